@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pynvml
-import pytest
+from each_case import each_case
 
 from gpumon.collectors.nvml import gpm
 from gpumon.collectors.nvml.calls import CALLS
@@ -53,8 +53,8 @@ UNIT_WORDS = {"seconds", "bytes", "celsius", "watts", "joules", "hertz", "ratio"
 ROWS = [(table, name, row) for table in TABLES for name, row in rows(table).items()]
 METRICS = [(table, name, row) for table, name, row in ROWS if not row.identity]
 
-every_row = pytest.mark.parametrize(("table", "name", "row"), ROWS, ids=[t.PREFIX + n for t, n, _ in ROWS])
-every_metric = pytest.mark.parametrize(("table", "name", "row"), METRICS, ids=[t.PREFIX + n for t, n, _ in METRICS])
+every_row = each_case(("table", "name", "row"), ROWS, ids=[t.PREFIX + n for t, n, _ in ROWS])
+every_metric = each_case(("table", "name", "row"), METRICS, ids=[t.PREFIX + n for t, n, _ in METRICS])
 
 
 def parts(source: Source) -> Iterator[Source]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from each_case import each_case
 
 from gpumon.cli.health_file import CheckError, GpuHealth, NodeHealth
 from gpumon.cli.job_gpus import from_job, resolve
@@ -20,7 +21,7 @@ def of(environ: Mapping[str, str], *given: str) -> list[int | None]:
     return [gpu.number for gpu in resolve(from_job(given, environ), NodeHealth(gpus=GPUS))]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["2", "GPU-cccc0000-0000", "GPU-c", "gpu-CCCC", "52:00.0", "0000:52:00.0", "00000000:52:00.0"],
 )
@@ -29,7 +30,7 @@ def test_every_name_of_a_gpu_is_understood(name: str) -> None:
     assert of({}, name) == [2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environ", "indices"),
     [
         ({"CUDA_VISIBLE_DEVICES": "0,2"}, [0, 2]),
@@ -51,7 +52,7 @@ def test_the_environment_names_the_gpus(environ: dict[str, str], indices: list[i
     assert of(environ) == indices
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environ", "indices"),
     [
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "2"}, [2]),
@@ -100,7 +101,7 @@ MOVED = (
 """The driver no longer lists the second, and the host was not rebooted."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environ", "given", "shown"),
     [
         ({"CUDA_VISIBLE_DEVICES": "2"}, (), [3]),

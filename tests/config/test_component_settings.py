@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 
 from gpumon.config.component_settings import initial_report, kernel_log_path, probe_floors, reducer_settings
 from gpumon.config.load import load
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "read"),
     [
         ({}, Path("/dev/kmsg")),

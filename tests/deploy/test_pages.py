@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 MADE = re.compile(r"^([a-z-]+):.*## (.+)$", re.MULTILINE)
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+every_page = each_case("page", PAGES, ids=[page.name for page in PAGES])
 
 
 @every_page

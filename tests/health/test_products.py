@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 from folded import said, told
 
 from gpumon.health.products import PRODUCTS
@@ -59,7 +60,7 @@ def shown(state: GpuState) -> set[float | None]:
     return {link.up for link in state.links.values()}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "links", "count"),
     [
         (SXM, 18, 8),
@@ -80,7 +81,7 @@ def test_on_a_whole_board_every_link_should_be_up(name: str, links: int, count: 
     assert {state.gpu.nvlinks_active for state in report.gpus} == {0.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "links", "count"),
     [
         (SXM, 18, 1),

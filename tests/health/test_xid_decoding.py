@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_events import error_event
@@ -26,7 +27,7 @@ def judged(code: int, text: str) -> tuple[Severity, str]:
     return means.severity, means.action
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("to", "severity", "action"),
     [
         ("0x0 (None)", INFO, NOTHING),
@@ -59,7 +60,7 @@ def nvlink(*values: int) -> str:
     return f"NVLink: fatal error detected on link 14({', '.join(hex(value) for value in values)})"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "finding"),
     [
         ((1 << 8, 0, 0, 0, 0, 0, 0), registers.CONNECTION),
@@ -98,7 +99,7 @@ def line(unit: str, info: int, status: int = 0, *, fatal: bool = False, link: st
     return f"{unit} {'Fatal' if fatal else 'Nonfatal'} XC0 i0 Link {link} ({words})"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "text", "severity", "action"),
     [
         (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)", INFO, NOTHING),

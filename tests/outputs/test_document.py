@@ -10,6 +10,7 @@ import example_node as example
 import example_parts
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import gpu_document, report_document
 
 from gpumon.health.alert_rules import SEVERITIES
@@ -87,7 +88,7 @@ def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", ["healthy", "troubled", "lost", "partitioned", "grace", "disconnected"])
+@each_case("name", ["healthy", "troubled", "lost", "partitioned", "grace", "disconnected"])
 def test_every_series_is_in_the_documents(name: str) -> None:
     """Metrics and JSON show the same readings under the same names, series by series, details too."""
     report = replace(getattr(samples, name)(), detailed=True)

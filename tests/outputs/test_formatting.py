@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from each_case import each_case
 
 from gpumon.outputs import formatting
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("seconds", "text"),
     [
         (0.2, "0 s"),
@@ -27,7 +28,7 @@ def test_duration_has_its_two_largest_units(seconds: float | None, text: str) ->
     assert formatting.duration(seconds) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1 MiB"), (85_520_809_984, "79.6 GiB"), (1 << 40, "1 TiB"), (None, "n/a")],
 )
@@ -48,7 +49,7 @@ def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
     assert formatting.latency(seconds) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "told"),
     [
         ("no longer on the PCI bus", "No longer on the PCI bus."),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,7 +31,7 @@ PARTS = {"link", "mig_uuid"}
 Families = defaultdict[str, dict[frozenset[tuple[str, str]], float]]
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"h100x1", "h100x16"}))
+@each_case("profile", sorted(PROFILES.keys() - {"h100x1", "h100x16"}))
 def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
     """Compare bytes; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
     page = Renderer(lambda: Report(started=0.0)).render(report_of(profile))
@@ -147,7 +147,7 @@ def test_caches_do_not_grow() -> None:
     assert sum(remembered) < 200
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"h100x16"}))
+@each_case("profile", sorted(PROFILES.keys() - {"h100x16"}))
 def test_series_stay_within_the_budget(profile: str) -> None:
     """At most 110 series per GPU besides those of links and instances, and 2,000 on h100x8."""
     report = report_of(profile)

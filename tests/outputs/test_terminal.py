@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import example_node as example
 import example_parts
-import pytest
 import sample_reports as samples
+from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_reports import report_document
@@ -174,7 +174,7 @@ def test_escape_sequences_of_a_driver_stay_text() -> None:
     assert "\r" not in text
 
 
-@pytest.mark.parametrize("name", sorted(ALL))
+@each_case("name", sorted(ALL))
 def test_color_does_not_change_the_text(name: str) -> None:
     """Without the color codes the text is the same."""
     whole = report_document(ALL[name])
@@ -184,7 +184,7 @@ def test_color_does_not_change_the_text(name: str) -> None:
     assert colored == terminal.status(whole, 100, color=False)
 
 
-@pytest.mark.parametrize("name", sorted(ALL))
+@each_case("name", sorted(ALL))
 def test_status_is_the_same_over_http(name: str) -> None:
     """A report that was encoded as JSON prints the same text."""
     whole = report_document(ALL[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 
 from gpumon.outputs.window_sentences import maintenance
 
@@ -16,7 +16,7 @@ UNTRUSTED = " (the wall clock contradicts this and is not trusted yet after the 
 SAID = "In maintenance until 2026-11-20 22:02:34 UTC{}, by command: new power supply. No alert pages."
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("now", "words"),
     [
         (None, ""),

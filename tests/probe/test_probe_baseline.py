@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.baseline import ENOUGH_RUNS, MAX_RUNS, Floors, Judge, own_settings
 from gpumon.probe.core.plan import make_plans
@@ -96,7 +97,7 @@ def test_low_is_below_the_share_and_below_the_spreads() -> None:
     assert compared(uneasy, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("conditions", "versions"),
     [
         (replace(HERE, driver="590.10"), VERSIONS),

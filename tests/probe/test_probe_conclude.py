@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -178,7 +179,7 @@ def test_a_run_that_falls_short_is_degraded_and_says_of_what() -> None:
     assert "402.65 GB/s twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
+@each_case(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
 def test_every_two_ranks_meet_once_in_the_fewest_rounds(ranks: int, expected: int) -> None:
     """In one round no rank is in two pairs."""
     found = rounds(ranks)
@@ -347,7 +348,7 @@ def test_types_are_measured_one_after_the_other() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "factor"),
     [("allreduce", 6 / 4), ("allgather", 3 / 4), ("reducescatter", 3 / 4), ("alltoall", 3 / 4), ("sendrecv", 1)],
 )

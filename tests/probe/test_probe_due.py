@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import example_node as example
-import pytest
+from each_case import each_case
 
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition, Way
@@ -28,7 +28,7 @@ IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
 SOON = replace(IDLE, idle_seconds=600.0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("report", "now", "waited", "seconds"),
     [
         (LOOKED, IDLE, 0.0, None),
@@ -107,7 +107,7 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
 """Without the one that was reset."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("report", "now", "early"),
     [
         (after_repair(), FREE, True),

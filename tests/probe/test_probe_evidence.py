@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from each_case import each_case
 
 from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
@@ -61,7 +62,7 @@ def seen(**odd: Any) -> AllSeen:
     return see(after, sights(2.0, **odd))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("odd", "words"),
     [
         ({}, None),
@@ -106,7 +107,7 @@ def by_link(moved: float, lame: float, end: str = "switch") -> dict[str, dict[st
     return {end: {str(link): lame if link == 2 else moved for link in range(4)}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("links", "words"),
     [
         (by_link(5e9, 1.2e9), "its NVLink 2 moved 0.20 GB, its others 4.00"),
@@ -421,7 +422,7 @@ def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("default", "ring", "said"),
     [
         ((480, 480), (370, 370), ""),

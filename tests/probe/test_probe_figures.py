@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.baseline import Floors, Judge
 from gpumon.probe.core.nvlink_sharp import LOST, compare_algorithms, missing_gain
@@ -72,7 +73,7 @@ def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, we
         assert compare_algorithms(compared) == said
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model", "size", "well", "ring", "said"),
     [
         ("NVIDIA B200", GIB, 723e9, 670e9, False),

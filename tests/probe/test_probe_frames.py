@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.frames import MAX_TEXT, Account, Progress, take
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
@@ -106,7 +107,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
 }
 
 
-@pytest.mark.parametrize("frame", INVALID.values(), ids=INVALID)
+@each_case("frame", INVALID.values(), ids=INVALID)
 def test_what_is_no_frame_is_the_error_of_its_rank(frame: dict[str, Any] | bytes) -> None:
     """It breaks nothing, and of what it says nothing is kept."""
     account = told(frame)

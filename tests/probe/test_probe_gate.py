@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from agents import eventually
+from each_case import each_case
 from loops import turn_until
 
 import gpumon
@@ -74,7 +74,7 @@ def agent(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("last", "seconds", "words"),
     [
         ("", 60.0, None),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.preflight import (
     GIB,
@@ -47,7 +48,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
     assert may_run(PreflightFacts()) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("situation", "reason", "hint"),
     [
         (replace(FREE, gpus=gpus(0, 3)), "busy", "GPU 1 (3)"),
@@ -124,7 +125,7 @@ def test_what_an_idle_gpu_shows_is_not_busy() -> None:
     assert may_run(replace(FREE, gpus=idle)) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "ready",
     [
         replace(FREE, schedulers=("slurmd",)),
@@ -209,7 +210,7 @@ def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
         assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("situation", "chosen", "wanted"),
     [
         (FREE, (), ()),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.evidence import Sight, see
@@ -207,7 +208,7 @@ def test_who_held_wrong_data_itself_is_named() -> None:
     assert location.sentence == "Wrong data comes from GPU GPU-2."
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrong", "named"),
     [
         (lambda a, _: int(a == 2), (2,)),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -27,7 +27,7 @@ def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("gpus", "own", "contained", "strangers"),
     [
         (held((71,), (72,)), OURS, False, [0, 0]),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import example_node as example
 import pytest
+from each_case import each_case
 
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.metrics import INITIAL
@@ -30,7 +31,7 @@ def after(*runs: ProbeResult) -> ProbeState:
     return state
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("runs", "stands"),
     [
         ((), None),

@@ -6,6 +6,7 @@ import gzip
 
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from serving import Node, ask, is_problem
 
 from gpumon.server.metrics import accepts_gzip
@@ -30,7 +31,7 @@ def test_metrics_are_compressed(node: Node, port: int) -> None:
     assert int(answer.headers["Content-Length"]) == len(answer.body)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "taken"),
     [
         ("gzip", True),

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon.server.token import TokenError, ensure, read, warning
 
@@ -34,9 +35,7 @@ def test_two_agents_create_one_token(tmp_path: Path) -> None:
     assert tokens == {read(path)}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"short\n", b"two words of a token\n", b"caf\xc3\xa9-caf\xc3\xa9-caf\xc3\xa9"]
-)
+@each_case("content", [b"", b"\n", b"short\n", b"two words of a token\n", b"caf\xc3\xa9-caf\xc3\xa9-caf\xc3\xa9"])
 def test_unusable_token_is_an_error(tmp_path: Path, content: bytes) -> None:
     """An empty token would disable authentication."""
     path = tmp_path / "token"

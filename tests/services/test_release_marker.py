@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon.model.bus_id import nvml_bus_id, parsed
 from gpumon.services.release_marker import MarkerError, MarkerRequest, parse
 from gpumon.supervisor import device_nodes
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "asked"),
     [
         ("", MarkerRequest()),
@@ -30,9 +31,7 @@ def test_words_of_a_marker(text: str, asked: MarkerRequest) -> None:
     assert parse(text) == asked
 
 
-@pytest.mark.parametrize(
-    "text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"]
-)
+@each_case("text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"])
 def test_words_that_a_marker_must_not_hold(text: str) -> None:
     """The error repeats them, and says what may stand there."""
     with pytest.raises(MarkerError, match=r"write"):
@@ -45,7 +44,7 @@ def test_an_address_has_one_spelling(text: str) -> None:
     assert parsed(text) == "00000000:1B:00.0"
 
 
-@pytest.mark.parametrize("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
+@each_case("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
 def test_what_is_no_address(text: str) -> None:
     """It may be a uuid or an index; of the kernel it would be an error."""
     assert parsed(text) is None

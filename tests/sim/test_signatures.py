@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 
 from gpumon.sim.library import exports
 from gpumon.sim.signatures import SIGNATURES, WITHOUT, signature
 
 
-@pytest.mark.parametrize("function", sorted(exports()))
+@each_case("function", sorted(exports()))
 def test_every_exported_function_can_be_recorded(function: str) -> None:
     """A function that is added is written down in signatures, unless its decorator knows its arguments."""
     export, known = exports()[function], signature(function)

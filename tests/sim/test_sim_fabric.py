@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from each_case import each_case
 from simulated import answer, simulated
 
 NOT_SUPPORTED, MISMATCH = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
@@ -95,7 +96,7 @@ gpus:
         assert [info.status for info in (failed, well)] == [999, 0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("profile", "code", "state", "mask"),
     [
         ("h100x8", 0, 3, 0),

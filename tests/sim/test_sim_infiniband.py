@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon.model.bus_id import nvml_bus_id
 from gpumon.sim import SimulationError
@@ -34,7 +35,7 @@ def read(tree: SimulatedTree, name: str, device: str = "mlx5_0") -> str:
     return tree.read(f"{CLASS}/{device}/ports/1/{name}")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each_case("profile", PROFILES)
 def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -> None:
     """As many devices as it says, and the units of the services that it says, running."""
     tree, kind = opened(tmp_path, profile=profile), PROFILES[profile]
@@ -83,7 +84,7 @@ def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit
     assert tree.exists(f"{CGROUPS}/{SERVICES['fabric_manager']}") == runs
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "problem"),
     [
         ("ports: {mlx5_9: {state: down}}", "no port 'mlx5_9'; there are mlx5_0 to mlx5_7, and '*' for all"),

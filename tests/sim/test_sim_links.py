@@ -7,6 +7,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from each_case import each_case
 from simulated import answer, simulated
 
 from gpumon.sim.fields import packed
@@ -54,7 +55,7 @@ def test_sums_over_all_links_are_sums(scenario: Path) -> None:
         assert sent == pytest.approx(256 * packets, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ratio", "number"),
     [(0, 0xFFF), (1e-12, 10 << 8 | 13), (3e-9, 3 << 8 | 9), (1.5e-8, 15 << 8 | 9), (1, 10 << 8 | 1), (1e-300, 0xFF)],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from each_case import each_case
 from simulated import answer, simulated
 
 from gpumon.sim import SimulationError
@@ -37,7 +38,7 @@ def names(handle: Any) -> list[str]:
     return [pynvml.nvmlDeviceGetName(part).partition(" MIG ")[2] for part in parts(handle)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("created", "numbers"),
     [
         # As in the listings of NVIDIA's MIG guide, and (a single 3g) in the H200 capture of nvidia_gpu_exporter.
@@ -55,7 +56,7 @@ def test_instances_are_placed_and_numbered_as_by_the_driver(created: str, number
     assert [instance.number for instance in place(H100_SXM, list(map(Wanted, created.split())))] == numbers
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("created", "says"),
     [
         ([Wanted("3g.40gb")] * 3, "no room is left for another 3g.40gb"),

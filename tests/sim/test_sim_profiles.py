@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-import pytest
+from each_case import each_case
 from simulated import simulated
 
 from gpumon.collectors.nvml.library import Library
@@ -24,8 +24,8 @@ MEMBERS = {0: "dVal", 1: "uiVal", 3: "ullVal", 5: "siVal"}
 EXPECTED = {Code.SUCCESS, Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT, Code.ARGUMENT_VERSION_MISMATCH, Code.NOT_FOUND}
 EXPECTED |= {Code.INSUFFICIENT_SIZE}
 
-every_node = pytest.mark.parametrize("profile", NODES)
-every_driver = pytest.mark.parametrize("driver", DRIVERS)
+every_node = each_case("profile", NODES)
+every_driver = each_case("driver", DRIVERS)
 
 
 def fields(handle: Any) -> dict[int, Any]:

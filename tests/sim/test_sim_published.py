@@ -6,6 +6,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from each_case import each_case
 from simulated import answer, simulated
 
 MIB = 1 << 20
@@ -187,7 +188,7 @@ def supported(call: Any, *arguments: Any) -> Any:
     return None if answer(call, *arguments) == pynvml.NVML_ERROR_NOT_SUPPORTED else call(*arguments)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("profile", "published"),
     [
         ("h100x8", H100),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from each_case import each_case
 from simulated import simulated
 
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
@@ -14,7 +15,7 @@ from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "says"),
     [
         (

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 from folded import UP, of, said
 from folded import told as fold_told
 
@@ -281,7 +282,7 @@ def test_nobody_accepts_what_nobody_can_count() -> None:
     assert refusal(told(EIGHT, bus(range(8)), UP, polled(in_place()))) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("place", "here", "on_bus", "expected"),
     [
         (HOST, 7, 7, Expectation(count=8, basis=Basis.PRODUCT)),

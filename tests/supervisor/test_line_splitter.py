@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 
 from gpumon.supervisor.line_splitter import LineSplitter
 
 TOO_LONG = b"too long"
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 11, 1000])
-@pytest.mark.parametrize(
+@each_case("at_once", [1, 3, 11, 1000])
+@each_case(
     ("received", "lines"),
     [
         (b"one\ntwo\n\nwithout an end", [b"one", b"two", b"", TOO_LONG]),

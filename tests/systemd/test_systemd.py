@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon import systemd
 
@@ -60,7 +61,7 @@ def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
     assert not systemd.notify("READY=1", environ=environ)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environ", "seconds"),
     [
         ({"WATCHDOG_USEC": "30000000"}, 30.0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ def xid(code: int, text: str, **values: object) -> Line:
     return Line(kind=XID, code=code, bus_id=GPU, text=text, **values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("printed", "line"),
     [
         (
@@ -93,7 +93,7 @@ def test_each_form_is_understood(printed: str, line: Line) -> None:
     assert parse(printed) == line
 
 
-@pytest.mark.parametrize(
+@each_case(
     "printed",
     [
         "usb 1-1: new device",
@@ -161,7 +161,7 @@ def test_nothing_is_too_strange(printed: str) -> None:
 PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("printed", "bus_id"),
     [
         (
@@ -186,7 +186,7 @@ def test_fatal_errors_of_pcie_are_of_the_device_that_they_come_from(printed: str
     assert line.text == printed.partition(": ")[2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "printed",
     [
         "pcieport 0000:15:01.0: AER: Corrected error received: 0000:1b:00.0",
@@ -206,7 +206,7 @@ def test_what_is_corrected_or_happens_every_day_is_no_news(printed: str) -> None
     assert parse(printed) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("printed", "code", "text"),
     [
         (

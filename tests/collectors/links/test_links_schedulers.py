@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 
 from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
@@ -28,7 +28,7 @@ class Host:
             (self.folder / path).write_text(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("files", "found"),
     [
         ((), ()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from each_case import each_case
 from polled import Poll, polled
 
 from gpumon.collectors.nvml.gpu import Extent
@@ -53,7 +54,7 @@ def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
     assert most - 10 < rate <= most  # far below, and something is no longer read
 
 
-@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "l40sx4", "t4x1", "h100migx8"])
+@each_case("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "l40sx4", "t4x1", "h100migx8"])
 def test_nothing_lengthy_is_asked_at_every_poll(profile: str) -> None:
     """The sampling of PCIe throughput never, the lists of processes in the slow tier."""
     with polled(profile) as poll:

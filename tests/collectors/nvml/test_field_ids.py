@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pynvml
 import pytest
+from each_case import each_case
 
 from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids, version
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("driver", "hw_thermal"),
     [("570.172.08", None), ("575.57.08", 252), ("580.65.06", 252), ("580.82.07", 270), ("610.57.04", 270)],
 )
@@ -34,7 +35,7 @@ def test_numbers_are_those_of_the_newest_bindings() -> None:
     assert {name: newest[name] for name in known} == known
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("driver", "first"),
     [
         ("535.183.01", "POWER_AVERAGE"),

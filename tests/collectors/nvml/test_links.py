@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from overlay import answering, overlaid
 from polled import Poll, polled
 
@@ -27,7 +28,7 @@ def states(seen: GpuReading) -> Counter[float | None]:
     return Counter(link.up for link in seen.links.values())
 
 
-@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "h100pciex2"])
+@each_case("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "h100pciex2"])
 def test_a_dark_link_is_told_as_it_is(tmp_path: Path, profile: str) -> None:
     """From the first reading on, though it was never seen up: whether it should be, is not for the sampler to say."""
     with polled(profile, DOWN, folder=tmp_path) as poll:
@@ -139,7 +140,7 @@ def test_grace_has_links_to_its_processor_a_place_and_a_clique(tmp_path: Path) -
     assert (other.fabric.state, other.fabric.cluster_uuid) == (3, None)
 
 
-@pytest.mark.parametrize("driver", ["535.183.01", "550.163.01", "570.148.08", "580.173.02", "610.43.02"])
+@each_case("driver", ["535.183.01", "550.163.01", "570.148.08", "580.173.02", "610.43.02"])
 def test_the_fabric_is_asked_in_a_struct_that_the_driver_knows(tmp_path: Path, driver: str) -> None:
     """Three versions in six drivers: the newest is tried first, and which one it takes is remembered."""
     with polled("h100x1", f'driver_version: "{driver}"', folder=tmp_path) as poll:

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from overlay import answering, overlaid
@@ -31,7 +32,7 @@ def read(poll: Poll, number: int, kind: int, value: bytes, *, timestamp: int = N
     return gpu
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "value", "expected"),
     [
         ("utilization_ratio", 3, False),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each_case
 from polled import Poll, polled
 
 from gpumon.collectors.nvml.gpu import Extent
@@ -28,7 +29,7 @@ BY_THE_DRIVER = {
 }
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each_case("profile", PROFILES)
 def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) -> None:
     """As decided for each kind of node; and what is absent for good is no error. What the daemon adds is apart."""
     with polled(profile) as poll:
@@ -165,7 +166,7 @@ def test_unsupported_calls_are_not_asked_again() -> None:
         assert poll.page.calls - first - second == second < first
 
 
-@pytest.mark.parametrize("code", sorted(ERROR_NAMES))
+@each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -> None:
     """Whatever code the handle lookup of GPU 3 answers, the other seven are read."""
     with polled(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
@@ -176,7 +177,7 @@ def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -
     assert all(seen.fault for seen in snapshot.gpus if seen.gpu is None)
 
 
-@pytest.mark.parametrize("code", sorted(ERROR_NAMES))
+@each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_whose_getters_fail_hides_no_other(tmp_path: Path, code: int) -> None:
     """Whatever code all getters of GPU 3 answer, the other seven are read and polling goes on."""
     with polled(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:

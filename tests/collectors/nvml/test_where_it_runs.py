@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import place
@@ -22,7 +22,7 @@ def made(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("files", "environment", "expected"),
     [
         ({"proc/cpuinfo": INTEL}, {}, HOST),

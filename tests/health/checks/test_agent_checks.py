@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
@@ -46,7 +46,7 @@ def test_driver_that_hangs_asks_for_a_reboot() -> None:
     assert verdict.action is Action.REBOOT
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("check", "rows", "notice", "lasting"),
     [
         ("gpumon_store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330),

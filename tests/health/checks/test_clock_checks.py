@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
@@ -95,7 +96,7 @@ def test_heat_is_told_once_however_many_reasons_name_it() -> None:
     assert verdict.action is Action.INSPECT, "no reset cools a GPU"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "readings",
     [
         {"clock_hertz": clocks(1.79e9)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
@@ -82,7 +83,7 @@ def test_three_ends_in_ten_minutes_are_a_warning() -> None:
     assert not ward.go_on(700, every=15).verdicts
 
 
-@pytest.mark.parametrize(
+@each_case(
     "readings",
     [
         {"state": 1.0},

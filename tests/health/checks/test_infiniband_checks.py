@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.check import HOUR
@@ -375,7 +376,7 @@ def test_a_cable_that_is_plugged_in_may_have_symbol_errors() -> None:
     assert not ward.verdicts
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("check", "kind", "most", "seconds"),
     [
         ("ib_error_rates", "link_error_recovery", 5 / 60, 330),
@@ -447,7 +448,7 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
     assert [one.check for one in ward.report.health.primary] == ["ib_device_missing"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "level", "action"),
     [
         (1, Level.FAIL, Action.REBOOT),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import example_parts
-import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.expectation import Basis, Expectation
@@ -161,7 +161,7 @@ def test_a_container_that_starts_again_with_fewer_is_not_known_to_lack_any() -> 
     assert ward.report.health.level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expectation", "recalled", "on_bus"),
     [
         (Expectation(count=6, place=GUEST), True, 8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.evaluation import transition
@@ -76,7 +77,7 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize(("check", "bad", "good", "level", "action", "lasting"), CONDITIONS)
+@each_case(("check", "bad", "good", "level", "action", "lasting"), CONDITIONS)
 def test_condition(  # noqa: PLR0917 - a row
     check: str, bad: dict[str, Any], good: dict[str, Any], level: Level, action: Action, lasting: float
 ) -> None:

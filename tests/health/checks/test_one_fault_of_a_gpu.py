@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action
@@ -124,7 +124,7 @@ def switch(ward: Ward) -> None:
         ward.event(index, 74, text=LINK_ERROR)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fault", "verdicts"),
     [
         (dram_error, [("gpu_xid_critical", Action.RESET)]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
@@ -68,7 +68,7 @@ def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:
 LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_limit_default_watts": 700.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("limits", "expected"),
     [
         (LOW, Level.WARN),
@@ -98,7 +98,7 @@ def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
     assert not ward.go_on(70).verdicts
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("draw", "load", "expected"),
     [
         (10.0, 0.97, Level.WARN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.policy import Policy
@@ -22,7 +23,7 @@ def level(check: str, seconds: float = 10 * MINUTE, **readings: Any) -> Level:
     return ward.level(check, 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("product", "margin", "expected"),
     [
         ("NVIDIA H100 80GB HBM3", 1.0, Level.OK),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each_case import each_case
 from judging import Ward
 
 from gpumon.health.policy import Policy
@@ -80,7 +81,7 @@ def test_memory_of_nobody_is_told_after_five_minutes() -> None:
     assert not ward.go_on(70).verdicts
 
 
-@pytest.mark.parametrize(
+@each_case(
     "readings",
     [
         {"memory_used_bytes": 3.9 * GIB},
@@ -142,7 +143,7 @@ def test_kernels_that_wait_for_a_peer_are_told() -> None:
     assert not ward.go_on(10 * MINUTE, every=15).verdicts
 
 
-@pytest.mark.parametrize(
+@each_case(
     "readings",
     [
         {"power_watts": 250.0},

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from each_case import each_case
 from judging import Ward, acknowledge
 
 from gpumon.health import xids
@@ -30,7 +31,7 @@ THREAD = "Graphics SM Warp Exception on (GPC {}, TPC {}, SM 0): Illegal Instruct
 # Critical
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "text", "action"),
     [
         (48, "", Action.RESET),
@@ -102,7 +103,7 @@ def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, le
     assert reasoned.level("gpu_xid_critical", 0) is Level.FAIL
 
 
-@pytest.mark.parametrize("number", range(1, 10))
+@each_case("number", range(1, 10))
 def test_advice_and_its_xid_are_one_fault(number: int) -> None:
     """The driver says it twice, and asks for the same."""
     ward = Ward(gpus=2)
@@ -156,7 +157,7 @@ def test_each_action_of_the_catalogue_is_known_or_for_a_person() -> None:
 # What is nothing
 
 
-@pytest.mark.parametrize("code", [45, 43, 63, 93, 106, 141, 160, 162, 171])
+@each_case("code", [45, 43, 63, 93, 106, 141, 160, 162, 171])
 def test_information_is_no_verdict(code: int) -> None:
     """A lone Xid 45 above all, however often."""
     ward = Ward(gpus=2)
@@ -448,7 +449,7 @@ def test_a_hundred_lines_a_minute_are_no_storm() -> None:
 # Warnings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "text", "action"),
     [
         (92, "", Action.NONE),
