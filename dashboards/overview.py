@@ -27,7 +27,7 @@ _RULES = "|".join(rule.name for rule in rules())
 
 
 def alerts(*matchers: str) -> str:
-    """What Prometheus makes of our rules and finds firing."""
+    """Return panels of Prometheus's own evaluation of the rules, and what is firing."""
     return "ALERTS{" + ",".join((f'alertname=~"{_RULES}"', 'alertstate="firing"', *matchers)) + "}"
 
 

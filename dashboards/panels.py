@@ -24,7 +24,7 @@ def _labels() -> Mapping[str, tuple[str, ...]]:
 
 
 def series(metric: str, *matchers: str) -> str:
-    """The series of one of our metrics on the nodes and GPUs that are chosen. Raises KeyError for an unknown one."""
+    """Return the series of a metric on the selected nodes and GPUs. Raises KeyError for an unknown metric."""
     chosen = GPU if "uuid" in _labels()[metric] else NODE
     return f"{metric}{{{','.join((*chosen, *matchers))}}}"
 
@@ -80,7 +80,7 @@ def timeline(title: str, description: str, query: str, legend: str, **more: Any)
 
 
 def table(title: str, description: str, queries: Sequence[str], columns: Mapping[str, str], **more: Any) -> Panel:
-    """This moment, a line for each set of labels."""
+    """Return a table panel of the current values, one line for each set of labels."""
     return Panel(**more, kind="table", title=title, description=description, queries=queries, columns=columns)
 
 

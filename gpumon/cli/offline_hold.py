@@ -148,7 +148,7 @@ def _processes() -> list[Path]:
 
 
 def _is_orphan(process: Path) -> bool:
-    """True also for one of another user, of which that cannot be read."""
+    """Return whether the process lives, also if its details belong to another user and cannot be read."""
     return agent_of(process) != _parent(process)
 
 

@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def check(chosen: argparse.Namespace) -> None:
-    """What the agent would refuse, and what means nothing here. Raises UserError."""
+    """Raise UserError for arguments that the agent would refuse or that have no meaning here."""
     if chosen.name != "hold" and (chosen.ttl or chosen.reason):
         raise UserError("--ttl and --reason go with hold: gpumon probe hold --ttl 15m")
     if chosen.name not in ACTIONS and chosen.owner is not None:
@@ -116,7 +116,7 @@ def _changed(
 def _asked_or_alone(
     agent: Client, ask: Callable[[Client], Any], alone: Callable[[], offline_hold.Done]
 ) -> offline_hold.Done:
-    """An agent may start, or end, at any time: then it is asked again, until it does not use its store."""
+    """Try again while an agent starts or ends, until none uses the store."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

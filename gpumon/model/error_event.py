@@ -15,7 +15,7 @@ NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Begins the stand-in for the uuid of a GPU that has never told its own; its bus id follows, in lower case."""
+"""Prefix of the stand-in for the uuid of a GPU that has never reported its own; its bus id follows, in lower case."""
 AER_FATAL = 1
 """The kernel's number for PCIe errors that are neither corrected nor survived."""
 FALLEN_OFF = 79
@@ -60,9 +60,9 @@ class ErrorObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEvent:
-    """One error of one device for as long as it came without a pause of three minutes: what is stored and shown.
+    """One error of one device, for as long as it recurs without a pause of three minutes.
 
-    Both sources tell of the same errors. So each is counted by itself, and the one that saw more is right.
+    Both sources report the same errors, so each is counted separately and the higher count is right.
     """
 
     id: str
@@ -81,7 +81,7 @@ class ErrorEvent:
     kmsg: int = 0
     """Lines of the kernel log."""
     unnumbered: bool = False
-    """Whether a line without a number told it."""
+    """Whether it came from a line without a number."""
     texts: tuple[str, ...] = ()
     """The first of the different lines."""
     text: str = ""
@@ -110,7 +110,7 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """The MIG instance that all those name who name one; None for several, which are told as an error of the GPU."""
+    """Return the MIG instance if all observations with an instance agree; None for several: an error of the GPU."""
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None
 
@@ -125,7 +125,7 @@ class ErrorChange:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Up to where the kernel log has been told."""
+    """Position up to which the kernel log has been reported."""
 
     boot_id: str
     sequence: int

@@ -34,7 +34,7 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="none",
     ),
 }
-"""By a number of our own: adapters have none. Power is told at each boot by cards that work all the same.
+"""By a number of our own: adapters have none. Power messages also appear at each boot of healthy cards.
 
 Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
 """

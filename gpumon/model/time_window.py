@@ -236,7 +236,7 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """`setting` is the configuration key of `max_seconds`."""
+    """Check the length; `setting` is the configuration key of `max_seconds`."""
     if 0 < seconds <= max_seconds:
         return ""
     return f"{seconds:.10g} s is not between 0 and {setting}, which is {max_seconds:.10g}."

@@ -105,7 +105,7 @@ class OwnerFilter(Filter):
 
 @router.get("/windows", summary="Time windows in force")
 async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> WindowsResponse:
-    """A window inhibits one thing until its deadline: the driver, probes or pages."""
+    """List the windows. A window inhibits one thing until its deadline: the driver, probes or pages."""
     return WindowsResponse.from_report(_report(request), host_time(request), chosen.kind)
 
 
@@ -123,7 +123,10 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
     ),
 )
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
-    """Replaces the window of the same kind, GPU and owner. Answers when its effect is complete, or cannot be."""
+    """Start a window, which replaces one of the same kind, GPU and owner.
+
+    Answers when its effect is complete, or cannot be completed.
+    """
     kind = chosen.kind
     if chosen.gpu is not None and kind is not WindowKind.RELEASE:
         raise Problem(400, "Invalid scope", f"A {kind} applies to the whole node.", "Leave out `gpu`.")
@@ -142,7 +145,7 @@ async def start_window(request: Request, chosen: Annotated[StartParameters, Quer
     ),
 )
 async def end_window(request: Request, id: str, _: NoParameters) -> WindowsChangeResponse:  # noqa: A002 - its name in the API
-    """A window of the marker file ends when the file is deleted."""
+    """End a window. One of the marker file ends when the file is deleted."""
     window = next((window for window in in_force(_report(request).windows) if window.id == id), None)
     if window is None:
         raise Problem(404, "Unknown window", f"There is no window {id!r} in force.", "See GET /api/v1/windows.")
@@ -218,7 +221,7 @@ async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResp
 async def start_maintenance(
     request: Request, chosen: Annotated[MaintenanceParameters, Query()]
 ) -> MaintenanceChangeResponse:
-    """Replaces the maintenance in force."""
+    """Start a maintenance window, which replaces the one in force."""
     result = await _start(request, WindowKind.MAINTENANCE, chosen.for_seconds, reason=chosen.reason)
     return _maintenance(request, result)
 
@@ -253,9 +256,10 @@ async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
     ),
 )
 async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()]) -> HoldChangeResponse:
-    """Ends the run in progress, and answers within 3 s, when no process of it is on a GPU.
+    """Start a hold.
 
-    Replaces the hold of the same owner.
+    Ends the run in progress, and answers within 3 s, when no process of it is on a GPU. Replaces the hold of the same
+    owner.
     """
     result = await _start(request, WindowKind.HOLD, chosen.for_seconds, owner=chosen.owner, reason=chosen.reason)
     after = HoldChangeResponse(hold=HoldResponse.from_report(_report(request)), stored=result.stored)

@@ -14,7 +14,7 @@ from gpumon.sim.board import MIB, Board, MigProfile
 
 
 def _mig(names: str, multiprocessors: tuple[int, ...], memory: tuple[int, ...], jpeg: int) -> tuple[MigProfile, ...]:
-    """The six MIG sizes of these products; memory in MiB."""
+    """Return the six MIG sizes of these products; memory in MiB."""
     shapes = (
         (1, 1, (0, 1, 2, 3, 4, 5, 6)),
         (1, 2, (0, 2, 4, 6)),

@@ -25,17 +25,13 @@ _XID_PARTS = shapes.fields(
 )
 
 
-def xid(value: Any, path: shapes.Path) -> ScenarioXid:
-    """A number, or a mapping with more details."""
-    return (
-        ScenarioXid(**_with("xid", _XID_PARTS, value, path))
-        if isinstance(value, dict)
-        else ScenarioXid(_XID(value, path))
-    )
+def xid(value: Any, path: shapes.Path) -> Xid:
+    """Accept a number, or a mapping with more details."""
+    return Xid(**_with("xid", _XID_PARTS, value, path)) if isinstance(value, dict) else Xid(_XID(value, path))
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """A mapping with a required key."""
+    """Accept a mapping with a required key."""
     found: dict[str, Any] = parts(value, path)
     if key not in found:
         raise shapes.ShapeError(path, f"needs a key {key!r}")
@@ -70,14 +66,14 @@ _WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.w
 
 
 def instance(value: Any, path: shapes.Path) -> Wanted:
-    """The name of a MIG profile, or a mapping with its compute slices."""
+    """Accept the name of a MIG profile, or a mapping with its compute slices."""
     return (
         Wanted(**_with("profile", _WANTED, value, path)) if isinstance(value, dict) else Wanted(_profile(value, path))
     )
 
 
 def field(value: Any, path: shapes.Path) -> str:
-    """The name of a field."""
+    """Accept the name of a field."""
     if value not in NAMES:
         raise shapes.ShapeError(path, f"unknown field {value!r}; known are " + ", ".join(sorted(NAMES)))
     return str(value)

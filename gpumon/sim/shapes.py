@@ -39,7 +39,7 @@ def flag(value: Any, path: Path) -> bool:
 
 
 def number(low: float, high: float, unit: str = "") -> Shape:
-    """A number within bounds."""
+    """Accept a number within bounds."""
 
     def shape(value: Any, path: Path) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -50,7 +50,7 @@ def number(low: float, high: float, unit: str = "") -> Shape:
 
 
 def whole(low: int, high: int, unit: str = "") -> Shape:
-    """A whole number."""
+    """Accept a whole number."""
     bounded = number(low, high, unit)
 
     def shape(value: Any, path: Path) -> int:
@@ -69,12 +69,12 @@ def any_number(value: Any, path: Path) -> float:
 
 
 def growing(low: float, high: float, unit: str = "") -> Shape:
-    """A number within bounds, or `{value, rate, from}`."""
+    """Accept a number within bounds, or `{value, rate, from}`."""
     return moving(number(low, high, unit))
 
 
 def moving(plain: Shape) -> Shape:
-    """A number of this shape, or `{value, rate, from}`."""
+    """Accept a number of this shape, or `{value, rate, from}`."""
     rest = {"value": plain, "rate": number(-1e12, 1e12), "from": number(0, 1e12)}
 
     def shape(value: Any, path: Path) -> Growth:
@@ -87,7 +87,7 @@ def moving(plain: Shape) -> Shape:
 
 
 def optional(inner: Shape) -> Shape:
-    """The same shape, or null."""
+    """Accept the same shape, or null."""
     return lambda value, path: None if value is None else inner(value, path)
 
 
@@ -122,7 +122,7 @@ def code(value: Any, path: Path) -> int:
 
 
 def fields(known: Mapping[str, Shape]) -> Shape:
-    """A mapping with known keys."""
+    """Accept a mapping with known keys."""
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
         return {key: _known(known, key, path)(inner, (*path, key)) for key, inner in _mapping(value, path).items()}
@@ -137,7 +137,7 @@ def _known(known: Mapping[str, Shape], key: Any, path: Path) -> Shape:
 
 
 def listing(inner: Shape) -> Shape:
-    """A list."""
+    """Accept a list."""
 
     def shape(value: Any, path: Path) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -148,7 +148,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def by_key(key: Shape, inner: Shape) -> Shape:
-    """A mapping whose keys have a shape."""
+    """Accept a mapping whose keys have a shape."""
 
     def shape(value: Any, path: Path) -> dict[Any, Any]:
         return {key(k, (*path, k)): inner(v, (*path, k)) for k, v in _mapping(value, path).items()}
@@ -157,7 +157,7 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 
 
 def functions(value: Any, path: Path) -> str:
-    """A file-name pattern that matches at least one exported function.
+    """Accept a file-name pattern that matches at least one exported function.
 
     In a process that only simulates files the library is not loaded, and any pattern is accepted.
     """

@@ -61,7 +61,7 @@ class Link(NamedTuple):
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:
-    """A quantity that a scenario can set."""
+    """Declare a quantity that a scenario can set."""
     return field(default=None, metadata={"quantity": Quantity(unit, low, high)})
 
 

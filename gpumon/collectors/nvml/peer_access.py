@@ -60,7 +60,7 @@ class PeerAccess:
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:
-    """A GPU that does not answer at all is detected by its own readings."""
+    """Read one pair. A GPU that does not answer at all is detected by its own readings."""
     asked = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
         return STATUSES.get(device.library.call(*asked, bus_id=device.bus_id))

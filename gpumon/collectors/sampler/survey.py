@@ -35,7 +35,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Given:
-    """The first bytes of a struct with its size and version."""
+    """Return the first bytes of a struct with its size and version."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 

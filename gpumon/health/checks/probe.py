@@ -115,7 +115,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow(facts: Facts) -> Finding | None:
-    """Cleared by the next run that is not degraded."""
+    """Return a warning, which the next run that is not degraded clears."""
     found = _of_node(facts, "allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
         return _slow(found, "The all-reduce")

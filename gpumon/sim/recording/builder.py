@@ -42,7 +42,7 @@ class Builder:
         self._findings: list[tuple[str, str, str]] = []
 
     def take(self, line: bytes) -> None:
-        """A line of the recorder's Notes."""
+        """Take a line of the call log."""
         kind, *rest = json.loads(line)
         match kind:
             case "in":
@@ -60,7 +60,7 @@ class Builder:
                 self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
 
     def child_ended(self, hung_since: float | None) -> None:
-        """The call that it was in did not return: it was stopped in it, or the call hung since then."""
+        """Note that the call in progress did not return: the child was stopped in it, or the call hangs."""
         left, self._calls = self._calls, {}
         for function, given in left.values() if hung_since is not None else ():
             self._add(CapturedQuery(function, given), hung_since or 0.0, (HANGS,))

@@ -34,11 +34,11 @@ class Mask:
         self._secret = secret
 
     def given(self, given: Any) -> Any:
-        """What was asked, or anything else that may hold uuids."""
+        """Mask the inputs of a call, or anything else that may hold uuids."""
         return self._anywhere(given)
 
     def told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
-        """What a function answered."""
+        """Mask the output of a function."""
         if self._secret is None:
             return tuple(told)
         return tuple(self._one(function, value) for value in told)
@@ -73,7 +73,7 @@ class Mask:
         )
 
     def _characters(self, text: str) -> str:
-        """A digit becomes a digit and a letter a letter: "0" and "N/A" say that there is none, and stay."""
+        """Replace each digit by a digit and each letter by a letter. "0" and "N/A" mean "none" and stay."""
         if text == "N/A" or all(one == "0" for one in text if one.isalnum()):
             return text
         digest = self._digest(text.encode())

@@ -94,7 +94,7 @@ def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, 
 
 
 def _gpus(capture: Capture) -> list[str]:
-    """Handles of the GPUs that were looked up."""
+    """Return the handles of the GPUs that were looked up."""
     return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
 
 
