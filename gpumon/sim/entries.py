@@ -25,9 +25,13 @@ _XID_PARTS = shapes.fields(
 )
 
 
-def xid(value: Any, path: shapes.Path) -> Xid:
+def xid(value: Any, path: shapes.Path) -> ScenarioXid:
     """Accept a number, or a mapping with more details."""
-    return Xid(**_with("xid", _XID_PARTS, value, path)) if isinstance(value, dict) else Xid(_XID(value, path))
+    return (
+        ScenarioXid(**_with("xid", _XID_PARTS, value, path))
+        if isinstance(value, dict)
+        else ScenarioXid(_XID(value, path))
+    )
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class SchedulerReader:
 
     def poll(self) -> tuple[str, ...] | None:
         """Return the names of the schedulers, refreshed from time to time; None if unknown."""
-        if self._aside or self._clock() < self._due:
+        if self._quarantined or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS
         self.read_errors = ReadErrors()
