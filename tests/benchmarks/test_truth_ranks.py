@@ -13,6 +13,8 @@ from benchmarks.truth.pairs import measure_pair
 from benchmarks.truth.ranks import RUN_SECONDS, Told, run, well_so_far
 from benchmarks.truth.world import World
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

@@ -9,6 +9,9 @@ from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import endure, measure
 from benchmarks.truth.page import missed
 
+pytestmark = pytest.mark.slow
+
+
 FOUND = (
     "fell off the bus: Xid 79, and lost to NVML",
     "a driver call on it does not return",

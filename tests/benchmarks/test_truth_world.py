@@ -13,6 +13,9 @@ from benchmarks.truth.measure import endure, measure
 from benchmarks.truth.page import missed
 from benchmarks.truth.world import World
 
+pytestmark = pytest.mark.slow
+
+
 LOST = Fault(name="lost", check="gpu_lost", steps=once(lost=True))
 HUNG = {"hang": ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]}
 

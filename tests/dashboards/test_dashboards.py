@@ -114,6 +114,7 @@ COMPARED = {"Beside this host's own median", "Beside what others have published"
 """Panels that a simulated node fills after five runs, or never: they need GPUs, or several nodes."""
 
 
+@pytest.mark.slow
 def test_every_panel_of_a_healthy_node_has_an_answer(prometheus: Prometheus) -> None:
     """No query is refused; what is due on a healthy node is there, with the labels that legend and columns name."""
     for panel in PANELS:
@@ -129,6 +130,7 @@ def test_every_panel_of_a_healthy_node_has_an_answer(prometheus: Prometheus) -> 
             assert {name for name in panel.columns if not name.startswith("Value #")} <= labels, panel.title
 
 
+@pytest.mark.slow
 def test_numbers_of_a_healthy_node_are_calm(prometheus: Prometheus) -> None:
     """Eight GPUs are expected and up; none is down, no node fails, no alert fires, and that is 0, not absence."""
     values = {panel.title: _number(prometheus, panel) for panel in PANELS if panel.kind == "stat"}
@@ -142,6 +144,7 @@ def _number(prometheus: Prometheus, panel: Panel) -> float:
     return float(series["value"][1])
 
 
+@pytest.mark.slow
 def test_variables_are_offered(prometheus: Prometheus) -> None:
     """Node, GPU and uuid can be chosen from what the agent exports."""
     for variable in _dashboard()["templating"]["list"][1:]:
@@ -151,6 +154,7 @@ def test_variables_are_offered(prometheus: Prometheus) -> None:
         assert len(offered) == (1 if variable["name"] == "instance" else 8), variable["name"]
 
 
+@pytest.mark.slow
 def test_every_fault_shows(agent: Agent, prometheus: Prometheus) -> None:
     """On a sick node each panel that shows only what is wrong has something to show, and so has the annotation."""
     agent.simulate(SICK)

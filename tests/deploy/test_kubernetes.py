@@ -99,6 +99,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         agent.stop()
 
 
+@pytest.mark.slow
 def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
     """0 ok, 1 problem, 2 unknown, with the line as the message."""
     host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"

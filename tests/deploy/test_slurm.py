@@ -13,6 +13,9 @@ import pytest
 from agents import Agent, eventually
 from schedulers import Host
 
+pytestmark = pytest.mark.slow
+
+
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 HEALTHCHECK, PROLOG, EPILOG = (SLURM / f"gpumon-{name}.sh" for name in ("healthcheck", "prolog", "epilog"))
 LOST = 3

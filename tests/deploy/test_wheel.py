@@ -15,6 +15,9 @@ from gpumon import __version__
 from gpumon.probe.core.plan import Rendezvous, make_plans
 from gpumon.probe.core.probes import PROBES
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789ab"
 PROBE = PROBES["allreduce"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from promtool_run import Series, Values, check, group
 from recorded_scrape import TARGET, recorded
@@ -130,6 +131,7 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
     check(tmp_path, render(RULES.values()), groups)
 
 
+@pytest.mark.slow
 def test_maintenance_mutes_what_pages(tmp_path: Path) -> None:
     """In maintenance only alerts for information fire; all fire again when it ends."""
     ends = Series(MAINTENANCE_END, TARGET, [1500.0] * MINUTES)
@@ -148,6 +150,7 @@ def test_maintenance_mutes_what_pages(tmp_path: Path) -> None:
     check(tmp_path, render(RULES.values()), groups)
 
 
+@pytest.mark.slow
 def test_nothing_fires_on_a_healthy_node_or_during_a_release(tmp_path: Path) -> None:
     """While the driver is released the time of the last poll is absent, which is not a stale agent."""
     absent = range(20, 50)

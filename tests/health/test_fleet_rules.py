@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from promtool_run import Series, check, group, selector
 
 from gpumon.health.alert_rules import render, rules, runbook_url
 from gpumon.health.fleet_rules import MEDIAN, RATIO, ratio_at_best_size
+
+pytestmark = pytest.mark.slow
+
 
 H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 MIB, GIB = 1 << 20, 1 << 30

@@ -89,6 +89,7 @@ def test_a_gpu_that_nobody_can_read_after_a_reset_has_not_proved_to_be_well(unwa
     assert ways(ward, "gpu_xid_critical") == [Way.RESET]
 
 
+@pytest.mark.slow
 @UNWATCHED
 def test_a_day_in_which_nobody_could_read_the_gpu_is_no_quiet_day(unwatched: dict[str, object]) -> None:
     """A day in which it is read is one."""

@@ -23,6 +23,9 @@ import gpumon
 from gpumon.probe.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
 from gpumon.probe.runner.process_marks import own_mark
 
+pytestmark = pytest.mark.slow
+
+
 AGENT = """
 import json, os, sys, time
 from dataclasses import replace

@@ -15,6 +15,9 @@ from gpumon.probe.core.probes import KIB, MIB, PROBES
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 
+pytestmark = pytest.mark.slow
+
+
 RANKS = 3
 """By which no size is divisible: shares are rounded down."""
 SIZES = (KIB, 5 * MIB)

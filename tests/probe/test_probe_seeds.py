@@ -20,6 +20,9 @@ from gpumon.probe.core.result import Location
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 
+pytestmark = pytest.mark.slow
+
+
 SEEDS = 20
 RANKS = 4
 ALL_REDUCE = PROBES["allreduce"]

@@ -212,6 +212,7 @@ def test_a_run_gives_way_to_a_job_that_comes(bench: Bench, taken: Report) -> Non
     assert not bench.probing.running
 
 
+@pytest.mark.slow
 def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
     """Told from the ranks by its pid; while they run, and a little after, the processes are read at every poll."""
     bench.report = on_host(node(0.0, 0.0, simulated=False))
@@ -578,6 +579,7 @@ def idle(report: Report, *seconds: float) -> Report:
     return replace(report, gpus=tuple(gpus), node=replace(report.node, snapshot_timestamp_seconds=1.0))
 
 
+@pytest.mark.slow
 def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(bench: Bench) -> None:
     """It is not lost until the next is due. A person need not wait."""
     bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
@@ -596,6 +598,7 @@ def test_a_person_need_not_wait_for_idleness(bench: Bench) -> None:
     assert bench.request().accepted
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     """Of the reason busy: it says who holds the GPUs."""
     bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)

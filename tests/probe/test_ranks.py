@@ -136,6 +136,7 @@ def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
     assert gone(probing.pids)
 
 
+@pytest.mark.slow
 def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
     """When one rank hangs in torch, all are killed at the deadline, and the hint says where they were."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
@@ -205,6 +206,7 @@ def listening_addresses(pid: int) -> set[str]:
     return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callable[..., Plan], *, stopped: bool) -> None:
     """A rank that is deaf to SIGTERM, or stopped, ends by SIGKILL soon after the deadline."""
@@ -220,6 +222,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callabl
     assert gone(probing.pids)
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
     probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

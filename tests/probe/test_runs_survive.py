@@ -31,6 +31,9 @@ from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE, Ranks
 from gpumon.probe.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
 
+pytestmark = pytest.mark.slow
+
+
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
 ARRIVE = """
 stage = {stage!r}

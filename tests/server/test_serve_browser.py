@@ -6,11 +6,14 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 import sample_reports as samples
 from chromium import chromium
 from serving import Node, serving
 
 from gpumon.state.report import Report
+
+pytestmark = pytest.mark.slow
 
 
 @dataclass

@@ -53,6 +53,7 @@ def readings(gpu: Gpu) -> set[str]:
     return {name for name in named if getattr(gpu, name) is not None}
 
 
+@pytest.mark.slow
 def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -> None:
     """When the answer comes the sampler is gone; in time a fresh one reads, and at no moment anything was wrong."""
     (before,) = node.samplers_now()
@@ -144,6 +145,7 @@ def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> No
     assert all([alert.state for alert in alerts] == [FIRING] for alerts in while_released)
 
 
+@pytest.mark.slow
 def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) -> None:
     """The answer names the process and its call; the window stands, and once the process is gone nothing is held."""
     (sampler,) = node.samplers_now()

@@ -417,6 +417,7 @@ class Stamps:
         return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.begun())]
 
 
+@pytest.mark.slow
 def test_no_rank_lives_between_the_answer_to_a_hold_and_its_end(store: Path, tmp_path: Path, stamping: Path) -> None:
     """However a hold and the start of a run race, and whatever had begun: by what the ranks themselves say."""
     stamps, chance = Stamps(tmp_path / "stamps"), random.Random(5)  # noqa: S311 - no secret

@@ -200,6 +200,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
     agent.stop()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_damaged_in_use_is_written_again(tmp_path: Path) -> None:
     """The new file gets the results and counters of the Report, so that a restart loses none."""
     path = tmp_path / "gpumon.db"

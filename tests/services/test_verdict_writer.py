@@ -135,6 +135,7 @@ def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
     restarted.stop()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
     """The new file has the history of the Report: cleared verdicts stay cleared, open ones stay open."""
     path = tmp_path / "gpumon.db"

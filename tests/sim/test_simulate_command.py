@@ -12,6 +12,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 READS = """
 import pynvml
 pynvml.nvmlInit()

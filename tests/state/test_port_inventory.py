@@ -268,6 +268,7 @@ boots = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(boots=boots)
 def test_over_any_boots_exactly_what_is_down_or_gone_is_missed(
     boots: list[tuple[list[int], Mapping[int, float | None]]],

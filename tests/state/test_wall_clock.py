@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from folded import TERMS, UP, healthy, lost, polled, seen
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,9 @@ from gpumon.model.now import Now
 from gpumon.state.messages import Tick
 from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
+
+pytestmark = pytest.mark.slow
+
 
 SECONDS = 40
 

@@ -113,6 +113,7 @@ def test_failures_come_back_and_the_store_is_opened_again(
     assert writer.error() is None
 
 
+@pytest.mark.slow
 def test_a_store_that_is_damaged_in_use_is_replaced(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:

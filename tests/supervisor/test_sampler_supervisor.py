@@ -97,6 +97,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     one.until(lambda: not one.supervisor.running and unreaped() <= before)
 
 
+@pytest.mark.slow
 def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watched: Watched, tmp_path: Path) -> None:
     """A new sampler goes on without the GPU; only when the old child has ended is the GPU tried again."""
     (sampler,) = samplers()
@@ -114,6 +115,7 @@ def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watche
     assert not watched.state.quarantined
 
 
+@pytest.mark.slow
 def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched, tmp_path: Path) -> None:
     """Whatever opens the driver now is lost to it: the supervisor gives up for a while, and says so."""
     program = build(tmp_path)
@@ -148,6 +150,7 @@ def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
     watched.until(lambda: watched.state.restarts["readmit"] == 1)
 
 
+@pytest.mark.slow
 def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watched: Watched) -> None:
     """Each crash doubles the pause, so that a broken driver costs little."""
     watched.suffer({}, crash=["nvmlDeviceGetCount*"])
@@ -169,6 +172,7 @@ def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> N
     assert sorted(watched.xids) == [79, 94, 119]
 
 
+@pytest.mark.slow
 def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Watched) -> None:
     """After a few hangs the sampler asks for no more events, and reads on."""
     watched.suffer({}, hang=["nvmlEventSetWait*"])

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from agents import Agent, Metrics, eventually
 
+pytestmark = pytest.mark.slow
+
+
 PORT_UP, RECEIVED = "gpumon_infiniband_port_up", "gpumon_infiniband_receive_bytes_total"
 CALM = {"busy": True}
 

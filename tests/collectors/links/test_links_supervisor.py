@@ -74,6 +74,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     one.until(lambda: not one.supervisor.running and unreaped() <= before)
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watched: Watched) -> None:
     """Its neighbours go on being read by another child; it is tried again, and again, until it answers."""
     watched.suffer({"mlx5_3": {"hang": True}})
@@ -95,6 +96,7 @@ def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watche
     assert watched.state.abandoned == ()
 
 
+@pytest.mark.slow
 def test_a_child_that_sigkill_does_not_end_is_named_and_its_device_not_tried(watched: Watched, tmp_path: Path) -> None:
     """Another child reads the rest; only when the first has ended is the device tried again."""
     (pid,) = children()

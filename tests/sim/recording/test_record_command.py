@@ -16,6 +16,9 @@ from agents import Agent, Metrics, eventually
 from gpumon.sim import capture
 from gpumon.sim.capture import HANGS
 
+pytestmark = pytest.mark.slow
+
+
 OF_THE_KERNEL = ("gpumon_infiniband_", "gpumon_fabric_manager_up", "gpumon_service_stops_total")
 """Not told by NVML, and so in no recording."""
 
