@@ -192,7 +192,11 @@ def health() -> Health:
     )
     raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=WALL - 86400)
     return Health(
-        open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL, judged_at=STAMP.boot - 2.5
+        open={verdict.key: verdict},
+        history=(raised,),
+        evaluated=True,
+        evaluated_wall=WALL,
+        evaluated_at=STAMP.boot - 2.5,
     )
 
 

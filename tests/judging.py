@@ -16,7 +16,7 @@ from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import PendingVerdict, pending_to_store, restore_pending
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
-from gpumon.health.verdict import Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import Clearance, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model import time_window
 from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -275,7 +275,7 @@ def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
             wall=ward.wall,
             at=ward.at,
             boot_id=ward.report.boot_id,
-            way=Way.ACKNOWLEDGED,
+            cleared_by=Clearance.ACKNOWLEDGED,
         )
         for one in answer.cleared
     )

@@ -62,7 +62,7 @@ def healthy(count: int = 8) -> Report:
         gpus=tuple(example_parts.gpu(index) for index in range(count)),
         ports=tuple(example_parts.port(number) for number in range(count)),
         events=(),
-        health=Health(judged=True),
+        health=Health(evaluated=True),
         alerts=(),
         probe=replace(base.probe, last=history[-1], history=history),
     )
@@ -261,7 +261,7 @@ def without_gpus() -> Report:
         build=example.report().build,
         driver=Driver(),
         node=Node(simulated=0.0),
-        health=Health(judged=True),
+        health=Health(evaluated=True),
     )
 
 

@@ -10,7 +10,7 @@ from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
 from benchmarks.truth.fault import PORT, SILENT, Disturbance, Step
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
 from benchmarks.truth.world import World
-from gpumon.health.products import whole
+from gpumon.health.products import board_size
 from gpumon.sim.board import Profile
 
 _UNWIRED = {"mlx5_3": SILENT}
@@ -30,7 +30,7 @@ def _divided(profile: Profile) -> bool:
 def _is_part(profile: Profile) -> bool:
     """No host of the kind has as many GPUs as are left."""
     left = len(profile.bus_ids) - len(WITHHELD)
-    return whole(profile.board.product, left) not in {None, left}
+    return board_size(profile.board.product, left) not in {None, left}
 
 
 def _has_mig(profile: Profile) -> bool:

@@ -6,13 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth, VerdictGroup
-from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
+from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Clearance, Level
 
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios defines them."""
 PORT = "/"
 """Part of the device name of every port, and of no GPU's."""
-REPAIRED: Mapping[str | None, str] = {Way.REBOOT.value: "The node was rebooted", Way.RESET.value: "The GPU was reset"}
+REPAIRED: Mapping[str | None, str] = {
+    Clearance.REBOOT.value: "The node was rebooted",
+    Clearance.RESET.value: "The GPU was reset",
+}
 """What was done since the verdict was last active, by `repair` of the verdict."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}

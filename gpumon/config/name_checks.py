@@ -10,7 +10,7 @@ from gpumon.config.configuration_sources import ConfigurationSources
 from gpumon.config.setting import split
 from gpumon.config.yaml_file import Key
 from gpumon.health.checks.versions import VERSIONS
-from gpumon.health.policy import senseless
+from gpumon.health.policy import invalid_thresholds
 from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.model.orders import is_recording
 
@@ -47,7 +47,7 @@ def _check_ranges(sources: ConfigurationSources) -> None:
     entries = sources.get(*THRESHOLDS)
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}
-    for name, should in senseless(numbers, LIMITS):
+    for name, should in invalid_thresholds(numbers, LIMITS):
         key, default = (*THRESHOLDS, name), LIMITS[name].default
         shipped = "" if default is None else f", {default:.15g}"
         remedy = f"leave it out for the default{shipped}, or write null to disable what depends on it"

@@ -24,11 +24,11 @@ class AckResult:
     """The result of an acknowledgement."""
 
     cleared: tuple[Verdict, ...] = ()
-    kept: tuple[tuple[Verdict, str], ...] = ()
+    refused: tuple[tuple[Verdict, str], ...] = ()
     """Verdicts that cannot be cleared, each with the reason."""
     stored: bool = True
     """False if the store failed. The change is written when the store recovers."""
-    trouble: str = ""
+    error: str = ""
     """Why nothing was done."""
 
 
@@ -37,8 +37,8 @@ def acknowledgement(asked: AckRequest, health: Health, here: Collection[str]) ->
 
     An inhibited verdict that remained would page for a fault that was just acknowledged.
     """
-    if not health.judged:
-        return AckResult(trouble="The health checks have not been evaluated yet.")
+    if not health.evaluated:
+        return AckResult(error="The health checks have not been evaluated yet.")
     found = [
         (one, _why_not(one, here, named=asked.check is not None))
         for one in health.verdicts
@@ -47,7 +47,7 @@ def acknowledgement(asked: AckRequest, health: Health, here: Collection[str]) ->
     named = [one for one, why_not in found if not why_not]
     follows = (other for one in named for other in health.consequences(one) if not _why_not(other, here))
     cleared = {one.key: one for one in (*named, *follows)}
-    return AckResult(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
+    return AckResult(cleared=tuple(cleared.values()), refused=tuple(one for one in found if one[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:

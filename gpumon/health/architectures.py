@@ -33,7 +33,7 @@ CHIP_TO_CHIP = frozenset({173})
 """Only GPUs with links to a Grace CPU."""
 
 
-def possible(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
+def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
     """Those of these codes that such a GPU can have. None: not opened yet. An architecture not known here: all."""
     rank = RANKS.get(architecture or "")
     for xid in xids:

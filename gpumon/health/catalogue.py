@@ -100,8 +100,8 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     if match is None:
         return plain
     number, words = int(match[1], 16), match[2] or "without a name"
-    asked = recovery.of(number)
-    action = asked.todo if number in recovery.RECOVERY else f"{asked.todo}: {words}"
+    asked = recovery.recovery_of(number)
+    action = asked.next_step if number in recovery.RECOVERY else f"{asked.next_step}: {words}"
     return replace(plain, severity=asked.severity, action=action, detail=f"The driver now asks for: {words}.")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpumon.health.check import Latch
 from gpumon.health.facts import Facts
-from gpumon.health.verdict import Verdict, Way
+from gpumon.health.verdict import Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 
 PROOF_AFTER_RESET = 60.0
@@ -17,13 +17,13 @@ SETTLING = 300.0
 """Seconds after a repair in which the fault may still be active: links train, services start."""
 
 
-def way_of_latched(verdict: Verdict, latch: Latch, facts: Facts) -> Way | None:
-    """Return how a latched verdict that is not active has ended; None if it has not."""
+def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance | None:
+    """Return what clears a latched verdict that is not active; None if nothing does."""
     repair = _repair(verdict, facts, settling=0.0) if latch.repair else None
     if repair is not None and is_observed(verdict.device, facts) and _is_proved(repair, verdict, facts):
         return repair
     if latch.quiet is not None and verdict.ok_seconds >= latch.quiet:
-        return Way.QUIET
+        return Clearance.QUIET
     return None
 
 
@@ -32,18 +32,18 @@ def is_repaired(verdict: Verdict, facts: Facts) -> bool:
     return _repair(verdict, facts, settling=0.0) is not None
 
 
-def way_of_recovered(verdict: Verdict, facts: Facts) -> Way:
-    """Return how a verdict ended that is not latched: a repair shortly before its end has helped."""
-    return _repair(verdict, facts, settling=SETTLING) or Way.RECOVERED
+def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
+    """Return what cleared a verdict that is not latched: a repair shortly before counts as the cause."""
+    return _repair(verdict, facts, settling=SETTLING) or Clearance.RECOVERED
 
 
-def ineffective_repair(verdict: Verdict, facts: Facts) -> Way | None:
+def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
     """Return the repair that was done since the verdict was raised, given that it is still active."""
     if verdict.since_boot != facts.boot_id:
-        return Way.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
+        return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
     reset_at = last_reset_at(verdict, facts)
     tried = reset_at is not None and verdict.since_at < reset_at <= facts.now.at - SETTLING
-    return Way.RESET if tried else None
+    return Clearance.RESET if tried else None
 
 
 def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
@@ -53,20 +53,20 @@ def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
     return before if state is None or state.reset_at is None else max(state.reset_at, before or 0.0)
 
 
-def _repair(verdict: Verdict, facts: Facts, settling: float) -> Way | None:
+def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None:
     """Return the repair since the fault was last active, or up to `settling` seconds before that."""
     same_boot = verdict.boot_id == facts.boot_id
     if not same_boot or (verdict.since_boot != facts.boot_id and verdict.seen_at < settling):
-        return Way.REBOOT
+        return Clearance.REBOOT
     reset_at = last_reset_at(verdict, facts)
     if reset_at is None:
         return None
     raised_at = verdict.since_at if verdict.since_boot == facts.boot_id else 0.0
-    return Way.RESET if reset_at > verdict.seen_at - settling and reset_at >= raised_at else None
+    return Clearance.RESET if reset_at > verdict.seen_at - settling and reset_at >= raised_at else None
 
 
-def _is_proved(repair: Way, verdict: Verdict, facts: Facts) -> bool:
-    if repair is Way.REBOOT:
+def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
+    if repair is Clearance.REBOOT:
         return min(facts.uptime, facts.now.uptime, verdict.ok_seconds) >= PROOF_AFTER_REBOOT
     reset_at = last_reset_at(verdict, facts) or 0.0
     return min(facts.now.at - reset_at, verdict.ok_seconds) >= PROOF_AFTER_RESET

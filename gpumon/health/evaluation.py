@@ -16,7 +16,18 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.node_health import Health, Pending
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.health.verdict import NODE, OK, UNKNOWN, Finding, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import (
+    NODE,
+    OK,
+    UNKNOWN,
+    Clearance,
+    Finding,
+    Key,
+    Level,
+    Verdict,
+    VerdictChange,
+    VerdictTransition,
+)
 from gpumon.model.error_event import UNNAMED
 
 GONE_AFTER = 10 * MINUTE
@@ -28,14 +39,14 @@ SAME_EVENT_SECONDS = 1e-3
 def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
     """Return the health after one evaluation of these checks."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
-    passed = 0.0 if health.looked_at is None else facts.now.uptime - health.looked_at
+    passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
-    unvisited, broken = dict(health.pending), dict[Key, str]()
+    unvisited, failing_checks = dict(health.pending), dict[Key, str]()
     for check in checks:
         in_grace = check.grace and facts.uptime < facts.policy.boot_grace
-        for key, result in _findings(check, facts, broken):
+        for key, result in _findings(check, facts, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
-            case = _Case(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
+            case = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
             verdict, waiting, transitions = case.evaluate(facts)
             if verdict is not None:
                 verdicts[key] = verdict
@@ -51,24 +62,24 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
         health,
         open=inhibition.with_causes(verdicts, facts),
         pending=pending,
-        broken=broken,
+        failing_checks=failing_checks,
         due=tuple(inhibition.transitions_with_causes(due, verdicts, facts)),
         score=score.score(health.history, verdicts, facts),
-        judged=True,
-        judged_wall=facts.now.wall,
-        judged_at=facts.now.at,
-        looked_at=facts.now.uptime,
+        evaluated=True,
+        evaluated_wall=facts.now.wall,
+        evaluated_at=facts.now.at,
+        evaluated_uptime=facts.now.uptime,
     )
 
 
-def _findings(check: Check, facts: Facts, broken: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
+def _findings(check: Check, facts: Facts, failing_checks: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
     """Yield the finding for each device. A check that raises is unknown for that device and for no other."""
     for device, function in check.cases(facts):
         key, finding = (check.name, device), None
         try:
             finding = function()
         except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
-            broken[key] = _exception_text(error)
+            failing_checks[key] = _exception_text(error)
         yield key, finding
 
 
@@ -90,7 +101,9 @@ def _ends_by_repair(check: Check | None) -> bool:
     return check is not None and check.latch is not None and check.latch.repair
 
 
-def transition(verdict: Verdict, change: VerdictChange, facts: Facts, way: Way | None = None) -> VerdictTransition:
+def transition(
+    verdict: Verdict, change: VerdictChange, facts: Facts, cleared_by: Clearance | None = None
+) -> VerdictTransition:
     """Return a transition that happens now."""
     return VerdictTransition(
         verdict=verdict,
@@ -98,13 +111,13 @@ def transition(verdict: Verdict, change: VerdictChange, facts: Facts, way: Way |
         wall=facts.now.wall,
         at=facts.now.at,
         boot_id=facts.boot_id,
-        way=way,
+        cleared_by=cleared_by,
         muted=facts.maintenance is not None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _CheckRun:
     """The evaluation of one check on one device."""
 
     check: Check
@@ -131,7 +144,7 @@ class _Case:
             return verdict, None, [] if verdict is None else self._action_change(verdict, finding, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
         waiting = self._waiting(current, finding.level, patience, facts.now.uptime)
-        if waiting.lasted[finding.level] < patience and finding.ended is not Way.GONE:
+        if waiting.lasted[finding.level] < patience and finding.ended is not Clearance.GONE:
             return verdict, waiting, []
         return verdict, waiting, [self._level_change(verdict, finding, facts)]
 
@@ -179,10 +192,12 @@ class _Case:
         if verdict is None:
             return transition(self._new_verdict(finding, facts), VerdictChange.RAISED, facts)
         if finding.level is OK:
-            way = None if finding.ended is Way.RECOVERED else finding.ended
-            return transition(verdict, VerdictChange.CLEARED, facts, way or clearing.way_of_recovered(verdict, facts))
+            cleared_by = None if finding.ended is Clearance.RECOVERED else finding.ended
+            return transition(
+                verdict, VerdictChange.CLEARED, facts, cleared_by or clearing.recovery_clearance(verdict, facts)
+            )
         changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
-        action = remediation.escalated(finding.action, verdict.key, facts)
+        action = remediation.escalated_action(finding.action, verdict.key, facts)
         return transition(_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
 
     def _new_verdict(self, finding: Finding, facts: Facts) -> Verdict:
@@ -191,7 +206,7 @@ class _Case:
             device=self.device,
             level=finding.level,
             reason=finding.reason,
-            action=remediation.escalated(finding.action, (self.check.name, self.device), facts),
+            action=remediation.escalated_action(finding.action, (self.check.name, self.device), facts),
             evidence=finding.evidence,
             since=facts.now.wall,
             since_at=facts.now.at,
@@ -204,14 +219,14 @@ class _Case:
 
     def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[VerdictTransition]:
         """Return the transition that clears a latched verdict or changes its action, if any."""
-        way = None if verdict.active else clearing.way_of_latched(verdict, latch, facts)
-        if way is not None:
-            return [transition(verdict, VerdictChange.CLEARED, facts, way)]
+        cleared_by = None if verdict.active else clearing.latched_clearance(verdict, latch, facts)
+        if cleared_by is not None:
+            return [transition(verdict, VerdictChange.CLEARED, facts, cleared_by)]
         return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
 
     def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
         """Return the transition to another action at the same level, if any."""
-        action = remediation.escalated(finding.action, verdict.key, facts)
+        action = remediation.escalated_action(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []
         return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
@@ -239,11 +254,11 @@ def _without_evaluation(
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:
-            yield transition(verdict, VerdictChange.CLEARED, facts, Way.OFF)
+            yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.OFF)
         elif verdict.device in present:
             continue
         elif verdict.device in facts.gone:
-            yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
+            yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
         elif verdict.device in names:
             yield from _renamed(verdict, names[verdict.device], verdicts, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
@@ -251,12 +266,12 @@ def _without_evaluation(
             lasted = waiting[key].lasted_until(uptime).get(OK, 0.0) if key in waiting else 0.0
             pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
             if lasted >= GONE_AFTER:
-                yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
+                yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
 
 
 def _renamed(verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts) -> Iterator[VerdictTransition]:
     """Yield the transitions that move a verdict to the GPU's uuid, unless that has one as bad."""
-    yield transition(verdict, VerdictChange.CLEARED, facts, Way.NAMED)
+    yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.NAMED)
     other = verdicts.get((verdict.check, uuid))
     if other is None or other.level < verdict.level:
         change = VerdictChange.RAISED if other is None else VerdictChange.CHANGED

@@ -21,7 +21,7 @@ from gpumon.health.sample_windows import (
     series_by_device,
     with_labels,
 )
-from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -69,7 +69,7 @@ class Facts:
     policy: Policy = Policy()
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     """Open verdicts."""
-    broken: Mapping[Key, str] = field(default_factory=dict)
+    failing_checks: Mapping[Key, str] = field(default_factory=dict)
     """Exceptions of checks in the previous evaluation."""
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the current one last."""
@@ -112,14 +112,14 @@ class Facts:
         """Return the seconds since the host was booted."""
         return self.now.at
 
-    def explained(self, event: ErrorEvent) -> Explanation:
+    def explain(self, event: ErrorEvent) -> Explanation:
         """Return the explanation of an error event on this host."""
-        if event.id not in self._explained:
-            self._explained[event.id] = self.catalogue.explain(event)
-        return self._explained[event.id]
+        if event.id not in self._explanations:
+            self._explanations[event.id] = self.catalogue.explain(event)
+        return self._explanations[event.id]
 
     @cached_property
-    def _explained(self) -> dict[str, Explanation]:
+    def _explanations(self) -> dict[str, Explanation]:
         return {}
 
     @cached_property
@@ -148,7 +148,7 @@ class Facts:
         The healthy period after the work may end after the maintenance.
         """
         verdict = transition.verdict
-        if verdict.episode not in self._planned:
+        if verdict.episode not in self._maintenance_episodes:
             return False
         seen = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
         return transition.muted or self._in_maintenance(seen, seen)
@@ -168,7 +168,7 @@ class Facts:
         )
 
     @cached_property
-    def _planned(self) -> frozenset[tuple[Key, float]]:
+    def _maintenance_episodes(self) -> frozenset[tuple[Key, float]]:
         return frozenset(
             one.verdict.episode for one in self.transitions if one.change is VerdictChange.RAISED and one.muted
         )
@@ -178,7 +178,7 @@ class Facts:
         """Return the transitions that a reset or a reboot cleared outside of maintenance, by device."""
         found: dict[str, list[VerdictTransition]] = {}
         for one in self.transitions:
-            repaired = one.change is VerdictChange.CLEARED and one.way in {Way.RESET, Way.REBOOT}
+            repaired = one.change is VerdictChange.CLEARED and one.cleared_by in {Clearance.RESET, Clearance.REBOOT}
             if repaired and not self.was_in_maintenance(one):
                 found.setdefault(one.verdict.device, []).append(one)
         return {device: tuple(transitions) for device, transitions in found.items()}
@@ -238,7 +238,7 @@ class Facts:
         return {}
 
 
-class _Case(ABC):
+class _DeviceCase(ABC):
     """One device that a check evaluates."""
 
     __slots__ = ()
@@ -276,7 +276,7 @@ class _Case(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuCase(_Case):
+class GpuCase(_DeviceCase):
     """One GPU."""
 
     state: GpuState
@@ -300,7 +300,7 @@ class GpuCase(_Case):
 
 
 @dataclass(frozen=True, slots=True)
-class PortCase(_Case):
+class PortCase(_DeviceCase):
     """One InfiniBand or RoCE port."""
 
     port: PortReading
@@ -331,7 +331,7 @@ class PortCase(_Case):
         return None if known is None else known.speed
 
     @property
-    def alike(self) -> tuple[float, ...]:
+    def similar_port_speeds(self) -> tuple[float, ...]:
         """Return the speeds of the other ports of the same kind that are up."""
         kind = (self.port.board, self.port.link_layer)
         others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)

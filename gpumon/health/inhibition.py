@@ -10,7 +10,7 @@ from gpumon.health.check import Check, Where, XidCause, asks_for_no_less, covers
 from gpumon.health.facts import Facts
 from gpumon.health.remediation import performed_repair, rebooted_causes
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 300.0
 """Seconds by which a consequence may be found before its cause: both have to last before they are verdicts."""
@@ -74,7 +74,9 @@ class _Causes:
         It started after the reboot, or has had time to recover.
         """
         check, facts = BY_NAME.get(verdict.check), self._facts
-        since_reboot = verdict.since_boot == facts.boot_id or clearing.ineffective_repair(verdict, facts) is Way.REBOOT
+        since_reboot = (
+            verdict.since_boot == facts.boot_id or clearing.ineffective_repair(verdict, facts) is Clearance.REBOOT
+        )
         if check is None or not verdict.active or not since_reboot:
             return ()
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
@@ -82,7 +84,7 @@ class _Causes:
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
         """Return whether the primary verdict's reboot was done: it must not hide a fault of another device."""
         other_device = verdict.active and not primary.active and primary.device != verdict.device
-        return other_device and performed_repair(primary, self._facts.boot_id) is Way.REBOOT
+        return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
 
     def _listed_cause(self, verdict: Verdict) -> Key | None:
         """Return the first cause in the order of the check's row, and the oldest of several verdicts of one check.

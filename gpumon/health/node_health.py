@@ -62,17 +62,17 @@ class Health:
     due: tuple[VerdictTransition, ...] = ()
     """Transitions to be stored. They take effect after that."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)
-    broken: Mapping[Key, str] = field(default_factory=dict)
+    failing_checks: Mapping[Key, str] = field(default_factory=dict)
     """Exceptions of checks in the last evaluation: defects of the agent."""
     score: float | None = None
     """0 to 100: see score.py."""
-    judged: bool = False
+    evaluated: bool = False
     """Whether the checks have been evaluated since the start. Until then the health is unknown."""
-    judged_wall: float | None = None
+    evaluated_wall: float | None = None
     """Time of the last evaluation in seconds since the epoch."""
-    judged_at: float | None = None
+    evaluated_at: float | None = None
     """Boot clock of the same."""
-    looked_at: float | None = None
+    evaluated_uptime: float | None = None
     """Time of the last evaluation in this agent run, on the clock of Now.uptime."""
 
     @property
@@ -95,12 +95,12 @@ class Health:
     @property
     def level(self) -> Level:
         """Return the worst level of all verdicts."""
-        return max((verdict.level for verdict in self.open.values()), default=OK if self.judged else UNKNOWN)
+        return max((verdict.level for verdict in self.open.values()), default=OK if self.evaluated else UNKNOWN)
 
     def level_of(self, device: str) -> Level:
         """Return the worst level of a device."""
         worst = max((verdict.level for verdict in self.open.values() if verdict.device == device), default=OK)
-        return worst if self.judged else max(worst, UNKNOWN)
+        return worst if self.evaluated else max(worst, UNKNOWN)
 
 
 def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) -> Health:
@@ -144,7 +144,7 @@ def restore_health(
 def is_significant(transition: VerdictTransition) -> bool:
     """Return whether escalation, score and the repeat-offender check need it: failures and their repairs."""
     if transition.change is VerdictChange.CLEARED:
-        return transition.way in REPAIRS
+        return transition.cleared_by in REPAIRS
     return transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
 
 

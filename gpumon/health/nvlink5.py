@@ -172,7 +172,7 @@ CODES = frozenset(unit.xid for unit in TABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedEvent:
     """What a text says, and what it asks for."""
 
     words: str
@@ -189,7 +189,7 @@ _LINE = re.compile(
 _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
-def decode(xid: int, text: str) -> Decoded | None:
+def decode(xid: int, text: str) -> DecodedEvent | None:
     """What a text says; None when it has not this form."""
     match = _LINE.search(text)
     if match is None:
@@ -199,7 +199,7 @@ def decode(xid: int, text: str) -> Decoded | None:
     where = "" if match["link"].startswith("-") else f" of link {int(match['link'])}"
     words = f"{match['unit']}{where}: {'fatal' if fatal else 'not fatal'}."
     action, if_it_recurs = _outcome(xid, match["unit"], registers) or (READ_IT, SUPPORT)
-    return Decoded(words, _severity(action, fatal=fatal), action, if_it_recurs)
+    return DecodedEvent(words, _severity(action, fatal=fatal), action, if_it_recurs)
 
 
 def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:

@@ -26,9 +26,9 @@ class PendingVerdict:
 
 def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
     """Yield the pending findings to store."""
-    if health.judged_at is None or health.looked_at is None:
+    if health.evaluated_at is None or health.evaluated_uptime is None:
         return
-    offset = health.judged_at - health.looked_at
+    offset = health.evaluated_at - health.evaluated_uptime
     for (check, device), pending in health.pending.items():
         yield PendingVerdict(
             check=check,

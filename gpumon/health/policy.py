@@ -14,26 +14,26 @@ BOOT_GRACE = 300.0
 class Range(NamedTuple):
     """The valid values of a threshold, both ends included."""
 
-    least: float
-    most: float = math.inf
-    above: bool = False
+    min: float
+    max: float = math.inf
+    open_below: bool = False
     """Whether the lowest value itself is invalid, because the check would always fire."""
 
-    def holds(self, value: float) -> bool:
-        low = value > self.least if self.above else value >= self.least
-        return low and value <= self.most and math.isfinite(value)
+    def contains(self, value: float) -> bool:
+        low = value > self.min if self.open_below else value >= self.min
+        return low and value <= self.max and math.isfinite(value)
 
     def __str__(self) -> str:
-        if self.above:
-            return f"above {self.least:.15g}" + (f", at most {self.most:.15g}" if math.isfinite(self.most) else "")
-        return f"{self.least:.15g} to {self.most:.15g}" if math.isfinite(self.most) else f"{self.least:.15g} or more"
+        if self.open_below:
+            return f"above {self.min:.15g}" + (f", at most {self.max:.15g}" if math.isfinite(self.max) else "")
+        return f"{self.min:.15g} to {self.max:.15g}" if math.isfinite(self.max) else f"{self.min:.15g} or more"
 
 
 AMOUNT = Range(0)
 """Any amount; 0 means that the first one is too much."""
 COUNT = Range(1)
 """A number of events; with 0 the check would always fire."""
-SHARE = Range(0, 1, above=True)
+SHARE = Range(0, 1, open_below=True)
 
 
 class Limit(NamedTuple):
@@ -46,7 +46,7 @@ class Limit(NamedTuple):
     meaning: str
     """One sentence."""
     range: Range
-    graver: str = ""
+    next_threshold: str = ""
     """Name of the threshold of the next level, which this one must not exceed."""
 
     @property
@@ -58,17 +58,21 @@ class Limit(NamedTuple):
         return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
-def senseless(given: Mapping[str, float | None], limits: Mapping[str, Limit]) -> Iterator[tuple[str, str]]:
+def invalid_thresholds(
+    configured: Mapping[str, float | None], limits: Mapping[str, Limit]
+) -> Iterator[tuple[str, str]]:
     """Yield the names of thresholds with an invalid value, and the valid values."""
-    values = {name: limit.default for name, limit in limits.items()} | dict(given)
+    values = {name: limit.default for name, limit in limits.items()} | dict(configured)
     for name, limit in limits.items():
-        own, graver = values[name], values.get(limit.graver)
-        if name in given and own is not None and not limit.range.holds(own):
+        value, upper = values[name], values.get(limit.next_threshold)
+        if name in configured and value is not None and not limit.range.contains(value):
             yield name, f"should be {limit.range}"
-        elif own is not None and graver is not None and own > graver and given.keys() & {name, limit.graver}:
-            late = name not in given
-            words = f"at least {name}, which is {own:g}" if late else f"at most {limit.graver}, which is {graver:g}"
-            yield limit.graver if late else name, f"should be {words}"
+        elif value is None or upper is None or value <= upper:
+            continue
+        elif name in configured:
+            yield name, f"should be at most {limit.next_threshold}, which is {upper:g}"
+        elif limit.next_threshold in configured:
+            yield limit.next_threshold, f"should be at least {name}, which is {value:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,5 +87,5 @@ class Policy:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Expected versions by component: driver, vbios, ..."""
 
-    def limit(self, one: Limit) -> float | None:
-        return self.thresholds.get(one.name, one.default)
+    def limit(self, limit: Limit) -> float | None:
+        return self.thresholds.get(limit.name, limit.default)

@@ -108,42 +108,44 @@ class Neighbours:
 
     count: int
     """All that this host has, itself included."""
-    given_away: frozenset[str]
+    passed_through: frozenset[str]
     """Bus ids of those that belong to virtual machines: the fabric may be divided."""
 
 
-class Expects(enum.Enum):
+class ExpectedLinks(enum.Enum):
     """Which links of a GPU should be up."""
 
     ALL = "all"
     ALL_OR_NONE = "all, once one of them has been up"
-    SEEN = "those that have been up"
+    BEEN_UP = "those that have been up"
     UNKNOWN = "nobody can tell"
 
 
-def expects(name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours) -> Expects:
+def link_expectation(
+    name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
+) -> ExpectedLinks:
     """What can be expected of a GPU that has so many links by NVML's count.
 
     A part of a board is a guest's or a container's: its links may be switched off. With MIG on, no link is used.
     """
     if mig:
-        return Expects.UNKNOWN
+        return ExpectedLinks.UNKNOWN
     product = _product(name or "")
     if product is None or product.links != nvlinks or guest:
-        return Expects.SEEN
-    if around.count in product.boards and not around.given_away:
-        return Expects.ALL
-    return Expects.SEEN if product.boards else Expects.ALL_OR_NONE
+        return ExpectedLinks.BEEN_UP
+    if around.count in product.boards and not around.passed_through:
+        return ExpectedLinks.ALL
+    return ExpectedLinks.BEEN_UP if product.boards else ExpectedLinks.ALL_OR_NONE
 
 
-def expected(what: Expects, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
+def expected_links(what: ExpectedLinks, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
     """The links that should be up, given those that have been up since the agent's start."""
-    if what is Expects.ALL or (what is Expects.ALL_OR_NONE and been_up):
+    if what is ExpectedLinks.ALL or (what is ExpectedLinks.ALL_OR_NONE and been_up):
         return links
-    return () if what is Expects.UNKNOWN else been_up
+    return () if what is ExpectedLinks.UNKNOWN else been_up
 
 
-def whole(name: str | None, count: int) -> int | None:
+def board_size(name: str | None, count: int) -> int | None:
     """How many GPUs a host has where at least so many of this product are; None where any number can be."""
     product = _product(name or "")
     sizes = sorted({*product.boards, *product.fewer}) if product is not None and product.boards else []

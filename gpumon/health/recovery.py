@@ -16,7 +16,7 @@ class Recovery(NamedTuple):
     """As in: it asks for ..."""
     severity: Severity
     """Of the Xid that says so."""
-    todo: str
+    next_step: str
     """In the words of the catalogue of Xids."""
     action: Action
     hint: str = ""
@@ -46,7 +46,7 @@ RECOVERY: Mapping[int, Recovery] = {
 }
 
 
-def of(number: float) -> Recovery:
+def recovery_of(number: float) -> Recovery:
     """What a newer driver may ask for is for a person."""
     words = f"something that this version does not know (action {number:.0f})"
     unknown = Recovery(words, Severity.WARNING, "do what it says", Action.INSPECT)

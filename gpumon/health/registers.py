@@ -11,38 +11,42 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BitFinding:
     """What a bit says, and what it asks for."""
 
     words: str
     action: str
 
 
-CONNECTION = Finding(
+CONNECTION = BitFinding(
     "perhaps a fault of the link's hardware", "check the link's connections and reseat; run diagnostics"
 )
-SIGNAL = Finding(
+SIGNAL = BitFinding(
     "the channel's signal is marginal",
     "resolve the other errors of this GPU first; none: check the link's connections and run diagnostics",
 )
-PARITY = Finding(
+PARITY = BitFinding(
     "an ECC or parity error in the link's hardware", "replace the GPU when it comes a third time on this link"
 )
-DIAGNOSE = Finding("harmful when it comes repeatedly", "run diagnostics and open a case with the vendor when it recurs")
-REPORT = Finding("harmful when it comes repeatedly", "open a case with the vendor when it recurs")
-UNEXPECTED = Finding("not expected in production", "open a case with the vendor")
-FABRIC = Finding(
+DIAGNOSE = BitFinding(
+    "harmful when it comes repeatedly", "run diagnostics and open a case with the vendor when it recurs"
+)
+REPORT = BitFinding("harmful when it comes repeatedly", "open a case with the vendor when it recurs")
+UNEXPECTED = BitFinding("not expected in production", "open a case with the vendor")
+FABRIC = BitFinding(
     "follows another error", "resolve the other error, and reset the fabric: all GPUs and NVSwitches together"
 )
-SECONDARY = Finding("follows another error", "resolve the other error; when there is none, open a case with the vendor")
-THRESHOLD = Finding("corrected errors have become many", "nothing; run diagnostics when convenient")
-HARMLESS = Finding("harmless", "nothing")
+SECONDARY = BitFinding(
+    "follows another error", "resolve the other error; when there is none, open a case with the vendor"
+)
+THRESHOLD = BitFinding("corrected errors have become many", "nothing; run diagnostics when convenient")
+HARMLESS = BitFinding("harmless", "nothing")
 
 WORST_FIRST = (
     CONNECTION, PARITY, SIGNAL, UNEXPECTED, DIAGNOSE, REPORT, FABRIC, SECONDARY, THRESHOLD, HARMLESS,
 )  # fmt: skip
 
-TABLE: Mapping[int, Mapping[int, Finding]] = {
+TABLE: Mapping[int, Mapping[int, BitFinding]] = {
     1: {
         **dict.fromkeys((0, 23, 30), HARMLESS),
         **dict.fromkeys((1, 20), SECONDARY),
@@ -68,27 +72,27 @@ _LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRegisters:
     """What the registers say, and what the worst of them asks for."""
 
     words: str
     action: str
 
 
-def decode(text: str) -> Decoded | None:
+def decode(text: str) -> DecodedRegisters | None:
     """None for a text without registers."""
     match = _LINE.search(text)
     if match is None:
         return None
     found = list(_findings(match["registers"]))
     if not found:
-        return Decoded(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
+        return DecodedRegisters(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
     words = "; ".join(f"register {register}, bit {bit}: {finding.words}" for register, bit, finding in found)
     worst = min((finding for _, _, finding in found), key=WORST_FIRST.index)
-    return Decoded(f"Link {match['link']}: {words}.", worst.action)
+    return DecodedRegisters(f"Link {match['link']}: {words}.", worst.action)
 
 
-def _findings(registers: str) -> Iterator[tuple[int, int, Finding]]:
+def _findings(registers: str) -> Iterator[tuple[int, int, BitFinding]]:
     for register, text in enumerate(re.findall(r"0x([0-9a-f]{1,8})\b", registers, re.IGNORECASE), 1):
         for bit in range(32):
             if int(text, 16) >> bit & 1:

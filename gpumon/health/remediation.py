@@ -8,51 +8,57 @@ from gpumon.health import clearing
 from gpumon.health.check import DAY, Check, XidCause
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import Action, Key, Verdict, Way
+from gpumon.health.verdict import Action, Clearance, Key, Verdict
 
 REMEMBERED = 7 * DAY
 """Seconds for which a repair that did not last escalates the next action."""
 ESCALATION = (Action.RESET, Action.REBOOT, Action.INSPECT)
-_ACTION_OF = {Way.RESET: Action.RESET, Way.REBOOT: Action.REBOOT}
+_ACTION_OF = {Clearance.RESET: Action.RESET, Clearance.REBOOT: Action.REBOOT}
 COVERED = {
-    Way.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
-    Way.RESET: frozenset({Action.RESTART, Action.RESET}),
+    Clearance.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
+    Clearance.RESET: frozenset({Action.RESTART, Action.RESET}),
 }
 """Actions that a repair includes. Inspection and replacement are never included."""
 
 
-def escalated(action: Action, key: Key, facts: Facts) -> Action:
+def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
     """Return the action for this verdict, above those that were tried on the device for checks of the same subject."""
     if action not in ESCALATION:
         return action
-    step = max([ESCALATION.index(action), *(ESCALATION.index(_ACTION_OF[way]) + 1 for way in _tried(key, facts))])
+    tried = (ESCALATION.index(_ACTION_OF[repair]) + 1 for repair in _tried_repairs(key, facts))
+    step = max([ESCALATION.index(action), *tried])
     verdict = facts.open.get(key)
     if verdict is not None and verdict.action in ESCALATION:  # an action that was published is not withdrawn
         step = max(step, ESCALATION.index(verdict.action))
     return ESCALATION[min(step, len(ESCALATION) - 1)]
 
 
-def _tried(key: Key, facts: Facts) -> Iterator[Way]:
+def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
     """Yield the repairs that did not help, or not for long."""
     verdict = facts.open.get(key)
-    if verdict is not None and verdict.active and (way := clearing.ineffective_repair(verdict, facts)) is not None:
-        yield way
+    if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
+        yield repair
     check, device = key
     new = check in BY_NAME and (verdict is None or verdict.since_boot == facts.boot_id)
     if new and any(rebooted_causes(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
-        yield Way.REBOOT
+        yield Clearance.REBOOT
     subject = SUBJECT_OF.get(check)
     for transition in facts.repairs_by_device.get(device, ()):
         cleared = transition.verdict
         same = cleared.check == check or SUBJECT_OF.get(cleared.check) == subject
-        if same and transition.way is not None and cleared.action in ESCALATION and facts.age(transition) <= REMEMBERED:
-            yield transition.way
+        if (
+            same
+            and transition.cleared_by is not None
+            and cleared.action in ESCALATION
+            and facts.age(transition) <= REMEMBERED
+        ):
+            yield transition.cleared_by
 
 
-def performed_repair(verdict: Verdict, boot_id: str) -> Way | None:
+def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     """Return the repair since the fault was last active, if it includes the verdict's action. `boot_id`: this boot."""
-    way = Way.REBOOT if verdict.boot_id != boot_id else Way.RESET if _was_reset(verdict) else None
-    return way if way is not None and verdict.action in COVERED[way] else None
+    repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
+    return repair if repair is not None and verdict.action in COVERED[repair] else None
 
 
 def _was_reset(verdict: Verdict) -> bool:
@@ -72,5 +78,5 @@ def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot
         cause = check.inhibited_by.get(verdict.check) if same_device else None
         where, codes = (cause.where, cause.codes) if isinstance(cause, XidCause) else (cause, None)
         applies = where == "same" and (codes is None or verdict.evidence.get("xid") in codes)
-        if applies and performed_repair(verdict, boot_id) is Way.REBOOT:
+        if applies and performed_repair(verdict, boot_id) is Clearance.REBOOT:
             yield verdict

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpumon.health.check import MINUTE
 from gpumon.health.facts import Facts
-from gpumon.health.verdict import FAIL, REPAIRS, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import FAIL, REPAIRS, Clearance, VerdictChange, VerdictTransition
 
 TOGETHER = 15 * MINUTE
 """Maximum seconds between the ends of verdicts of one device that one repair cleared."""
@@ -16,7 +16,7 @@ TOGETHER = 15 * MINUTE
 class Repair(NamedTuple):
     """One repair."""
 
-    way: Way
+    cleared_by: Clearance
     devices: frozenset[str]
     """All devices whose verdicts a reboot cleared; one device for a reset."""
     age: float
@@ -25,7 +25,7 @@ class Repair(NamedTuple):
 
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
     """Yield the repairs of failures, the oldest first. `after`: seconds since the epoch before which nothing counts."""
-    last: dict[tuple[Way, str], Repair] = {}
+    last: dict[tuple[Clearance, str], Repair] = {}
     for transition in facts.transitions:
         age = facts.age(transition)
         if (
@@ -35,15 +35,15 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
             or facts.now.wall - age <= after
         ):
             continue
-        way, device = transition.way or Way.RECOVERED, transition.verdict.device
-        key = (way, transition.boot_id if way is Way.REBOOT else device)
+        cleared_by, device = transition.cleared_by or Clearance.RECOVERED, transition.verdict.device
+        key = (cleared_by, transition.boot_id if cleared_by is Clearance.REBOOT else device)
         known = last.get(key)
-        if known is not None and (way is Way.REBOOT or known.age - age <= TOGETHER):
+        if known is not None and (cleared_by is Clearance.REBOOT or known.age - age <= TOGETHER):
             last[key] = known._replace(devices=known.devices | {device})
             continue
         if known is not None:
             yield known
-        last[key] = Repair(way, frozenset({device}), age)
+        last[key] = Repair(cleared_by, frozenset({device}), age)
     yield from last.values()
 
 
@@ -51,7 +51,7 @@ def _is_repair(transition: VerdictTransition) -> bool:
     verdict = transition.verdict
     return (
         transition.change is VerdictChange.CLEARED
-        and transition.way in REPAIRS
+        and transition.cleared_by in REPAIRS
         and verdict.level is FAIL
         and verdict.inhibited_by is None
     )

@@ -40,7 +40,7 @@ def repairs_since_run(
         elif state.reset_at is not None and wall(state.reset_at) > end:
             yield RepairSinceRun(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for one in transitions:
-        repaired = one.change is VerdictChange.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
+        repaired = one.change is VerdictChange.CLEARED and one.cleared_by in REPAIRS and one.verdict.level is FAIL
         if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or runs[-1].ended):
             yield RepairSinceRun(one.verdict.device, "a GPU was repaired")
 

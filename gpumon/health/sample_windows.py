@@ -255,7 +255,7 @@ def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries |
     return next((each for each in series if labels.items() <= each.labels.items()), None)
 
 
-def flag_held(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
+def flag_was_set(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
     """Return whether a flag was 1 for so many seconds of the window; None if the samples cannot tell."""
     if series is None:
         return None

@@ -49,8 +49,8 @@ ACTIONS: Mapping[Action, str] = {
 """Actions as text."""
 
 
-class Way(enum.StrEnum):
-    """How a verdict was cleared."""
+class Clearance(enum.StrEnum):
+    """What cleared a verdict."""
 
     RECOVERED = "recovered"
     RESET = "reset"
@@ -62,17 +62,17 @@ class Way(enum.StrEnum):
     OFF = "off"
 
 
-WAYS: Mapping[Way, str] = {
-    Way.RECOVERED: "the check passes again",
-    Way.RESET: "the GPU was reset, and the check has passed since",
-    Way.REBOOT: "the node was rebooted, and the check has passed since",
-    Way.QUIET: "the fault has not recurred for long enough",
-    Way.ACKNOWLEDGED: "an operator acknowledged it",
-    Way.GONE: "the device is no longer expected",
-    Way.NAMED: "the GPU reported its uuid, and the verdict continues under it",
-    Way.OFF: "the check, or its threshold, is switched off",
+CLEARANCE_TEXTS: Mapping[Clearance, str] = {
+    Clearance.RECOVERED: "the check passes again",
+    Clearance.RESET: "the GPU was reset, and the check has passed since",
+    Clearance.REBOOT: "the node was rebooted, and the check has passed since",
+    Clearance.QUIET: "the fault has not recurred for long enough",
+    Clearance.ACKNOWLEDGED: "an operator acknowledged it",
+    Clearance.GONE: "the device is no longer expected",
+    Clearance.NAMED: "the GPU reported its uuid, and the verdict continues under it",
+    Clearance.OFF: "the check, or its threshold, is switched off",
 }
-"""Ways as text."""
+"""Clearances as text."""
 
 NODE = ""
 """Device of a verdict on the node or the agent."""
@@ -94,19 +94,19 @@ class Finding(NamedTuple):
     evidence: Evidence = NO_EVIDENCE
     at: float | None = None
     """Seconds since the epoch of an event; None for a condition that is active now."""
-    ended: Way | None = None
+    ended: Clearance | None = None
     """For level OK: how a latched verdict of this check has ended."""
 
 
 PASSED = Finding(level=OK)
 
 
-def recovered(way: Way = Way.RECOVERED) -> Finding:
+def recovered(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
     """Return a passed finding that also ends a latched verdict."""
-    return Finding(level=OK, ended=way)
+    return Finding(level=OK, ended=cleared_by)
 
 
-OFF = recovered(Way.OFF)
+OFF = recovered(Clearance.OFF)
 """Finding of a check whose threshold is null: the check finds nothing, and its verdicts end."""
 
 
@@ -187,13 +187,13 @@ class VerdictTransition(NamedTuple):
     """Boot clock of the same."""
     boot_id: str = ""
     """Boot of the transition."""
-    way: Way | None = None
-    """How the verdict was cleared."""
+    cleared_by: Clearance | None = None
+    """What cleared the verdict."""
     note: str = ""
     """Note of the operator who acknowledged the verdict."""
     muted: bool = False
     """Whether the node was in maintenance."""
 
 
-REPAIRS = frozenset({Way.RESET, Way.REBOOT, Way.ACKNOWLEDGED})
-"""Ways that are the work of an operator."""
+REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.ACKNOWLEDGED})
+"""Clearances that are the work of an operator."""

@@ -19,7 +19,7 @@ def gpu_warnings(gpu: Document) -> list[str]:
 
 def _recovery_action(gpu: Document) -> str:
     action = gpu["recovery_action"]
-    return f"the driver requests {recovery.of(action).words}" if action else ""
+    return f"the driver requests {recovery.recovery_of(action).words}" if action else ""
 
 
 def _c2c_links(gpu: Document) -> str:

@@ -13,7 +13,7 @@ from gpumon.health.expectation import BASES
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.remediation import performed_repair
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Verdict, Way
+from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
@@ -58,10 +58,10 @@ def problems(report: Report) -> tuple[NodeProblem, ...]:
     return tuple(sorted(unordered, key=lambda problem: (SEVERITIES.index(problem.severity), problem.since or 0.0)))
 
 
-def worst(node_problems: tuple[NodeProblem, ...], *, judged: bool) -> str:
+def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
     """Return critical, warning or ok; unknown if there is no problem and no evaluation. Info changes nothing."""
     severities = {problem.severity for problem in node_problems}
-    healthy = "ok" if judged else NOT_EVALUATED
+    healthy = "ok" if evaluated else NOT_EVALUATED
     return next((severity for severity in ("critical", "warning") if severity in severities), healthy)
 
 
@@ -108,7 +108,7 @@ def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
     until = f"until {' or '.join(clearing_conditions(check))}"
     if check.latch.repair and verdict.boot_id != report.boot_id:
         until = f"until it has been ok for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
-    elif check.latch.repair and performed_repair(verdict, report.boot_id) is Way.RESET:
+    elif check.latch.repair and performed_repair(verdict, report.boot_id) is Clearance.RESET:
         until = f"until it has been ok for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
     effect = "accepts the present state" if check.acceptable else "clears it"
     return f"The verdict is latched {until}; `gpumon ack {verdict.check}{flag}` {effect}."

@@ -8,7 +8,7 @@ from typing import Any
 from gpumon.health.check import Check
 from gpumon.health.remediation import performed_repair
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import ACTIONS, Action, Verdict, Way
+from gpumon.health.verdict import ACTIONS, Action, Clearance, Verdict
 from gpumon.outputs.formatting import duration, rfc3339
 from gpumon.outputs.responses.base import Document
 
@@ -43,19 +43,19 @@ def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[
     While a repair is being verified the action is none, so that automation does not repair in a loop.
     `boot_id` is that of this boot, which began at `booted`, in seconds since the epoch.
     """
-    way = performed_repair(verdict, boot_id)
-    if way is None:
+    repair = performed_repair(verdict, boot_id)
+    if repair is None:
         return {
             "action": verdict.action.value,
             "action_text": ACTIONS[verdict.action],
             "repair": None,
             "repaired_at": None,
         }
-    after = verdict.reset_at or 0.0 if way is Way.RESET else 0.0
+    after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
     return {
         "action": Action.NONE.value,
         "action_text": action_if_it_recurs(verdict),
-        "repair": way.value,
+        "repair": repair.value,
         "repaired_at": None if booted is None else rfc3339(round(booted + after)),
     }
 

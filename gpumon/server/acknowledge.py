@@ -52,9 +52,9 @@ async def acknowledge(request: Request, chosen: Annotated[AcknowledgeFilter, Que
     report = sources(request).latest()
     asked = _request(chosen, report)
     answer = await main_loop_answer(sources(request).acknowledge(asked), TIMEOUT_SECONDS)
-    if answer.trouble:
-        raise Problem(503, "Not acknowledged", answer.trouble, "Retry in ten seconds.")
-    if not answer.cleared and answer.kept:
+    if answer.error:
+        raise Problem(503, "Not acknowledged", answer.error, "Retry in ten seconds.")
+    if not answer.cleared and answer.refused:
         raise _still_present(answer, report)
     if not answer.cleared and not chosen.every:
         raise _no_such_verdict(asked, report)

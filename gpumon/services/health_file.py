@@ -63,8 +63,8 @@ class HealthFileContent(CurrentHealthResponse):
         return cls(
             version=VERSION,
             boot_id=report.boot_id,
-            evaluated=rfc3339(health.judged_wall),
-            evaluated_boottime_seconds=health.judged_at,
+            evaluated=rfc3339(health.evaluated_wall),
+            evaluated_boottime_seconds=health.evaluated_at,
             agent=agent,
             **dict(CurrentHealthResponse.current(report)),
             maintenance=None
@@ -123,7 +123,7 @@ class HealthFile:
 
     def _write(self, *, running: bool) -> None:
         report = self._latest()
-        if not (report.internal.restored or report.health.judged):
+        if not (report.internal.restored or report.health.evaluated):
             return  # the file of the previous agent may hold a failure that this one has not read yet
         agent = AgentIdentity(
             version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)

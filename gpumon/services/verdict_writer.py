@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
 from gpumon.health.pending_verdicts import pending_to_store
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.store import pending_verdicts, verdicts
@@ -108,7 +108,7 @@ class VerdictWriter:
         self._persistence.record_transitions(transitions, settle)
 
 
-_STOPPING = AckResult(trouble="The agent is stopping.")
+_STOPPING = AckResult(error="The agent is stopping.")
 
 
 def _acknowledgement(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
@@ -118,7 +118,7 @@ def _acknowledgement(verdict: Verdict, note: str, report: Report) -> VerdictTran
         wall=time.time(),
         at=boot_clock(),
         boot_id=report.boot_id,
-        way=Way.ACKNOWLEDGED,
+        cleared_by=Clearance.ACKNOWLEDGED,
         note=note,
         muted=report.maintenance is not None,
     )

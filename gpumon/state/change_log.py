@@ -57,7 +57,7 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.internal.restored is after.internal.restored:
         yield from _transitions(before, after)
-    yield from _broken(before.health.broken, after.health.broken)
+    yield from _broken(before.health.failing_checks, after.health.failing_checks)
     yield from _windows(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
@@ -223,7 +223,9 @@ def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
             one = transition.verdict
             words = _device_words(one.check, one.device) | {"action": one.action.value}
             if transition.change is VerdictChange.CLEARED:
-                words |= {"way": transition.way or ""} | ({"note": transition.note} if transition.note else {})
+                words |= {"cleared_by": transition.cleared_by or ""} | (
+                    {"note": transition.note} if transition.note else {}
+                )
                 yield LogLine(logging.INFO, f"verdict cleared: {one.reason}", words)
             else:
                 level = _VERDICT_LEVELS.get(one.level, logging.INFO)

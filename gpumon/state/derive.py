@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpumon.health.architectures import possible
+from gpumon.health.architectures import possible_xids
 from gpumon.health.expectation import Expectation
 from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
@@ -198,7 +198,7 @@ def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
     """Return count and last time by code; the critical codes that this GPU can have exist from the start."""
     gpu, critical = inputs.record, inputs.catalogue.critical
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
-    codes = possible(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
+    codes = possible_xids(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
     return {str(code): (0.0, 0.0) for code in codes} | dict(inputs.xids or {})
 
 

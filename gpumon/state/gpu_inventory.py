@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpumon.health.expectation import Expectation, expectation
-from gpumon.health.products import Neighbours, whole
+from gpumon.health.products import Neighbours, board_size
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.now import Now
 from gpumon.model.snapshot import CONTAINER, HOST, PciBus, Snapshot
@@ -219,7 +219,7 @@ def _passed_through(bus: Bus) -> frozenset[str]:
 
 def _neighbours(records: Records, bus: Bus) -> Neighbours:
     away = _passed_through(bus)
-    return Neighbours(count=max(len(bus) - len(away), len(records)), given_away=away)
+    return Neighbours(count=max(len(bus) - len(away), len(records)), passed_through=away)
 
 
 def _own_bus(inventory: GpuInventory) -> Bus:
@@ -307,7 +307,7 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
 def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
     """Return how many GPUs a host with this product has; None for a mixture of products."""
     names = {gpu.identity.get("name") for gpu in gpus}
-    return whole(names.pop(), count) if len(names) == 1 else None
+    return board_size(names.pop(), count) if len(names) == 1 else None
 
 
 def _unlisted(inventory: GpuInventory) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpumon.health.products import Expects, Neighbours, expected, expects
+from gpumon.health.products import ExpectedLinks, Neighbours, expected_links, link_expectation
 from gpumon.model.fabric import Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.now import Now
@@ -61,7 +61,7 @@ class GpuRecord:
     link_counters: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """NVLinks as exported: the same objects until a reading changes one of them."""
-    expects: Expects = Expects.UNKNOWN
+    expects: ExpectedLinks = ExpectedLinks.UNKNOWN
     """Which of its NVLinks should be up."""
     passed_through_links: frozenset[str] = frozenset()
     """NVLinks that lead to a GPU of a virtual machine."""
@@ -117,9 +117,11 @@ def read(
 
 def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
     """Return the fields that a reading changes."""
-    which = expects(values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around)
+    which = link_expectation(
+        values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
+    )
     peers = reading.peers or gpu.peers
-    away = frozenset(link for link, peer in peers.items() if peer.peer in around.given_away)
+    away = frozenset(link for link, peer in peers.items() if peer.peer in around.passed_through)
     last = None if gpu.reading is None else (gpu.reading.links, gpu.expects, gpu.passed_through_links)
     links = {} if last == (reading.links, which, away) else _read_links(gpu, reading.links, which, away, now)
     link_counters = links.get("link_counters", gpu.link_counters)
@@ -204,13 +206,13 @@ def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
 
 
 def _read_links(
-    gpu: GpuRecord, links: Mapping[str, Nvlink], which: Expects, away: frozenset[str], now: Now
+    gpu: GpuRecord, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
 ) -> dict[str, Any]:
     """Return the fields that a reading of the NVLinks changes."""
     before = gpu.link_counters
     counters = {link: advance(before.get(link, {}), raw_values(row), {}, now.uptime) for link, row in links.items()}
     once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
-    wanted = set(expected(which, links, once_up)) - away
+    wanted = set(expected_links(which, links, once_up)) - away
     exported = {}
     for link, row in links.items():
         up = row.up if row.up or link in wanted else None

@@ -58,7 +58,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         gone=frozenset(internal.inventory.removed) | port_inventory.removed(internal.ports),
         versions=_versions(report),
         open=report.health.open,
-        broken=report.health.broken,
+        failing_checks=report.health.failing_checks,
         probe=report.probe,
         probe_interval=settings.probe_interval,
         probe_gated=settings.probe_gated,

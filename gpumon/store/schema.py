@@ -87,7 +87,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             check_name TEXT NOT NULL,
             device TEXT NOT NULL,
             change TEXT NOT NULL,
-            way TEXT,
+            cleared_by TEXT,
             note TEXT NOT NULL,
             muted INTEGER NOT NULL,
             document TEXT NOT NULL

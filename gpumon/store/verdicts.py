@@ -8,18 +8,28 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpumon.health.verdict import FAIL, REPAIRS, Action, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import (
+    FAIL,
+    REPAIRS,
+    Action,
+    Clearance,
+    Key,
+    Level,
+    Verdict,
+    VerdictChange,
+    VerdictTransition,
+)
 from gpumon.store.table import Table, insert
 
 log = logging.getLogger("gpumon.store")
 
 _NOT_STORED = ("check", "device", "active")
 """Fields of a verdict that are columns, or that the next evaluation sets."""
-_COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "way", "note", "muted", "document")
+_COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "cleared_by", "note", "muted", "document")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608 - our own names
-_WAYS = ", ".join(f"'{way}'" for way in sorted(REPAIRS))
+_REPAIRS = ", ".join(f"'{cleared_by}'" for cleared_by in sorted(REPAIRS))
 _WEIGHTY = (
-    f"(change = '{VerdictChange.CLEARED}' AND way IN ({_WAYS})"
+    f"(change = '{VerdictChange.CLEARED}' AND cleared_by IN ({_REPAIRS})"
     f" OR change = '{VerdictChange.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
 )
 """The condition of `is_significant` of health.node_health, in SQL."""
@@ -121,7 +131,7 @@ def _row(transition: VerdictTransition) -> tuple[object, ...]:
         transition.boot_id,
         *transition.verdict.key,
         transition.change,
-        transition.way,
+        transition.cleared_by,
         transition.note,
         transition.muted,
         _document(transition.verdict),
@@ -147,7 +157,7 @@ def _verdict(check: str, device: str, document: str) -> Verdict | None:
 
 
 def _transitions(rows: Iterable[tuple[Any, ...]]) -> Iterator[VerdictTransition]:
-    for wall, at, boot_id, check, device, change, way, note, muted, document in rows:
+    for wall, at, boot_id, check, device, change, cleared_by, note, muted, document in rows:
         verdict = _verdict(check, device, document)
         if verdict is not None:
             yield VerdictTransition(
@@ -156,7 +166,7 @@ def _transitions(rows: Iterable[tuple[Any, ...]]) -> Iterator[VerdictTransition]
                 wall=wall,
                 at=at,
                 boot_id=boot_id,
-                way=None if way is None else Way(way),
+                cleared_by=None if cleared_by is None else Clearance(cleared_by),
                 note=note,
                 muted=bool(muted),
             )

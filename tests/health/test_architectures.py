@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpumon.collectors.nvml.table import ARCHITECTURES
-from gpumon.health.architectures import RANKS, possible
+from gpumon.health.architectures import RANKS, possible_xids
 from gpumon.health.xids import CRITICAL_XIDS
 
 
 def of(architecture: str | None, *, chip_to_chip: bool = False) -> set[int]:
-    return set(possible(CRITICAL_XIDS, architecture, chip_to_chip=chip_to_chip))
+    return set(possible_xids(CRITICAL_XIDS, architecture, chip_to_chip=chip_to_chip))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gpumon.health.check import Check
 from gpumon.health.evaluation import evaluate
 from gpumon.health.facts import GpuCase
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
-from gpumon.health.verdict import Action, Finding, Level, Way, fail
+from gpumon.health.verdict import Action, Clearance, Finding, Level, fail
 from gpumon.state import health_reducer
 from gpumon.state.change_log import changes
 
@@ -54,7 +54,7 @@ def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
     ward.reset(2)
     assert ward.go_on(30).verdict("gpu_xid_critical", 2)
     assert not ward.go_on(60).verdicts
-    assert ward.transitions[-1].way is Way.RESET
+    assert ward.transitions[-1].cleared_by is Clearance.RESET
     ward.event(2, 95)
     verdict = ward.go_on().verdict("gpu_xid_critical", 2)
     assert verdict is not None

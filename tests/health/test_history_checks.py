@@ -10,7 +10,7 @@ from judging import Ward
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.repairs import repairs
-from gpumon.health.verdict import FAIL, WARN, Action, Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.state.health_reducer import facts, take
 from gpumon.state.messages import VerdictTransitions
 
@@ -71,7 +71,7 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node.step(-9 * DAY)
     node.crash(stopped=True)
     assert not node.go_on(HOUR, every=60).verdicts
-    assert [one.way for one in node.transitions if one.change is VerdictChange.CLEARED] == [Way.QUIET]
+    assert [one.cleared_by for one in node.transitions if one.change is VerdictChange.CLEARED] == [Clearance.QUIET]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,9 @@ def test_upgrades_and_restarts_by_people_are_no_crashes() -> None:
     assert not node.verdicts
 
 
-def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, check: str = "gpu_xid_critical") -> None:
+def repaired(
+    ward: Ward, index: int | None, cleared_by: Clearance, *, level: Level = FAIL, check: str = "gpu_xid_critical"
+) -> None:
     """Something was wrong, and was cleared in this way."""
     one = Verdict(
         check=check,
@@ -145,7 +147,8 @@ def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, ch
         verdict=one, change=VerdictChange.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id
     )
     ward.report = take(
-        ward.report, VerdictTransitions(transitions=(raised, raised._replace(change=VerdictChange.CLEARED, way=way)))
+        ward.report,
+        VerdictTransitions(transitions=(raised, raised._replace(change=VerdictChange.CLEARED, cleared_by=cleared_by))),
     )
 
 
@@ -153,10 +156,10 @@ def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
     """Three times in 30 days, and it is named; what a person has acknowledged counts from then on."""
     node = Ward(gpus=4, ports=0)
     for _ in range(2):
-        repaired(node, 2, Way.RESET)
+        repaired(node, 2, Clearance.RESET)
         node.go_on(5 * DAY, every=HOUR * 6)
     assert not node.verdicts
-    repaired(node, 2, Way.REBOOT)
+    repaired(node, 2, Clearance.REBOOT)
     verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (WARN, Action.REPLACE)
@@ -164,27 +167,27 @@ def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
     node.reboot()
     node.go_on(3600, every=60)
     assert node.verdict("node_repeat_offender"), "a reboot does not make it forgotten"
-    repaired(node, None, Way.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
+    repaired(node, None, Clearance.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
     assert not node.go_on(3600, every=60).verdicts
 
 
-@pytest.mark.parametrize("way", [Way.REBOOT, Way.RESET])
-def test_what_gpus_share_is_not_blamed_on_the_first_of_them(way: Way) -> None:
+@pytest.mark.parametrize("cleared_by", [Clearance.REBOOT, Clearance.RESET])
+def test_what_gpus_share_is_not_blamed_on_the_first_of_them(cleared_by: Clearance) -> None:
     """Repaired together each time: nobody replaces a board for its switch or its power. One that was alone is named."""
     node = Ward(gpus=4, ports=0)
     for number in range(3):
         for index in (1, 2):
-            repaired(node, index, way)
+            repaired(node, index, cleared_by)
         if number == 1:
-            repaired(node, 3, way)
+            repaired(node, 3, cleared_by)
         node.go_on(DAY * 3, every=HOUR * 6)
         node.reboot(f"boot-{number + 2}")
         node.go_on(3600, every=60)
     verdict = node.verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT
-    assert verdict.reason == f"GPUs 1, 2 had to be repaired together 3 times in 30 days (3 x {way})."
-    repaired(node, 2, Way.RESET)
+    assert verdict.reason == f"GPUs 1, 2 had to be repaired together 3 times in 30 days (3 x {cleared_by})."
+    repaired(node, 2, Clearance.RESET)
     verdict = node.go_on(DAY, every=HOUR).verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT, "the first that has as many, and had them together with another"
@@ -195,7 +198,7 @@ def test_work_in_maintenance_is_no_repair() -> None:
     node = Ward(gpus=4, ports=0)
 
     def in_maintenance(*, raised: bool, cleared: bool) -> None:
-        repaired(node, 2, Way.RESET)
+        repaired(node, 2, Clearance.RESET)
         *older, begun, ended = node.transitions
         transitions = (*older, begun._replace(muted=raised), ended._replace(muted=cleared))
         node.report = replace(node.report, health=replace(node.report.health, history=transitions))
@@ -222,7 +225,7 @@ def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() 
         node.end_maintenance()
         node.go_on(HOUR, every=MINUTE).go_on(DAY - HOUR, every=HOUR)
         ended = node.transitions[-1]
-        assert (ended.change, ended.way, ended.muted) == (VerdictChange.CLEARED, Way.REBOOT, False)
+        assert (ended.change, ended.cleared_by, ended.muted) == (VerdictChange.CLEARED, Clearance.REBOOT, False)
     assert not node.verdicts
     assert not list(repairs(facts(node.report, node.moment, node.terms), within=30 * DAY))
 
@@ -231,16 +234,16 @@ def test_a_node_that_is_repaired_again_and_again_is_to_be_inspected() -> None:
     """Five repairs in seven days; what ends together is one, as are all that a reboot has cured."""
     node = Ward(gpus=8, ports=0)
     for index in range(8):
-        repaired(node, index, Way.REBOOT)
+        repaired(node, index, Clearance.REBOOT)
     for check in ("gpu_xid_critical", "gpu_lost", "gpu_stuck"):
-        repaired(node, 1, Way.RESET, check=check)
+        repaired(node, 1, Clearance.RESET, check=check)
         node.go_on(60)
     for index in range(2, 4):
-        repaired(node, index, Way.RESET, level=WARN)
-        repaired(node, index, Way.QUIET)
-        repaired(node, index, Way.RESET)
+        repaired(node, index, Clearance.RESET, level=WARN)
+        repaired(node, index, Clearance.QUIET)
+        repaired(node, index, Clearance.RESET)
     assert not node.go_on(DAY, every=3600).verdicts
-    repaired(node, 6, Way.ACKNOWLEDGED)
+    repaired(node, 6, Clearance.ACKNOWLEDGED)
     verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT
@@ -280,11 +283,11 @@ def test_what_outlasts_a_maintenance_costs_from_then_on() -> None:
 def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
     """Thousands of changes of one verdict drive out none of those that the ladder and the counting rest on."""
     ward = Ward(gpus=4, ports=0)
-    repaired(ward, 2, Way.RESET)
+    repaired(ward, 2, Clearance.RESET)
     for _ in range(1500):
-        repaired(ward, 1, Way.RECOVERED, level=WARN, check="gpumon_poll_slow")
+        repaired(ward, 1, Clearance.RECOVERED, level=WARN, check="gpumon_poll_slow")
     assert len(ward.transitions) < 600
-    assert any(one.way is Way.RESET for one in ward.transitions)
+    assert any(one.cleared_by is Clearance.RESET for one in ward.transitions)
     score = ward.go_on().report.health.score
     assert score == 76.0
     ward.event(2, 95)

@@ -11,7 +11,7 @@ from gpumon.health import inhibition
 from gpumon.health.check import Check, asks_for_no_less
 from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.health.verdict import Action, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import Action, Clearance, Key, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
 
@@ -50,7 +50,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 def folded(found: list[Verdict]) -> Health:
     known = {one.key: one for one in found}
-    return Health(open=inhibition.with_causes(known, FACTS), judged=True)
+    return Health(open=inhibition.with_causes(known, FACTS), evaluated=True)
 
 
 def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
@@ -82,7 +82,9 @@ def test_invariants(found: list[Verdict]) -> None:
 
     causes = [one for one in known.values() if any(other.inhibited_by == one.key for other in known.values())]
     for cause in causes[:3]:
-        over = VerdictTransition(verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, way=Way.RECOVERED)
+        over = VerdictTransition(
+            verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, cleared_by=Clearance.RECOVERED
+        )
         after = apply_transitions(health, (over,))
         assert all(one.inhibited_by in after.open for one in after.open.values() if one.inhibited_by is not None)
         shown = {one.key for one in after.primary}
@@ -177,7 +179,10 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     ward.go_on(60)
     [lost] = ward.report.health.primary
     over = VerdictTransition(
-        verdict=lost._replace(active=False), change=VerdictChange.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED
+        verdict=lost._replace(active=False),
+        change=VerdictChange.CLEARED,
+        wall=ward.wall,
+        cleared_by=Clearance.ACKNOWLEDGED,
     )
     ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]

@@ -10,7 +10,7 @@ from gpumon.health.sample_windows import (
     STEP,
     SampleHistory,
     SampleWindow,
-    flag_held,
+    flag_was_set,
     growth_by_device,
     series_by_device,
     with_labels,
@@ -86,11 +86,11 @@ def test_a_flag_is_unknown_until_the_window_is_covered() -> None:
     for at in range(0, 301, 15):
         history = history.add([Sample(GAUGE, (), float(at >= 200))], float(at))
         series = with_labels(history.series(GAUGE, 300.0, float(at)))
-        answers.append(flag_held(series, window, 90.0))
+        answers.append(flag_was_set(series, window, 90.0))
     assert answers[0] is None
     assert answers[-4] is False
     assert answers[-1] is True
-    assert flag_held(None, window, 90.0) is None
+    assert flag_was_set(None, window, 90.0) is None
 
 
 POINTS = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 7.0, 15.0, 200.0]), st.none() | st.integers(0, 3)))

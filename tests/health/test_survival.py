@@ -17,7 +17,7 @@ from stores import read, write
 from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import pending_to_store
-from gpumon.health.verdict import Key, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.store import pending_verdicts, verdicts
@@ -75,7 +75,7 @@ class Node(Ward):
 
     def acknowledge(self) -> None:
         health = self.report.health
-        if health.judged:
+        if health.evaluated:
             answer = acknowledgement(AckRequest(), health, {state.uuid for state in self.report.gpus})
             self.rule(
                 tuple(
@@ -85,7 +85,7 @@ class Node(Ward):
                         wall=self.wall,
                         at=self.at,
                         boot_id=self.report.boot_id,
-                        way=Way.ACKNOWLEDGED,
+                        cleared_by=Clearance.ACKNOWLEDGED,
                     )
                     for one in answer.cleared
                 )

@@ -8,7 +8,7 @@ import pytest
 from judging import Ward, acknowledge
 
 from gpumon.health.check import DAY, HOUR
-from gpumon.health.verdict import Action, Level, VerdictChange, Way
+from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 
 YEAR = 365 * DAY
 
@@ -20,8 +20,10 @@ def sick(ward: Ward) -> Ward:
     return ward
 
 
-def ways(ward: Ward, check: str) -> list[Way | None]:
-    return [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED and one.verdict.check == check]
+def clearances(ward: Ward, check: str) -> list[Clearance | None]:
+    return [
+        one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED and one.verdict.check == check
+    ]
 
 
 def test_a_reboot_has_to_prove_health() -> None:
@@ -32,7 +34,7 @@ def test_a_reboot_has_to_prove_health() -> None:
     assert ward.verdict("gpu_xid_critical", 2)
     ward.go_on(20)
     assert not ward.verdicts
-    assert ways(ward, "gpu_xid_critical") == [Way.REBOOT]
+    assert clearances(ward, "gpu_xid_critical") == [Clearance.REBOOT]
 
     ward = sick(Ward(gpus=6, ports=0))
     ward.reboot()
@@ -72,7 +74,7 @@ def test_a_gpu_that_nobody_can_read_after_a_reboot_has_not_proved_to_be_well(unw
     ward.go_on(600)
     assert watched_again(ward).go_on(580).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
-    assert ways(ward, "gpu_xid_critical") == [Way.REBOOT]
+    assert clearances(ward, "gpu_xid_critical") == [Clearance.REBOOT]
 
 
 @UNWATCHED
@@ -86,7 +88,7 @@ def test_a_gpu_that_nobody_can_read_after_a_reset_has_not_proved_to_be_well(unwa
     ward.go_on(300)
     assert watched_again(ward).go_on(40).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
-    assert ways(ward, "gpu_xid_critical") == [Way.RESET]
+    assert clearances(ward, "gpu_xid_critical") == [Clearance.RESET]
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_a_day_in_which_nobody_could_read_the_gpu_is_no_quiet_day(unwatched: dic
     ward.go_on(2 * DAY, every=600)
     assert watched_again(ward).go_on(DAY - HOUR, every=600).verdict("gpu_xid", 2)
     ward.go_on(2 * HOUR, every=600)
-    assert ways(ward, "gpu_xid") == [Way.QUIET]
+    assert clearances(ward, "gpu_xid") == [Clearance.QUIET]
 
 
 def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
@@ -116,7 +118,7 @@ def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
     assert ward.verdict("gpu_missing", 1)
     ward.go_on(10 * 60, every=60)
     assert not ward.verdicts
-    assert ways(ward, "gpu_missing") == [Way.QUIET]
+    assert clearances(ward, "gpu_missing") == [Clearance.QUIET]
 
 
 def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
@@ -161,25 +163,25 @@ def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
     """A link that came up again after a reset teaches the ladder; one that came up by itself does not."""
     ward = Ward(gpus=5, ports=0)
     for way, action in (
-        (Way.RECOVERED, Action.RESET),
-        (Way.RESET, Action.RESET),
-        (Way.RESET, Action.REBOOT),
-        (Way.REBOOT, Action.REBOOT),
-        (Way.RECOVERED, Action.INSPECT),
+        (Clearance.RECOVERED, Action.RESET),
+        (Clearance.RESET, Action.RESET),
+        (Clearance.RESET, Action.REBOOT),
+        (Clearance.REBOOT, Action.REBOOT),
+        (Clearance.RECOVERED, Action.INSPECT),
     ):
         ward.link(3, 4, up=0.0)
         verdict = ward.go_on(180).verdict("nvlink_down", 3)
         assert verdict is not None
         assert verdict.action is action
-        if way is Way.RESET:
+        if way is Clearance.RESET:
             ward.reset(3)
-        elif way is Way.REBOOT:
+        elif way is Clearance.REBOOT:
             ward.reboot()
         ward.go_on(20)  # links train after it
         ward.link(3, 4, up=1.0)
         ward.go_on(600, every=15)
         assert not ward.verdicts
-        assert ways(ward, "nvlink_down")[-1] is way
+        assert clearances(ward, "nvlink_down")[-1] is way
 
 
 def test_a_reset_that_does_not_help_is_followed_by_a_reboot() -> None:
@@ -224,7 +226,7 @@ def test_the_ladder_forgets_after_a_week() -> None:
     ward = sick(Ward(gpus=6, ports=0))
     ward.reset(2)
     ward.go_on(120)
-    assert ways(ward, "gpu_xid_critical") == [Way.RESET]
+    assert clearances(ward, "gpu_xid_critical") == [Clearance.RESET]
     ward.event(5, 95)
     ward.go_on()
     other = ward.verdict("gpu_xid_critical", 5)
@@ -301,7 +303,7 @@ def test_verdicts_of_a_gpu_that_is_expected_no_more_go() -> None:
     assert ward.seen() == ["gpu_xid_critical"]
     ward.go_on(400)
     assert not ward.verdicts
-    assert ways(ward, "gpu_xid_critical") == [Way.GONE]
+    assert clearances(ward, "gpu_xid_critical") == [Clearance.GONE]
 
 
 def test_what_waits_goes_on_waiting_when_the_agent_is_restarted() -> None:
@@ -399,4 +401,4 @@ def test_what_a_reboot_brought_back_stays_until_it_has_proved_itself() -> None:
     ward.go_on(590)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
     assert not ward.go_on(20).verdicts
-    assert ways(ward, "gpu_lost") == [Way.REBOOT]
+    assert clearances(ward, "gpu_lost") == [Clearance.REBOOT]

@@ -75,7 +75,7 @@ def nvlink(*values: int) -> str:
         ((1 << 30 | 1 << 20, 0, 0, 1 << 16, 1 << 27, 0, 0), registers.PARITY),
     ],
 )
-def test_registers_of_an_nvlink_error_say_what_to_do(values: tuple[int, ...], finding: registers.Finding) -> None:
+def test_registers_of_an_nvlink_error_say_what_to_do(values: tuple[int, ...], finding: registers.BitFinding) -> None:
     """The worst bit decides; each is named with its link, register and meaning."""
     means = read(74, nvlink(*values))
 

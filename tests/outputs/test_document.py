@@ -241,7 +241,7 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
     """Only a reset after the fault was last seen counts, and only while it is being verified."""
     report = samples.lost(3)
     report = replace(
-        report, health=replace(report.health, judged_at=samples.STAMP.boot, judged_wall=samples.STAMP.wall)
+        report, health=replace(report.health, evaluated_at=samples.STAMP.boot, evaluated_wall=samples.STAMP.wall)
     )
     (key,) = {one.key for one in report.health.primary}
     asking = report.health.open[key]._replace(action=Action.RESET, active=False)
@@ -324,7 +324,7 @@ def test_every_fault_has_advice() -> None:
 
 def test_age_of_the_evaluation_grows() -> None:
     """The age is computed at the request by the boot clock; without an evaluation it is null."""
-    report = replace(samples.healthy(), health=Health(judged=True, judged_wall=0.0, judged_at=100.0))
+    report = replace(samples.healthy(), health=Health(evaluated=True, evaluated_wall=0.0, evaluated_at=100.0))
     assert [HealthResponse.from_report(report, boot).evaluation_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
     unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)
     assert (unjudged.evaluated, unjudged.evaluation_age_seconds) == (None, None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpumon.health.node_health import Health
-from gpumon.health.verdict import WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.probe.core.baseline import MAX_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
@@ -96,7 +96,9 @@ class Host:
             seen_at=0.0,
             boot_id="",
         )
-        told = VerdictTransition(verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, way=Way.ACKNOWLEDGED)
+        told = VerdictTransition(
+            verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, cleared_by=Clearance.ACKNOWLEDGED
+        )
         self.report = replace(self.report, health=Health(history=(told,)))
 
 

@@ -6,7 +6,7 @@ import example_node as example
 from each_case import each_case
 
 from gpumon.health.node_health import Health
-from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import FAIL, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
@@ -84,9 +84,9 @@ def state(index: int, uuid: str, begun: float | None) -> GpuState:
     return GpuState(bus_id=str(index), uuid=uuid, index=index, gpu=Gpu(), reset_at=begun)
 
 
-def cleared(way: Way) -> Health:
+def cleared(way: Clearance) -> Health:
     told = VerdictTransition(
-        verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", way=way
+        verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", cleared_by=way
     )
     return Health(history=(told,))
 
@@ -114,8 +114,8 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(begun=None), FREE, False),
         (after_repair(begun=AT - 3000.0), FREE, False),
         (after_repair(begun=None, uuid="GPU-9"), FREE, True),
-        (replace(after_repair(begun=None), health=cleared(Way.ACKNOWLEDGED)), FREE, True),
-        (replace(after_repair(begun=None), health=cleared(Way.RECOVERED)), FREE, False),
+        (replace(after_repair(begun=None), health=cleared(Clearance.ACKNOWLEDGED)), FREE, True),
+        (replace(after_repair(begun=None), health=cleared(Clearance.RECOVERED)), FREE, False),
         (after_repair(ran=()), FREE, False),
         (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),

@@ -42,7 +42,7 @@ def sick(node: Node, tmp_path: Path) -> Node:
         verdict("nvlink_down", 3)._replace(ok_seconds=5.0),  # the check has seen it up since
     )
     known = {one.key: one for one in found}
-    node.report = replace(samples.healthy(), health=Health(open=known, judged=True))
+    node.report = replace(samples.healthy(), health=Health(open=known, evaluated=True))
     node.store = tmp_path / "gpumon.db"
     return node
 

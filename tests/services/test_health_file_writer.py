@@ -71,7 +71,7 @@ def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node)
     """It may hold a failure that this agent does not know yet. What the store knew is written before any evaluation."""
     node.path.write_text("{}")
     lost = sample_reports.lost()
-    health = replace(lost.health, judged=False, judged_at=None, judged_wall=None)
+    health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)
     node.report = replace(lost, health=health, internal=InternalState())
     restored: list[int] = []
     node.file.start(on_restored=lambda: restored.append(1))

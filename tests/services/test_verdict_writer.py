@@ -17,7 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import AckRequest
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.node_health import Pending
-from gpumon.health.verdict import FAIL, OK, WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
@@ -52,7 +52,7 @@ def raised(check: str, wall: float = 2e9) -> VerdictTransition:
 
 
 def cleared(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
-    return raised(check, wall)._replace(change=VerdictChange.CLEARED, way=Way.RESET, at=160.0)
+    return raised(check, wall)._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, at=160.0)
 
 
 class Agent:
@@ -189,7 +189,7 @@ def test_a_pending_verdict_survives(tmp_path: Path) -> None:
     agent = Agent(path)
     at = boot_clock()
     pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
-    health = replace(agent.monitor.latest.health, pending=pending, judged_at=at, looked_at=120.0)
+    health = replace(agent.monitor.latest.health, pending=pending, evaluated_at=at, evaluated_uptime=120.0)
     agent.monitor.latest = replace(agent.monitor.latest, health=health)
     agent.verdict_writer.put_pending()
     agent.stop()
@@ -206,7 +206,7 @@ def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None
     agent = Agent(path)
     agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
     latest = agent.monitor.latest
-    agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
+    agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=True))
     answer = agent.verdict_writer.acknowledge(AckRequest(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
@@ -214,11 +214,11 @@ def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None
     agent.verdict_writer.stop()
     refused = agent.verdict_writer.acknowledge(AckRequest(check="gpu_lost"))
     turn_until(agent.loop, refused.done)
-    assert refused.result().trouble
+    assert refused.result().error
     agent.stop()
     with Store.open(path) as store:
         [last] = [one for one in read(store, verdicts.read_transitions, 10) if one.change is VerdictChange.CLEARED]
-        assert (last.way, last.note) == (Way.ACKNOWLEDGED, "board replaced")
+        assert (last.cleared_by, last.note) == (Clearance.ACKNOWLEDGED, "board replaced")
         assert [one.check for one in read(store, verdicts.read_open)] == ["gpu_lost"]
 
 

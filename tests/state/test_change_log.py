@@ -7,7 +7,7 @@ import logging
 from folded import UP, fallen, healthy, lost, polled, said, seen, told
 from sample_events import change, error_event
 
-from gpumon.health.verdict import VerdictChange, VerdictTransition, Way
+from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions
@@ -60,7 +60,7 @@ def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     wrong = told(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     firing = told(Tick(), report=wrong, terms=TERMS)
     cleared = told(
-        VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, way=Way.RESET),)),
+        VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET),)),
         report=firing,
         terms=TERMS,
     )

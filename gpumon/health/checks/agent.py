@@ -112,14 +112,14 @@ def children_abandoned(facts: Facts) -> Finding | None:
 
 def check_failing(facts: Facts) -> Finding:
     """Return the first failing check, as of the previous tick."""
-    if not facts.broken:
+    if not facts.failing_checks:
         return PASSED
-    (check, device), error = min(facts.broken.items())
+    (check, device), error = min(facts.failing_checks.items())
     index = {state.uuid: state.index for state in facts.gpus}.get(device)
     where = f" of GPU {index}" if index is not None else f" of {device}" if device else ""
-    more = f" (and {len(facts.broken) - 1} more)" if len(facts.broken) > 1 else ""
+    more = f" (and {len(facts.failing_checks) - 1} more)" if len(facts.failing_checks) > 1 else ""
     reason = f"The check {check}{where}{more} fails: {error}. Its verdicts do not change. Report this error."
-    return warn(reason, Action.INSPECT, failing_check=check, failing=float(len(facts.broken)))
+    return warn(reason, Action.INSPECT, failing_check=check, failing=float(len(facts.failing_checks)))
 
 
 CHECKS = (

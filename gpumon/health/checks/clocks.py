@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
-from gpumon.health.sample_windows import SampleWindow, flag_held, with_labels
+from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
@@ -54,8 +54,8 @@ def slowdown(gpu: GpuCase) -> Finding | None:
     if gpu.now.clock_event_active is None:
         return None
     series = gpu.series(REASONS)
-    hardware = [flag_held(with_labels(series, reason=reason), REASONS, least) for reason in _HARDWARE]
-    software = flag_held(with_labels(series, reason="sw_thermal"), REASONS, least)
+    hardware = [flag_was_set(with_labels(series, reason=reason), REASONS, least) for reason in _HARDWARE]
+    software = flag_was_set(with_labels(series, reason="sw_thermal"), REASONS, least)
     if True in hardware:
         reason = f"The hardware reduced its clocks for at least {least / MINUTE:.0f} of the last 10 minutes."
         return fail(reason, Action.INSPECT, **_clock(gpu))

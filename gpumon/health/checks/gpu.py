@@ -9,7 +9,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.gpu_faults import FAULTS
-from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, Way, fail, recovered, unknown
+from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
 from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.snapshot import CONTAINER
 
@@ -86,7 +86,7 @@ def count(facts: Facts) -> Finding | None:
         given = f"this {wanted.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
-    return recovered(Way.GONE) if _settled(facts) else PASSED
+    return recovered(Clearance.GONE) if _settled(facts) else PASSED
 
 
 def _settled(facts: Facts) -> bool:

@@ -9,7 +9,7 @@ from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
-from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Finding, Way, warn
+from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Clearance, Finding, warn
 
 NODE_REPAIRS = Limit(
     "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that is a verdict.", COUNT
@@ -19,7 +19,7 @@ NODE_DAYS, GPU_DAYS = 7, 30
 STARTS = Limit(
     "agent_restarts", 3, "Minimum number of agent starts in ten minutes, each after a crash, that is a verdict.", COUNT
 )
-_WORDS = {Way.RESET: "reset", Way.REBOOT: "reboot", Way.ACKNOWLEDGED: "acknowledged"}
+_WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.ACKNOWLEDGED: "acknowledged"}
 
 
 def repeat_offender(facts: Facts) -> Finding | None:
@@ -36,9 +36,11 @@ def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
             shared = _others(state.uuid, own, known, facts)
             if shared:
                 names = ", ".join(str(one) for one in sorted((state.index, *shared)))
-                reason = f"GPUs {names} had to be repaired together {len(own)} times in {GPU_DAYS} days ({_ways(own)})."
+                reason = f"GPUs {names} had to be repaired together {len(own)} times in {GPU_DAYS} days ({_repair_counts(own)})."
                 return _finding(reason, Action.INSPECT, own, facts)
-            reason = f"GPU {state.index} had to be repaired {len(own)} times in {GPU_DAYS} days ({_ways(own)})."
+            reason = (
+                f"GPU {state.index} had to be repaired {len(own)} times in {GPU_DAYS} days ({_repair_counts(own)})."
+            )
             return _finding(reason, Action.REPLACE, own, facts, uuid=state.uuid)
     return None
 
@@ -58,12 +60,14 @@ def _node(known: list[Repair], facts: Facts) -> Finding | None:
     own = [one for one in known if one.age <= NODE_DAYS * DAY]
     if most is None or len(own) < most:
         return None
-    reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_ways(own)})."
+    reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_repair_counts(own)})."
     return _finding(reason, Action.INSPECT, own, facts)
 
 
-def _ways(known: list[Repair]) -> str:
-    return ", ".join(f"{count} x {_WORDS[way]}" for way, count in Counter(one.way for one in known).items())
+def _repair_counts(known: list[Repair]) -> str:
+    return ", ".join(
+        f"{count} x {_WORDS[cleared_by]}" for cleared_by, count in Counter(one.cleared_by for one in known).items()
+    )
 
 
 def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evidence: str) -> Finding:

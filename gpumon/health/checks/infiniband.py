@@ -9,7 +9,7 @@ from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Facts, PortCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
-from gpumon.health.verdict import PASSED, Action, Finding, Level, Way, fail, recovered, warn
+from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, fail, recovered, warn
 from gpumon.model.error_event import NIC
 from gpumon.model.nic_errors import nic_error
 
@@ -66,7 +66,7 @@ def down(port: PortCase) -> Finding | None:
     """Return OK for a port that was never up or used on this host: it is not cabled."""
     up = port.port.link.port_up
     if port.accepted:
-        return recovered(Way.GONE)
+        return recovered(Clearance.GONE)
     if up is None:
         return None
     if up:
@@ -119,7 +119,7 @@ def slow(port: PortCase) -> Finding | None:
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
-    alike = port.alike
+    alike = port.similar_port_speeds
     faster = sum(one > speed for one in alike)
     if faster * 2 <= len(alike):
         return PASSED

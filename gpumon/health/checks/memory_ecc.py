@@ -8,7 +8,7 @@ from gpumon.health.clearing import is_repaired
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, Verdict, Way, fail, recovered, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, fail, recovered, warn
 
 RATE = Limit("ecc_corrected_per_second", 100, "Minimum rate of corrected ECC errors a second that is a storm.", AMOUNT)
 SRAM = Limit(
@@ -40,7 +40,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         return _found({place: one.gain for place, one in gained.items()}, at, "had")
     if any(counted.values()):
         return _not_watched(counted, gpu)
-    return recovered(Way.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
+    return recovered(Clearance.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:

@@ -16,7 +16,7 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
         return None
     if not number:
         return PASSED
-    asked = recovery.of(number)
+    asked = recovery.recovery_of(number)
     hint = f": {asked.hint}" if asked.hint else ""
     return fail(f"The driver asks for {asked.words}{hint}.", asked.action, recovery_action=number)
 

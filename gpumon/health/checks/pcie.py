@@ -20,7 +20,7 @@ REPLAY_SHARE = Limit(
     "pcie_replay_ratio",
     1.0,
     "Maximum rate of PCIe replays, as a multiple of what is normal for its generation.",
-    Range(0, 100, above=True),
+    Range(0, 100, open_below=True),
 )
 BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE

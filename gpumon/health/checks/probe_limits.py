@@ -12,7 +12,7 @@ from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, warn
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
-_ABOVE_ZERO = Range(0, above=True)
+_ABOVE_ZERO = Range(0, open_below=True)
 LATENCY = Limit(
     "allreduce_nccl_latency_seconds",
     0.002,

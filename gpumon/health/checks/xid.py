@@ -21,9 +21,9 @@ from gpumon.health.verdict import (
     PASSED,
     WARN,
     Action,
+    Clearance,
     Finding,
     Verdict,
-    Way,
     fail,
     recovered,
     warn,
@@ -50,7 +50,7 @@ _ACTIONS = {
     xids.REBOOT: Action.REBOOT,
     "restart the virtual machine": Action.REBOOT,
     xids.REPLACE: Action.REPLACE,
-    **{asked.todo: asked.action for asked in RECOVERY.values()},
+    **{asked.next_step: asked.action for asked in RECOVERY.values()},
 }
 _ORDER = list(ACTIONS)
 
@@ -100,7 +100,7 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
     advice = [event for event in events if event.code == RECOVERY_ACTION]
     for event in events:
         if event.code != RECOVERY_ACTION or event is advice[-1]:
-            yield Told(event, facts.explained(event))
+            yield Told(event, facts.explain(event))
 
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
@@ -161,7 +161,7 @@ def nvswitch_error(facts: Facts) -> Finding | None:
     ]
     if not found:
         minor = (known := facts.open.get(key)) is not None and known.level is WARN
-        return recovered(Way.QUIET) if minor else PASSED
+        return recovered(Clearance.QUIET) if minor else PASSED
     worst = max(found, key=lambda event: (bool(event.fatal), event.last_wall))
     say, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
     words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."

@@ -129,7 +129,7 @@ def _of_applications(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
     cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
     for event in facts.errors.get(uuid, ()):
         if event.last_wall > cleared and age(event, facts) <= DAY:
-            warns = facts.explained(event).severity is Severity.WARNING
+            warns = facts.explain(event).severity is Severity.WARNING
             if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
                 yield event
 
@@ -176,7 +176,7 @@ def _unplaced(facts: Facts) -> Iterator[Told]:
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
         if event.kind == XID and not event.historical and recent and _is_unknown(event.bus_id, facts):
-            one = Told(event, facts.explained(event))
+            one = Told(event, facts.explain(event))
             kind = facts.catalogue.xid(event.code).kind
             if one.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
                 yield one

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpumon.health.acknowledge import AckResult
-from gpumon.health.verdict import ACTIONS, WAYS, Level, Verdict, VerdictTransition
+from gpumon.health.verdict import ACTIONS, CLEARANCE_TEXTS, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
@@ -119,8 +119,8 @@ class TransitionResponse(ResponseModel):
         return cls(
             time=rfc3339(transition.wall),
             change=transition.change.value,
-            cleared_by=None if transition.way is None else transition.way.value,
-            cleared_by_text="" if transition.way is None else WAYS[transition.way],
+            cleared_by=None if transition.cleared_by is None else transition.cleared_by.value,
+            cleared_by_text="" if transition.cleared_by is None else CLEARANCE_TEXTS[transition.cleared_by],
             note=transition.note,
             in_maintenance=transition.muted,
             verdict=VerdictResponse.as_recorded(transition.verdict, report),
@@ -164,8 +164,8 @@ class HealthResponse(CurrentHealthResponse):
         recent = reversed(health.history[-MAX_TRANSITIONS:])
         return cls(
             **dict(CurrentHealthResponse.current(report)),
-            evaluated=rfc3339(health.judged_wall),
-            evaluation_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
+            evaluated=rfc3339(health.evaluated_wall),
+            evaluation_age_seconds=None if health.evaluated_at is None else round(boot - health.evaluated_at, 3),
             maintenance=MaintenanceResponse.from_report(report),
             transitions=[TransitionResponse.from_transition(transition, report) for transition in recent],
         )
@@ -188,7 +188,7 @@ class AcknowledgeResponse(ResponseModel):
 
 
 def refused_verdicts(answer: AckResult, report: Report) -> list[RefusedVerdictResponse]:
-    return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.kept]
+    return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.refused]
 
 
 def _level_name(value: float | None) -> LevelName:
@@ -204,7 +204,11 @@ def _missing_gpus(report: Report) -> int:
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
     """Return the fields of a verdict; a repair that is being verified takes the place of the action."""
     health = report.health
-    booted = None if health.judged_wall is None or health.judged_at is None else health.judged_wall - health.judged_at
+    booted = (
+        None
+        if health.evaluated_wall is None or health.evaluated_at is None
+        else health.evaluated_wall - health.evaluated_at
+    )
     return _recorded_values(verdict, report) | action_values(verdict, report.boot_id, booted)
 
 

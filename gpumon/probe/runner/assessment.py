@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import Way
+from gpumon.health.verdict import Clearance
 from gpumon.model.durations import utc
 from gpumon.probe.core.baseline import Figure, Floors, Judge, own_settings
 from gpumon.probe.core.plan import Plan
@@ -62,7 +62,9 @@ def _accepted(report: Report) -> str:
     told = (
         utc(one.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
         for one in transitions
-        if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.inhibited_by is None
+        if one.cleared_by is Clearance.ACKNOWLEDGED
+        and one.verdict.check in _ACCEPTABLE
+        and one.verdict.inhibited_by is None
     )
     known = (one.conditions.accepted for one in report.probe.known if one.probe == ALL_REDUCE)
     return max((*told, *known), default="")

@@ -10,7 +10,7 @@ from judging import Ward
 
 from gpumon.health.check import HOUR
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Verdict, Way
+from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.port_record import PortRecord
@@ -143,7 +143,7 @@ def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> No
     assert ward.go_on(260).seen() == ["ib_port_down"]
     remember(ward, expected=False)
     assert not ward.go_on(75).verdicts
-    assert ward.transitions[-1].way is Way.GONE
+    assert ward.transitions[-1].cleared_by is Clearance.GONE
     assert not ward.go_on(900).verdicts
 
 

@@ -10,7 +10,7 @@ from judging import Ward
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Verdict, Way
+from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.snapshot import CONTAINER, GUEST
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
@@ -88,7 +88,7 @@ def test_what_is_expected_no_more_has_no_verdict() -> None:
     ward.report = replace(ward.report, gpus=ward.report.gpus[:7], internal=memory)
 
     assert not ward.go_on(10).verdicts
-    assert ward.transitions[-1].way is Way.GONE
+    assert ward.transitions[-1].cleared_by is Clearance.GONE
 
 
 def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
@@ -271,7 +271,7 @@ def test_what_is_accepted_ends_the_verdict_at_the_next_look() -> None:
     assert ward.go_on(90).seen() == ["gpu_count_mismatch"]
     expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
     assert not ward.go_on(5).verdicts
-    assert ward.transitions[-1].way is Way.GONE
+    assert ward.transitions[-1].cleared_by is Clearance.GONE
 
 
 def test_a_gpu_that_is_back_has_to_stay() -> None:

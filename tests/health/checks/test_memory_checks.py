@@ -10,7 +10,7 @@ from judging import Ward
 
 from gpumon.health.evaluation import transition
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, VerdictChange, Way
+from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
 
@@ -136,7 +136,7 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
     ward.reset(1)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts
-    assert ward.transitions[-1].way is Way.RESET
+    assert ward.transitions[-1].cleared_by is Clearance.RESET
     assert not ward.go_on(3600, every=60).verdicts
 
     ward.ecc(1, uncorrected_sram=1)
@@ -178,7 +178,7 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     acknowledged = ward.verdict("gpu_ecc_uncorrectable", 1)
     assert acknowledged is not None
     known = health_reducer.facts(ward.report, ward.moment, ward.terms)
-    ended = transition(acknowledged, VerdictChange.CLEARED, known, Way.ACKNOWLEDGED)
+    ended = transition(acknowledged, VerdictChange.CLEARED, known, Clearance.ACKNOWLEDGED)
     ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)
@@ -196,7 +196,7 @@ def test_a_reset_that_nobody_saw_ends_it_too() -> None:
     ward.restart()
     assert ward.go_on(200).verdicts
     assert not ward.go_on(60).verdicts
-    assert ward.transitions[-1].way is Way.RESET
+    assert ward.transitions[-1].cleared_by is Clearance.RESET
 
 
 def test_errors_of_before_the_agent_are_a_warning() -> None:
@@ -224,7 +224,7 @@ def test_a_reboot_proves_itself() -> None:
     ward.restart()
     assert ward.go_on(600, every=10).verdicts
     assert not ward.go_on(300, every=10).verdicts
-    assert ward.transitions[-1].way is Way.REBOOT
+    assert ward.transitions[-1].cleared_by is Clearance.REBOOT
 
 
 def test_uncorrectable_errors_that_cannot_be_read_change_nothing() -> None:
@@ -234,8 +234,8 @@ def test_uncorrectable_errors_that_cannot_be_read_change_nothing() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
-@pytest.mark.parametrize("way", [Way.RESET, Way.REBOOT])
-def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(way: Way) -> None:
+@pytest.mark.parametrize("cleared_by", [Clearance.RESET, Clearance.REBOOT])
+def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(cleared_by: Clearance) -> None:
     """The driver does not tell their number then, and never will: that something was done is known all the same."""
     ward = Ward(gpus=1).go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -243,13 +243,13 @@ def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(way: Way) 
     unread: dict[str, Any] = {"mig_mode": 1.0, "ecc_errors_total": None}
     ward.gpu(0, state={"ecc_volatile": None}, **unread)
     assert ward.go_on(3600, every=60).level("gpu_ecc_uncorrectable") is Level.FAIL
-    if way is Way.RESET:
+    if cleared_by is Clearance.RESET:
         ward.reset(0)
     else:
         ward.reboot()
     ward.gpu(0, state={"ecc_volatile": None}, **unread)
     assert not ward.go_on(900, every=10).verdicts
-    assert ward.transitions[-1].way is way
+    assert ward.transitions[-1].cleared_by is cleared_by
 
 
 # Corrected errors

@@ -11,7 +11,7 @@ from sample_windows import HOLD, window
 
 from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, VerdictChange, Way
+from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run
@@ -122,7 +122,7 @@ def test_a_slow_run_may_be_as_it_should_be() -> None:
     """A person who names the verdict says so; one who clears all that can be says nothing of it."""
     ward = Probed().ran("degraded", "baseline").go_on()
     here = {state.uuid for state in ward.report.gpus}
-    [(kept, why)] = acknowledgement(AckRequest(), ward.report.health, here).kept
+    [(kept, why)] = acknowledgement(AckRequest(), ward.report.health, here).refused
     assert (kept.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
     assert [one.check for one in acknowledge(ward, "allreduce_slow")] == ["allreduce_slow"]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
@@ -204,7 +204,7 @@ def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
     assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
     ward.ran("ok").go_on(5 * MINUTE)
     assert ward.verdict("gpu_allreduce_wrong", 2) is None
-    assert [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Way.RESET
+    assert [one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Clearance.RESET
 
 
 def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
@@ -425,7 +425,9 @@ def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int
     awaiting.ran("ok").go_on(15 * MINUTE, every=15)
     assert not awaiting.verdicts
     for ward in (awaiting, off):
-        assert [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Way.REBOOT
+        assert [one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED][
+            -1
+        ] is Clearance.REBOOT
 
 
 def test_a_slow_run_of_last_week_says_nothing_any_more() -> None:

@@ -15,7 +15,7 @@ from gpumon.health.checks.xid import _ACTIONS
 from gpumon.health.expectation import Expectation
 from gpumon.health.nvlink5 import TABLE as UNITS
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Way
+from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID
 from gpumon.model.snapshot import CONTAINER
@@ -479,7 +479,7 @@ def test_warning(code: int, text: str, action: Action) -> None:
     assert ward.go_on(90).verdict("gpu_xid", 1) is None
     assert ward.go_on(DAY - 600, every=900).verdict("gpu_xid", 0)
     assert not ward.go_on(HOUR, every=900).verdicts
-    assert ward.transitions[-1].way is Way.QUIET
+    assert ward.transitions[-1].cleared_by is Clearance.QUIET
 
 
 def test_contained_errors_that_come_again() -> None:
@@ -510,7 +510,7 @@ def test_power_smoothing_that_is_back() -> None:
     ward.go_on(90)
     assert ward.verdict("gpu_xid", 0) is None
     assert ward.verdict("gpu_xid", 1)
-    assert ward.transitions[-1].way is Way.RECOVERED
+    assert ward.transitions[-1].cleared_by is Clearance.RECOVERED
 
 
 def test_unknown_code() -> None:
@@ -557,7 +557,7 @@ def test_nvswitch_error_that_is_not_fatal() -> None:
     ward.event(0, 12028, fatal=False, bus_id="0000:05:00.0", uuid=None, kind=SXID)
     assert ward.go_on(DAY - 600, every=600).level("nvswitch_error") is Level.WARN
     assert not ward.go_on(1800, every=300).verdicts
-    assert ward.transitions[-1].way is Way.QUIET
+    assert ward.transitions[-1].cleared_by is Clearance.QUIET
 
 
 def unplaced(ward: Ward, code: int) -> None:
