@@ -36,11 +36,11 @@ def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
             shared = _others(state.uuid, own, known, facts)
             if shared:
                 names = ", ".join(str(one) for one in sorted((state.index, *shared)))
-                reason = f"GPUs {names} had to be repaired together {len(own)} times in {GPU_DAYS} days ({_repair_counts(own)})."
+                reason = (
+                    f"GPUs {names} had to be repaired together {len(own)} times in {GPU_DAYS} days ({_counts(own)})."
+                )
                 return _finding(reason, Action.INSPECT, own, facts)
-            reason = (
-                f"GPU {state.index} had to be repaired {len(own)} times in {GPU_DAYS} days ({_repair_counts(own)})."
-            )
+            reason = f"GPU {state.index} had to be repaired {len(own)} times in {GPU_DAYS} days ({_counts(own)})."
             return _finding(reason, Action.REPLACE, own, facts, uuid=state.uuid)
     return None
 
@@ -60,11 +60,11 @@ def _node(known: list[Repair], facts: Facts) -> Finding | None:
     own = [one for one in known if one.age <= NODE_DAYS * DAY]
     if most is None or len(own) < most:
         return None
-    reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_repair_counts(own)})."
+    reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_counts(own)})."
     return _finding(reason, Action.INSPECT, own, facts)
 
 
-def _repair_counts(known: list[Repair]) -> str:
+def _counts(known: list[Repair]) -> str:
     return ", ".join(
         f"{count} x {_WORDS[cleared_by]}" for cleared_by, count in Counter(one.cleared_by for one in known).items()
     )
