@@ -288,7 +288,7 @@ def test_missing_driver_is_one_problem() -> None:
     (early,) = problems(replace(base, gpus=gone))
     assert (early.title, early.severity) == ("The NVIDIA driver cannot be used", "critical")
     (problem,) = problems(samples.judged(replace(base, gpus=gone)))
-    assert problem.title.startswith("The NVIDIA driver does not answer")
+    assert problem.title.startswith("The NVIDIA driver does not respond")
     assert "Consequences: GPU 0: " in problem.detail
     assert problem.detail.endswith("and 4 more.")
 
