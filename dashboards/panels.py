@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from gpumon.outputs.catalogue import catalogue
+from gpumon.outputs.metric_catalogue import catalogue
 
 Json = dict[str, Any]
 

@@ -31,8 +31,8 @@ from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9

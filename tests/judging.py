@@ -27,7 +27,7 @@ from gpumon.model.snapshot import LinksSnapshot, StuckProcess
 from gpumon.model.time_window import WindowsEnded
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
-from gpumon.state.settings import ReducerSettings
+from gpumon.state.reducer_settings import ReducerSettings
 
 WALL = 1.8e9
 LOOK = 5.0

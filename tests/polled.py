@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulated import Simulation, simulated
 
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.model import call_progress

@@ -30,8 +30,8 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_reducer as judging
 from gpumon.state.messages import VerdictTransitions
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 
 STAMP: HostTime = example.STAMP
 MINUTE = 60.0

@@ -35,7 +35,7 @@ from gpumon.model.reading import (
     Table,
     rows,
 )
-from gpumon.outputs.catalogue import unit
+from gpumon.outputs.metric_catalogue import unit
 from gpumon.outputs.prometheus import TABLES
 
 NEWEST_DRIVER = "9999"

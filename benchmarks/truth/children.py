@@ -10,7 +10,7 @@ from benchmarks.truth.host import Main, Process
 from gpumon import __version__
 from gpumon.collectors.links.__main__ import LinksChild, run, trees
 from gpumon.collectors.sampler.__main__ import Sampler
-from gpumon.collectors.sampler.node import await_surroundings
+from gpumon.collectors.sampler.node_reader import await_surroundings
 from gpumon.model import frame
 from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.model.snapshot import ChildMessage, Hello

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from benchmarks.truth.world import World
 from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
-from gpumon.sim.ports import TRAFFIC
+from gpumon.sim.port_counters import TRAFFIC
 
 NOW = "now"
 """In a scenario: seconds since the node began, when the step is taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumon.outputs.catalogue import catalogue, document, text
+from gpumon.outputs.metric_catalogue import catalogue, document, text
 
 
 def add(parser: argparse.ArgumentParser) -> None:

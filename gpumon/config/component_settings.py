@@ -23,8 +23,8 @@ from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.settings import ProbeSettings
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.version import revision
 
 PROBE = PROBES["allreduce"]

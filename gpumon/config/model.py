@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
-from gpumon.config.probe import ProbeSection
+from gpumon.config.probe_section import ProbeSection
 from gpumon.config.setting import NEEDS, Section, SomePath, check_address, check_gpu, setting, split
 from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES

@@ -10,12 +10,12 @@ from gpumon.server import (
     events,
     inventory,
     metrics,
-    node,
     openapi,
     page,
     probe,
+    probe_history,
     problem,
-    runs,
+    report,
     windows,
 )
 from gpumon.server.context import IndentedJson
@@ -34,7 +34,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, probe, windows, runs, node, acknowledge, events, inventory, page):
+    for part in (metrics, probe, windows, probe_history, report, acknowledge, events, inventory, page):
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)

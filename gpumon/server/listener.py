@@ -9,8 +9,8 @@ from starlette.types import ASGIApp
 
 from gpumon.config.health_file import LOOPBACK
 from gpumon.config.model import WebSection
-from gpumon.server.server import Server, listen
 from gpumon.server.token import TokenError, ensure, read, warning
+from gpumon.server.uvicorn_thread import Server, listen
 
 _log = logging.getLogger("gpumon")
 

@@ -26,7 +26,7 @@ from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
-from gpumon.store.table import Table
+from gpumon.store.store_table import StoreTable
 from gpumon.store.writer import StoreWriter
 from gpumon.supervisor.loop import Loop
 
@@ -76,7 +76,7 @@ class Persistence:
         """The stored state was taken."""
         self._was_read = False
         """The stored state was read. Used by the writer's thread alone."""
-        self._rows: defaultdict[Table[Any], dict[Hashable, Any]] = defaultdict(dict)
+        self._rows: defaultdict[StoreTable[Any], dict[Hashable, Any]] = defaultdict(dict)
         """Rows by table and key, as they were last submitted to the store."""
         self._complete = True
         """False if a write has failed since everything was last written."""
@@ -196,7 +196,7 @@ class Persistence:
 
     # Rows that follow the Report
 
-    def put(self, table: Table[R], rows: Iterable[R], *, everything: bool = False) -> None:
+    def put(self, table: StoreTable[R], rows: Iterable[R], *, everything: bool = False) -> None:
         """Write the rows that differ from the stored ones. `everything`: write all of them."""
         stored = self._rows[table]
         keyed = {table.key(row): row for row in rows}
@@ -292,7 +292,7 @@ class Persistence:
         self._loop.post(lambda: self._restore(stored))
 
 
-def _is_due(table: Table[R], stored: R | None, row: R) -> bool:
+def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
     """Return whether a row differs from the stored one, in more than its moving fields or after MOVING_SECONDS."""
     if stored is None or not table.moving:
         return stored != row

@@ -16,7 +16,7 @@ from gpumon.state.report import Report
 from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, verdicts, windows
 from gpumon.store.error_events import ErrorCounter
 from gpumon.store.probe_runs import ProbeCounters
-from gpumon.store.table import Table
+from gpumon.store.store_table import StoreTable
 
 MAX_AGENT_RUNS = 50
 """Maximum number of runs of the agent that are read."""
@@ -44,7 +44,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
     )
 
 
-def rows(stored: StoredState) -> Mapping[Table[Any], Sequence[Any]]:
+def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
     """Return the stored rows of the tables that are written row by row."""
     positions = [] if stored.position is None else [stored.position]
     return {
@@ -56,7 +56,9 @@ def rows(stored: StoredState) -> Mapping[Table[Any], Sequence[Any]]:
     }
 
 
-def write(connection: sqlite3.Connection, report: Report, rows: Mapping[Table[Any], Sequence[Any]], probe: str) -> None:
+def write(
+    connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
+) -> None:
     """Write these rows and everything that the Report holds. What the store already has does not change."""
     for table, known in rows.items():
         table.put(connection, known)

@@ -8,9 +8,9 @@ import time
 
 from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, device_function
-from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow, rows_of
+from gpumon.sim.field_values import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow, rows_of
+from gpumon.sim.sim_gpu import SimGpu
 
 _ENTRY = 40
 """Size in bytes of one nvmlFieldValue_t, and offsets of input and output."""

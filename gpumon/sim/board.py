@@ -1,4 +1,4 @@
-"""Types of the tables in boards.py and profiles.py. Nothing here loads a driver."""
+"""Types of the tables in products.py and profiles.py. Nothing here loads a driver."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter
+from gpumon.sim.sim_gpu import SimGpu
 
 AMPERE = 7
 _UINT = struct.Struct("<I")

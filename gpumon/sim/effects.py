@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gpumon.sim import shapes
 from gpumon.sim.codes import Code
-from gpumon.sim.state import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
+from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
 
 RECHECK = 0.05
 """Seconds between two checks of the scenario by a call that hangs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpumon.sim import shapes
 from gpumon.sim.arrivals import ScenarioXid
-from gpumon.sim.fields import NAMES, TYPES
+from gpumon.sim.field_values import NAMES, TYPES
 from gpumon.sim.mig import Wanted
 from gpumon.sim.workload import ScenarioJob
 

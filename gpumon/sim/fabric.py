@@ -7,9 +7,9 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, device_function, getter
-from gpumon.sim.state import State
+from gpumon.sim.quantities import State
+from gpumon.sim.sim_gpu import SimGpu
 
 _UINT = struct.Struct("<I")
 _FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; no version

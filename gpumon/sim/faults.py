@@ -15,8 +15,8 @@ from gpumon.sim.codes import Code
 from gpumon.sim.effects import Alter, SimCall
 from gpumon.sim.gpm import METRICS
 from gpumon.sim.physics import Workload
-from gpumon.sim.ports import PORTS_SHAPE, SERVICES_SHAPE
-from gpumon.sim.state import QUANTITIES
+from gpumon.sim.port_counters import PORTS_SHAPE, SERVICES_SHAPE
+from gpumon.sim.quantities import QUANTITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

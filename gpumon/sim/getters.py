@@ -6,11 +6,11 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
 from gpumon.sim.lookups import address
 from gpumon.sim.mig_calls import mig_uuid
-from gpumon.sim.state import EVENTS_SUPPORTED
+from gpumon.sim.quantities import EVENTS_SUPPORTED
+from gpumon.sim.sim_gpu import SimGpu
 
 _UINT = struct.Struct("<I")
 _SAMPLE = 167_000

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpumon.sim.exports import Version
 from gpumon.sim.observe import LINK_KIB_PER_SECOND, PCIE_BYTES_PER_SECOND
-from gpumon.sim.state import LINK_DOWN, State
+from gpumon.sim.quantities import LINK_DOWN, State
 
 _MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
 _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))

@@ -9,12 +9,12 @@ from functools import cache
 from gpumon.sim import gpm
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, function
 from gpumon.sim.gpm import GpmSample
 from gpumon.sim.layouts import METRIC, METRICS_HEAD
 from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.node import SimNode
+from gpumon.sim.sim_gpu import SimGpu
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1

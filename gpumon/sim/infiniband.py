@@ -15,7 +15,7 @@ from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
 from gpumon.sim.node import body
 from gpumon.sim.physics import Course
-from gpumon.sim.ports import (
+from gpumon.sim.port_counters import (
     COUNTERS,
     FILES,
     HARDWARE_COUNTERS,

@@ -6,8 +6,8 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
+from gpumon.sim.sim_gpu import SimGpu
 
 _INT = struct.Struct("<i")
 _GSP = struct.Struct("64s")

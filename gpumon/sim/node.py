@@ -13,15 +13,15 @@ from functools import cache
 from gpumon.sim.arrivals import MIG_CHANGED, Message, ScenarioXid, SimEventSet, arrival
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Identity, SimGpu
 from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
 from gpumon.sim.gpm import GpmSample
 from gpumon.sim.mig import WHOLE_GPU, devices
 from gpumon.sim.observe import observe, settle
 from gpumon.sim.physics import Body, Course, Workload
+from gpumon.sim.quantities import State
 from gpumon.sim.scenario import Scenario, ScenarioFile
-from gpumon.sim.state import State
+from gpumon.sim.sim_gpu import Identity, SimGpu
 
 SAMPLES = 10
 """Samples that the driver takes a second. Data-centre GPUs are not faster, however often they are read."""

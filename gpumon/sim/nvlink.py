@@ -7,10 +7,10 @@ import struct
 from gpumon.sim.board import PEER_GPU
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter
 from gpumon.sim.getters import put_pci
-from gpumon.sim.state import LINK_DOWN, Link
+from gpumon.sim.quantities import LINK_DOWN, Link
+from gpumon.sim.sim_gpu import SimGpu
 
 _INT = struct.Struct("<i")
 _C2C_MODE = struct.Struct("<I")

@@ -11,7 +11,7 @@ from zlib import crc32
 from gpumon.sim.board import MIB, Clocks, Profile
 from gpumon.sim.mig import Layout, devices
 from gpumon.sim.physics import Course, Job, Moment
-from gpumon.sim.state import (
+from gpumon.sim.quantities import (
     EVENT_HW_SLOWDOWN,
     EVENT_HW_THERMAL,
     EVENT_IDLE,

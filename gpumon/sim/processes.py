@@ -7,9 +7,9 @@ import time
 
 from gpumon.sim.cmemory import check_version, put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, ULONGLONG, device_function
-from gpumon.sim.state import Process
+from gpumon.sim.quantities import Process
+from gpumon.sim.sim_gpu import SimGpu
 
 _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")

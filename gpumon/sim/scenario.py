@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from gpumon.model.snapshot import GUEST, HOST
-from gpumon.sim import SimulationError, ports, shapes, stuck, workload
+from gpumon.sim import SimulationError, port_counters, shapes, stuck, workload
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
-from gpumon.sim.device import Identity
 from gpumon.sim.faults import FAULTS, SimFault
 from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
+from gpumon.sim.sim_gpu import Identity
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     named = {fault.key: value for fault, value in node}
     seed = named.get("seed", 0)
     _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
-    ports.check(named.get("ports", {}), profile)
+    port_counters.check(named.get("ports", {}), profile)
     stuck.check(named.get("stuck_processes", ()), profile)
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(wanted, identities)

@@ -16,9 +16,9 @@ from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, rel
 from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import limit_series
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.released_gpus import unwatched
 from gpumon.state.report import GpuInputs, InternalState, Report
-from gpumon.state.settings import ReducerSettings
 
 NOT_READ = "not read yet"
 """Detail of a GPU from the store until the end of the first poll that lists it."""

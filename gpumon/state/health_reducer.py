@@ -12,8 +12,8 @@ from gpumon.model.now import Now
 from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import gpu_inventory, links_status, port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 
 MAX_STORE_WAIT_SECONDS = 10.0
 """How long the first evaluation waits for the store: a hung disk must not suppress it."""

@@ -10,8 +10,8 @@ from gpumon.model.now import Now
 from gpumon.state.change_log import changes
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 
 log = logging.getLogger("gpumon")
 

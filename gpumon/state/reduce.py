@@ -35,8 +35,8 @@ from gpumon.state.messages import (
     Tick,
     VerdictTransitions,
 )
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 
 
 def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings) -> Report:  # noqa: C901, PLR0912 (one case per message)

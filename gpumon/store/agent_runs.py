@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.store.table import Table, insert, select, values
+from gpumon.store.store_table import StoreTable, insert, select, values
 
 MAX_ROWS = 1000
 
@@ -26,7 +26,7 @@ def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
     connection.execute("DELETE FROM agent_runs WHERE number <= (SELECT max(number) FROM agent_runs) - ?", (MAX_ROWS,))
 
 
-TABLE: Table[AgentRun] = Table(name="agent_runs", key=lambda one: (one.boot_id, one.began_at), put=put)
+TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda one: (one.boot_id, one.began_at), put=put)
 
 
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:

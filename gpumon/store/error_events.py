@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, ErrorChange, ErrorEvent, LogPosition
-from gpumon.store.table import Table, insert, select, values
+from gpumon.store.store_table import StoreTable, insert, select, values
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
@@ -100,7 +100,7 @@ def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
 
 
-POSITION: Table[LogPosition] = Table(name="kernel_log_position", key=lambda _: None, put=put_position)
+POSITION: StoreTable[LogPosition] = StoreTable(name="kernel_log_position", key=lambda _: None, put=put_position)
 
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.store.table import Table, insert, select, values
+from gpumon.store.store_table import StoreTable, insert, select, values
 
 MAX_GPUS = 256
 """Maximum number of rows: GPUs are replaced, and a host may have a long life."""
@@ -31,7 +31,7 @@ def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
     )
 
 
-TABLE: Table[StoredGpu] = Table(
+TABLE: StoreTable[StoredGpu] = StoreTable(
     name="gpus", key=lambda gpu: gpu.uuid, put=put, moving=frozenset({"first_wall", "last_wall", "energy"})
 )
 

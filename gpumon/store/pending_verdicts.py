@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Level
-from gpumon.store.table import Table
+from gpumon.store.store_table import StoreTable
 
 log = logging.getLogger("gpumon.store")
 
@@ -23,7 +23,7 @@ def put(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, .
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
 
 
-TABLE: Table[tuple[PendingVerdict, ...]] = Table(name="pending_verdicts", key=lambda _: None, put=put)
+TABLE: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(name="pending_verdicts", key=lambda _: None, put=put)
 
 
 def read(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from gpumon.model.port_record import PortRecord
-from gpumon.store.table import Table, insert, select, values
+from gpumon.store.store_table import StoreTable, insert, select, values
 
 MAX_PORTS = 256
 """Maximum number of rows: cards are replaced, and virtual functions come and go."""
@@ -28,7 +28,7 @@ def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
     )
 
 
-TABLE: Table[PortRecord] = Table(
+TABLE: StoreTable[PortRecord] = StoreTable(
     name="ports", key=lambda port: port.identity, put=put, moving=frozenset({"last_wall", "last_up"})
 )
 

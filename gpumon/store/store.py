@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from gpumon.store.opening import Opened, open_copy, open_file, prove_in_place
+from gpumon.store.database_file import Opened, open_copy, open_file, prove_in_place
 from gpumon.store.store_error import store_errors
 
 

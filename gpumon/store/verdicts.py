@@ -19,7 +19,7 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
-from gpumon.store.table import Table, insert
+from gpumon.store.store_table import StoreTable, insert
 
 log = logging.getLogger("gpumon.store")
 
@@ -85,7 +85,7 @@ def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]
     )
 
 
-TABLE: Table[tuple[Verdict, ...]] = Table(name="verdicts", key=lambda _: None, put=update)
+TABLE: StoreTable[tuple[Verdict, ...]] = StoreTable(name="verdicts", key=lambda _: None, put=update)
 
 
 def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:

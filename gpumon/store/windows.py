@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumon.model.durations import LATEST
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, WindowKind, Windows
-from gpumon.store.table import Table, insert, values
+from gpumon.store.store_table import StoreTable, insert, values
 
 log = logging.getLogger("gpumon.store")
 
@@ -33,7 +33,7 @@ def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
         )
 
 
-TABLE: Table[TimeWindow] = Table(name="windows", key=lambda window: window.id, put=put)
+TABLE: StoreTable[TimeWindow] = StoreTable(name="windows", key=lambda window: window.id, put=put)
 
 
 def read(connection: sqlite3.Connection) -> Windows:

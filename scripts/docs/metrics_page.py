@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpumon.model.reading import Table, Tier
-from gpumon.outputs.catalogue import AGENT_SOURCE, DETAILED, entries_of, remark
+from gpumon.outputs.metric_catalogue import AGENT_SOURCE, DETAILED, entries_of, remark
 from gpumon.outputs.prometheus import TABLES
 from scripts.metric_facts import field_numbers, nodes_with_metric
 

@@ -10,7 +10,7 @@ from gpumon.sim.effects import HEALTH
 from gpumon.sim.faults import FAULTS
 from gpumon.sim.gpm import METRICS
 from gpumon.sim.profiles import PROFILES
-from gpumon.sim.state import QUANTITIES, Link
+from gpumon.sim.quantities import QUANTITIES, Link
 
 _WITH_KEYS_OF_THEIR_OWN = ("ecc_", "remap_", "pcie_errors_", "fabric_")
 """Quantities with their own scenario keys."""

@@ -20,7 +20,7 @@ from dashboards import overview
 from dashboards.generate import dashboards
 from dashboards.panels import GPU, NODE, WIDTH, Panel
 from gpumon.health.fleet_rules import RECORDING_RULES
-from gpumon.outputs.catalogue import catalogue
+from gpumon.outputs.metric_catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards").glob("*.json"))

@@ -12,7 +12,7 @@ from each_case import each_case
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS
 from gpumon.health.table import BY_NAME
-from gpumon.outputs.catalogue import catalogue
+from gpumon.outputs.metric_catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.collectors.nvml.table import ARCHITECTURES
+from gpumon.collectors.nvml.table_reader import ARCHITECTURES
 from gpumon.health.architectures import RANKS, possible_xids
 from gpumon.health.xids import CRITICAL_XIDS
 

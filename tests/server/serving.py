@@ -20,8 +20,8 @@ from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.server.app import create_app
-from gpumon.server.server import Server, listen
 from gpumon.server.sources import Sources
+from gpumon.server.uvicorn_thread import Server, listen
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs
 from gpumon.store.error_events import EventQuery, StoredEvent

@@ -18,7 +18,7 @@ from gpumon.cli.main import main
 from gpumon.outputs.responses.probes import RunsResponse
 from gpumon.probe.core.result import ProbeResult, from_document
 from gpumon.probe.core.state import ProbeState
-from gpumon.server.runs import PAGE_SIZE
+from gpumon.server.probe_history import PAGE_SIZE
 from gpumon.store import probe_runs
 from gpumon.store.probe_runs import RunQuery
 from gpumon.store.store import Store

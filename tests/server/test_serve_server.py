@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from serving import Node, ask, serving
 
-from gpumon.server import server
+from gpumon.server import uvicorn_thread
 from gpumon.server.app import create_app
-from gpumon.server.server import ListenError, Server, listen
+from gpumon.server.uvicorn_thread import ListenError, Server, listen
 
 
 def test_address_in_use_is_an_error() -> None:
@@ -56,14 +56,14 @@ def test_signals_stay_with_the_main_thread() -> None:
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections do not delay it, and the address can be used again."""
-    monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 60)
+    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 60)
     threads = set(threading.enumerate())
     with serving(Node()) as port:
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         idle.request("GET", "/-/healthy")
         idle.getresponse().read()
         began = time.monotonic()
-    assert time.monotonic() - began < server.SHUTDOWN_SECONDS
+    assert time.monotonic() - began < uvicorn_thread.SHUTDOWN_SECONDS
     assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
     idle.close()
     listen("127.0.0.1", port).close()
@@ -79,7 +79,7 @@ def test_server_that_was_never_started_stops() -> None:
 
 def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that stops in the middle of a request is disconnected too."""
-    monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
+    monkeypatch.setattr(uvicorn_thread, "REQUEST_DEADLINE", 1.0)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(Node()) as port:
         for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
@@ -91,7 +91,7 @@ def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for a request, not for the time between two scrapes."""
-    monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
+    monkeypatch.setattr(uvicorn_thread, "REQUEST_DEADLINE", 1.0)
     with serving(Node()) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/-/healthy")
@@ -122,7 +122,7 @@ def test_invalid_requests_are_refused() -> None:
 
 def test_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further connections are closed, and there is room again when others close."""
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(uvicorn_thread, "MAX_CONNECTIONS", 8)
     with serving(Node()) as port:
         mine = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         mine.connect()

@@ -33,8 +33,8 @@ from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import TimeWindows
 from gpumon.state.messages import Message, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store.retention import Retention
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
 from gpumon.supervisor.loop import Loop

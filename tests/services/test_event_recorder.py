@@ -19,8 +19,8 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop

@@ -20,8 +20,8 @@ from gpumon.probe.core.state import MAX_RESULTS, ProbeState
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Message, ProbeEnded
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store import error_events, probe_runs
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store

@@ -20,8 +20,8 @@ from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store import agent_runs, error_events, gpus, ports, verdicts, windows
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store

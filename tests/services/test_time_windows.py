@@ -19,8 +19,8 @@ from gpumon.services.time_windows import TimeWindows
 from gpumon.services.window_effects import MaintenanceEffect
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store import windows
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store

@@ -21,8 +21,8 @@ from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, Ve
 from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.settings import ReducerSettings
 from gpumon.store import agent_runs, verdicts
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store

@@ -12,7 +12,7 @@ from each_case import each_case
 from gpumon.model.bus_id import nvml_bus_id
 from gpumon.sim import SimulationError
 from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
-from gpumon.sim.ports import SERVICES
+from gpumon.sim.port_counters import SERVICES
 from gpumon.sim.profiles import PROFILES
 
 

@@ -10,7 +10,7 @@ import pytest
 from each_case import each_case
 from simulated import answer, simulated
 
-from gpumon.sim.fields import packed
+from gpumon.sim.field_values import packed
 
 ALL_LINKS = 0xFFFFFFFF
 UP_TO_HOPPER = (138, 139, 140, 141, 161, 162, 163)

@@ -15,7 +15,7 @@ from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.model import call_progress
 from gpumon.sim.codes import Code
 from gpumon.sim.exports import EXPORTS
-from gpumon.sim.fields import ROWS
+from gpumon.sim.field_values import ROWS
 from gpumon.sim.profiles import PROFILES
 
 DRIVERS = ("535.183.01", "550.54.15", "570.148.08", "580.65.06", "580.82.07", "610.43.02")

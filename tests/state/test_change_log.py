@@ -11,7 +11,7 @@ from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions
-from gpumon.state.settings import ReducerSettings
+from gpumon.state.reducer_settings import ReducerSettings
 
 TERMS = ReducerSettings()
 THREE = (seen(0), seen(1), seen(2))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gpumon.collectors.nvml.device import AbsentError, Device
 from gpumon.collectors.nvml.gpm import SamplePair, is_supported
 from gpumon.collectors.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED, NvmlError
-from gpumon.collectors.nvml.table import GpmValues, TableReader, words
+from gpumon.collectors.nvml.table_reader import GpmValues, TableReader, words
 from gpumon.model.mig import Mig
 from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import MigReading

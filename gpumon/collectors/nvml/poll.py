@@ -9,7 +9,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import GpuFaultError
 from gpumon.collectors.nvml.events import Events
 from gpumon.collectors.nvml.field_ids import field_ids
-from gpumon.collectors.nvml.gpu import EVERYTHING, Extent, GpuReader
+from gpumon.collectors.nvml.gpu_reader import EVERYTHING, Extent, GpuReader
 from gpumon.collectors.nvml.library import (
     GONE,
     GPU_IS_LOST,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.nvml.gpu import GpuReader
+from gpumon.collectors.nvml.gpu_reader import GpuReader
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5

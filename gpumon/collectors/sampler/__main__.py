@@ -14,7 +14,7 @@ import pynvml
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import DaemonRequests, read_orders, reserve_stdout, tie_to_parent
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -24,9 +24,9 @@ from gpumon.collectors.nvml.library import (
     NvmlError,
 )
 from gpumon.collectors.nvml.poll import NodePoll, start
-from gpumon.collectors.nvml.table import ProcessNames
+from gpumon.collectors.nvml.table_reader import ProcessNames
 from gpumon.collectors.nvml.turns import SLOW_SECONDS
-from gpumon.collectors.sampler.node import Surroundings, await_surroundings, excluded
+from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
@@ -60,7 +60,7 @@ class Sampler:
     """The sampler's main loop."""
 
     def __init__(
-        self, orders: SamplerOrders, send: SendMessages, around: Surroundings, requests: DaemonRequests
+        self, orders: SamplerOrders, send: SendMessages, around: HostContext, requests: DaemonRequests
     ) -> None:
         self._requests = requests
         self._orders = orders

@@ -77,7 +77,7 @@ class _SimulationLoader(importlib.abc.Loader):
 def _library(simulation: dict[str, str]) -> object:
     if sys.version_info < OLDEST:
         raise ImportError("gpumon simulate: the simulated node needs Python 3.11 or later, and this is " + sys.version)
-    from gpumon.sim.opening import open_simulated  # noqa: PLC0415 - a program that asks for no GPU has no use for it
+    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a program that asks for no GPU has no use for it
 
     scenario = simulation.get("scenario")
     node = open_simulated(

@@ -8,7 +8,7 @@ import pytest
 from each_case import each_case
 from polled import Poll, polled
 
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.reading import FAST, RARE, SLOW, Tier
 
 WITHOUT_GPM, WITH_GPM = 60.0, 75.0

@@ -13,7 +13,7 @@ from fake_gpm import NO_PERMISSION, NOT_SUPPORTED, FakeGpm
 from overlay import overlaid
 from polled import Poll, polled
 
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
 
 SM_ACTIVE, TENSOR = 2, 5

@@ -9,8 +9,8 @@ from pathlib import Path
 from overlay import overlaid
 from polled import polled
 
-from gpumon.collectors.nvml.gpu import Extent
-from gpumon.collectors.nvml.table import ProcessNames
+from gpumon.collectors.nvml.gpu_reader import Extent
+from gpumon.collectors.nvml.table_reader import ProcessNames
 from gpumon.model.reading import SLOW
 
 NOT_ROOT = "root: false"

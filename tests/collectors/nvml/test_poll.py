@@ -9,12 +9,12 @@ import pytest
 from each_case import each_case
 from polled import Poll, polled
 
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import SLOW, rows
 from gpumon.model.snapshot import GpuReading
-from gpumon.outputs.catalogue import AGENT_SOURCE, catalogue
+from gpumon.outputs.metric_catalogue import AGENT_SOURCE, catalogue
 from gpumon.sim.profiles import PROFILES
 from scripts.metric_facts import kind
 from scripts.missing_metrics import missing

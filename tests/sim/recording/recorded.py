@@ -14,13 +14,13 @@ import pynvml
 from polled import Poll
 from simulated import Simulation, simulated
 
-from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder
 from gpumon.collectors.sampler.survey import survey
 from gpumon.model.snapshot import Snapshot
 from gpumon.sim import capture as captures
 from gpumon.sim.capture import BUS, UUIDS, Capture, Header
-from gpumon.sim.opening import ReplayedNode
+from gpumon.sim.open_library import ReplayedNode
 from gpumon.sim.recording.builder import Builder
 from gpumon.sim.recording.mask import Mask
 from gpumon.sim.replay import Replay

@@ -11,7 +11,7 @@ from recorded import recording, stored
 
 from gpumon.sim import SimulationError, capture
 from gpumon.sim.capture import Capture, CapturedQuery, Timeline
-from gpumon.sim.opening import open_simulated
+from gpumon.sim.open_library import open_simulated
 
 
 @pytest.fixture

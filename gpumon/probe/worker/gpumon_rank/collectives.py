@@ -14,7 +14,7 @@ from gpumon_rank.pattern import LARGEST, Pattern
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RankContext:
     """Where a rank runs. `torch` and `group` are the modules torch and torch.distributed."""
 
     torch: Any
@@ -41,7 +41,7 @@ class Collective:
     SUMS = False
     """Whether the ranks add up what they give."""
 
-    def __init__(self, around: Surroundings, pattern: Pattern, size: int) -> None:
+    def __init__(self, around: RankContext, pattern: Pattern, size: int) -> None:
         self._torch, self._group = around.torch, around.group
         self._rank, self._ranks = around.rank, around.ranks
         self._device, self._fault = around.device, around.fault
@@ -90,7 +90,7 @@ class Collective:
         return self._torch.empty(elements, dtype=self._pattern.dtype, device=device, pin_memory=pinned)
 
 
-class AllReduce(Collective):
+class AllReduceCollective(Collective):
     """In place: every rank ends with the sum."""
 
     SUMS = True
@@ -267,7 +267,7 @@ class DeviceToHost(HostToDevice):
 
 
 TABLE = {
-    "all_reduce": AllReduce,
+    "all_reduce": AllReduceCollective,
     "all_gather": AllGather,
     "reduce_scatter": ReduceScatter,
     "all_to_all": AllToAll,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Optional
 
-from gpumon_rank.collectives import TABLE, Collective, Surroundings, exchange
+from gpumon_rank.collectives import TABLE, Collective, RankContext, exchange
 from gpumon_rank.faults import Fault
 from gpumon_rank.pattern import Pattern
 from gpumon_rank.reporter import Reporter
@@ -72,7 +72,7 @@ class Rank:
                 options["device_id"] = self._torch.device("cuda", self._rank)
         self._device = self._torch.device("cuda", self._rank) if self._on_gpu else self._torch.device("cpu")
         self._stopwatch = Stopwatch(self._torch, on_gpu=self._on_gpu)
-        self._around = Surroundings(
+        self._around = RankContext(
             torch=self._torch,
             group=self._group,
             rank=self._rank,

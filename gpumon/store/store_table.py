@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(Generic[R]):
+class StoreTable(Generic[R]):
     """How the rows of one kind are written. Writing a row a second time changes nothing."""
 
     name: str

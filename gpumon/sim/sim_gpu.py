@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.exports import Version
 from gpumon.sim.mig import ComputeInstance
-from gpumon.sim.state import State
+from gpumon.sim.quantities import State
 
 
 class Identity(NamedTuple):

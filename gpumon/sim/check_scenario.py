@@ -1,4 +1,4 @@
-"""`python -m gpumon.sim.check PROFILE [SCENARIO]`: exit with 1 and the reason if it cannot be simulated."""
+"""`python -m gpumon.sim.check_scenario PROFILE [SCENARIO]`: exit with 1 and the reason if it cannot be simulated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gpumon.sim import SimulationError
-from gpumon.sim.opening import open_simulated
+from gpumon.sim.open_library import open_simulated
 
 
 def main(profile: str, scenario: str = "") -> int:

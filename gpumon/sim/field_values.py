@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import Version
-from gpumon.sim.state import LINK_DOWN, Link
+from gpumon.sim.quantities import LINK_DOWN, Link
+from gpumon.sim.sim_gpu import SimGpu
 
 Read = Callable[[SimGpu, int], float | None]
 """Returns the value for a device and scope, None if it is not supported."""

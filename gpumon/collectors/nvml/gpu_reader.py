@@ -9,10 +9,10 @@ from typing import Any
 from gpumon.collectors.nvml.device import Device, GpuFaultError
 from gpumon.collectors.nvml.gpm import Monitoring
 from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
-from gpumon.collectors.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader
+from gpumon.collectors.nvml.link_reader import LinkReader, NvlinkReader, PeerReader, TrafficReader
 from gpumon.collectors.nvml.mig import Instances
 from gpumon.collectors.nvml.peer_access import Access
-from gpumon.collectors.nvml.table import NO_PROCESS_NAMES, ProcessNames, TableReader, rows_of
+from gpumon.collectors.nvml.table_reader import NO_PROCESS_NAMES, ProcessNames, TableReader, rows_of
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, NvlinkPeer

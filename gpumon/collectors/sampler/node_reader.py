@@ -28,7 +28,7 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HostContext:
     """What is known about the GPUs without the driver."""
 
     bus: NvidiaBus
@@ -41,18 +41,18 @@ class Surroundings:
     """Address of the upstream PCIe port, by bus id."""
 
 
-def surroundings(orders: SamplerOrders) -> Surroundings:
+def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the surroundings. For a simulated node this also replaces the driver's library."""
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
-        around = Surroundings(lambda: pci.functions(sysfs), lambda: pci.uuids(procfs), where, lambda: pci.ports(sysfs))
+        around = HostContext(lambda: pci.functions(sysfs), lambda: pci.uuids(procfs), where, lambda: pci.ports(sysfs))
     else:
         around = _simulate(orders.simulation)
     return around if orders.record is None else _record(around, orders.record)
 
 
-def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> Surroundings:
+def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
     """Wait for valid surroundings and report what is wrong: an invalid scenario may be corrected."""
     while True:
         try:
@@ -62,8 +62,8 @@ def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None
             time.sleep(AGAIN_SECONDS)
 
 
-def _simulate(simulation: Simulation) -> Surroundings:
-    from gpumon.sim.opening import open_simulated  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+def _simulate(simulation: Simulation) -> HostContext:
+    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a real node has no use for it, nor for its memory
 
     node = open_simulated(
         simulation.profile,
@@ -72,10 +72,10 @@ def _simulate(simulation: Simulation) -> Surroundings:
         trace=Path(simulation.trace) if simulation.trace else None,
     )
     pynvml.nvmlLib = node.library
-    return Surroundings(node.pci_functions, node.uuids, node.place)
+    return HostContext(node.pci_functions, node.uuids, node.place)
 
 
-def _record(around: Surroundings, descriptor: int) -> Surroundings:
+def _record(around: HostContext, descriptor: int) -> HostContext:
     """Record every answer of the driver, and what is known of its GPUs without it."""
     from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
@@ -93,7 +93,7 @@ def _record(around: Surroundings, descriptor: int) -> Surroundings:
 
         return looked
 
-    return Surroundings(noted(BUS, around.bus), noted(UUIDS, around.uuids), around.place, around.ports)
+    return HostContext(noted(BUS, around.bus), noted(UUIDS, around.uuids), around.place, around.ports)
 
 
 def _driver() -> ctypes.CDLL | None:
@@ -104,7 +104,7 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def excluded(orders: SamplerOrders, around: Surroundings) -> frozenset[str]:
+def excluded(orders: SamplerOrders, around: HostContext) -> frozenset[str]:
     """Return the bus ids excluded by the configuration, under any name. A uuid that is not known yet is left out."""
     # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
     ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gpumon.model.reading import rows
-from gpumon.outputs.catalogue import catalogue, document, text
+from gpumon.outputs.metric_catalogue import catalogue, document, text
 from gpumon.outputs.prometheus import TABLES
 from gpumon.state.report import Report
 from scripts.docs.metrics_page import metrics_page
