@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.default_paths import state_directory
@@ -124,7 +125,7 @@ def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("thresholds", "complaint"),
     [
         (
@@ -164,7 +165,7 @@ def test_sensible_thresholds_of_checks_are_taken(environ: dict[str, str], lower:
     assert configuration.health.thresholds == chosen
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "complaint"),
     [
         ("log: {level: info}\nlog: {format: json}\n", ":2: log: is already set in line 1; delete one of them"),
@@ -252,13 +253,13 @@ def test_listen_address_has_its_parts(environ: dict[str, str], address: str, par
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
 
 
-@pytest.mark.parametrize("address", ["17400", "host:65536", "::1:80", "http://x:1", "host:"])
+@each_case("address", ["17400", "host:65536", "::1:80", "http://x:1", "host:"])
 def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
     """What cannot be listened on is a problem before the server starts."""
     assert complaints(None, environ, {"--web.listen-address": address})[0].startswith("--web.listen-address: ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "key"),
     [
         ('nccl_environment: {"NCCL_A=B": 1}', "probe.nccl_environment.NCCL_A=B"),
@@ -281,7 +282,7 @@ def test_what_no_program_can_be_started_with_is_refused(
     assert complaints(file, environ)[0].startswith(f"{file}:2: {key}: ")
 
 
-@pytest.mark.parametrize("key", ["interval", "jitter", "initial_delay", "min_idle", "deadline"])
+@each_case("key", ["interval", "jitter", "initial_delay", "min_idle", "deadline"])
 def test_a_time_of_the_probe_that_no_calendar_has_is_refused(environ: dict[str, str], tmp_path: Path, key: str) -> None:
     """At the start, or when the configuration is read again, and not by the end of the agent."""
     file = tmp_path / "gpumon.yaml"
@@ -363,7 +364,7 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
     assert merged.origin("poll.interval_seconds") == f"{path}:3"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("variables", "flags", "complaint"),
     [
         ({"GPUMON_FOO__BAR": "1"}, {}, "GPUMON_FOO__BAR: foo: unknown key; valid names: "),

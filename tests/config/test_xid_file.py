@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
 from gpumon.config import xid_file
 from gpumon.config.component_settings import reducer_settings, xid_catalogue
@@ -56,7 +57,7 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
     assert xid_file.read(path) == ({}, ())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "told"),
     [
         (

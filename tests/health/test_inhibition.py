@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
@@ -103,8 +103,8 @@ def test_what_a_reboot_has_answered_makes_no_circle(found: list[tuple[Verdict, b
 LATCHED = [one for one in CHECKS if one.latch is not None and one.inhibited_if is None and one.inhibited_by]
 
 
-@pytest.mark.parametrize("row", LATCHED, ids=lambda row: row.name)
-@pytest.mark.parametrize("asked", [Action.RESET, Action.REBOOT])
+@each_case("row", LATCHED, ids=[row.name for row in LATCHED])
+@each_case("asked", [Action.RESET, Action.REBOOT])
 def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: Action) -> None:
     """Whoever restarts a service because the verdict says so would not know of the reset that is due all the same."""
     one = Verdict(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import pytest
+from each_case import each_case
 
 from gpumon.sim.profiles import PROFILES
 from scripts.metric_facts import kind
@@ -22,7 +23,7 @@ def lacking() -> Mapping[str, set[str]]:
     return {one: METRICS - {table.PREFIX + name for table, name in having} for one, having in rows_by_profile().items()}
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@each_case("profile", PROFILES)
 def test_every_row_is_present_or_absent_for_a_reason(profile: str, lacking: Mapping[str, set[str]]) -> None:
     """Each absent metric has an entry in scripts/missing_metrics.py, and no present metric has one."""
     assert lacking[profile] == missing(kind(profile), METRICS)

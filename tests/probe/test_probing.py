@@ -488,7 +488,7 @@ def test_a_gate_that_is_not_there_is_a_skip(bench: Bench) -> None:
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
     assert skip.reason == "scheduler_gate_failed"
-    assert "/nonexistent/gate cannot be run: No such file or directory. Name a program" in skip.hint
+    assert "/nonexistent/gate cannot be run: No such file or directory. Set it to a program" in skip.hint
 
 
 def test_a_job_that_comes_while_the_scheduler_is_asked_is_seen(bench: Bench, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
     assert not probing.ranks.pids
 
 
+@pytest.mark.slow
 def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     """One element that one rank gets wrong is one on each rank at each size, and on the other of a pair."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
@@ -120,6 +121,7 @@ def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     assert result.location.ranks == (1,)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
     probing: Probing, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
     assert gone(probing.pids)
 
 
+@pytest.mark.slow
 def test_gpus_without_cuda_fail_in_set_up(probing: Probing) -> None:
     """A torch that cannot use the GPUs is a failure of the set-up, in torch's own words."""
     result = probing.run(make_plan(QUICK, ("GPU-a", "GPU-b"), python=sys.executable))

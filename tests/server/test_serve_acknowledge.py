@@ -8,6 +8,7 @@ from pathlib import Path
 import example_parts
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
@@ -79,7 +80,7 @@ def test_active_verdict_is_refused(sick: Node, port: int) -> None:
     assert len(sick.report.health.open) == 4
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "status", "words"),
     [
         ("check=nonsense", 404, "There is no check 'nonsense'."),

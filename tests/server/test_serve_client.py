@@ -13,6 +13,7 @@ from pathlib import Path
 import example_node as example
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from serving import TOKEN, Node, serving
 
 from gpumon.cli.client import Client, ClientError
@@ -62,8 +63,8 @@ def flags(port: int, token_file: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={token_file}"]
 
 
-@pytest.mark.parametrize("says", STRANGERS.values(), ids=STRANGERS)
-@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["probe", "allreduce"]])
+@each_case("says", STRANGERS.values(), ids=STRANGERS)
+@each_case("command", [["status"], ["status", "--json"], ["probe", "allreduce"]])
 def test_other_server_is_an_error(
     command: list[str], says: bytes, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

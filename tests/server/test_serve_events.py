@@ -7,8 +7,8 @@ from pathlib import Path
 
 import example_node as example
 import example_parts
-import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import STAMP
 from serving import Node, ask, is_problem
 from stores import write
@@ -51,7 +51,7 @@ def found(port: int, query: str = "") -> list[str]:
     return [one["id"] for one in ask(port, f"/api/v1/events?{query}").document["events"]]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "count"),
     [
         ("", 100),
@@ -75,7 +75,7 @@ def found(port: int, query: str = "") -> list[str]:
         ("until=119m30s", 1),
     ],
 )
-@pytest.mark.parametrize("stored", [True, False])
+@each_case("stored", [True, False])
 def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_path: Path, *, stored: bool) -> None:
     """By GPU, code, kind, severity, source, time and number together, in the store and in the Report."""
     report = many_events(120)

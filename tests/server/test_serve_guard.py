@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from serving import BEARER, Node, ask, is_problem
 
 from gpumon.server.hosts import host_of, is_allowed, own_names
@@ -13,7 +14,7 @@ from gpumon.server.hosts import host_of, is_allowed, own_names
 NAMES = frozenset({"localhost", "gpu-17"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "host",
     ["localhost", "localhost:17400", "GPU-17:17400", "gpu-17.", "127.0.0.1", "10.1.2.3:1", "[::1]:17400", "[::1]"],
 )
@@ -22,9 +23,7 @@ def test_own_names_and_addresses_are_allowed(port: int, host: str) -> None:
     assert ask(port, "/metrics", headers={"Host": host}).status == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "gpu-18", "", "x y"]
-)
+@each_case("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "gpu-18", "", "x y"])
 def test_other_names_are_refused(port: int, host: str) -> None:
     """A page of another site that rebinds its name to this address reads nothing."""
     answer = ask(port, "/metrics", headers={"Host": host})
@@ -56,7 +55,7 @@ def test_long_names_are_found_without_dns(tmp_path: Path, monkeypatch: pytest.Mo
     assert "gpu-17" in own_names("", tmp_path / "nothing here")
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
+@each_case("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
 def test_page_of_another_origin_changes_nothing(node: Node, port: int, origin: str) -> None:
     """Even with the token."""
     answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": origin})
@@ -81,7 +80,7 @@ def test_own_page_may_change_something(node: Node, port: int) -> None:
     assert (answer.status, node.requests) == (202, ["allreduce"])
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/metrics", "/api/v1/node", "/nope", "/static/gpumon.js"])
+@each_case("path", ["/", "/docs", "/metrics", "/api/v1/node", "/nope", "/static/gpumon.js"])
 def test_responses_have_security_headers(port: int, path: str) -> None:
     """Every response has them."""
     headers = ask(port, path).headers

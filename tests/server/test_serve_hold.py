@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import report_document
 from sample_windows import HOLD, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -62,8 +63,8 @@ def test_everybody_may_read_it(node: Node, port: int) -> None:
         assert ask(port, path).document["hold"] == SHOWN
 
 
-@pytest.mark.parametrize("method", ["POST", "DELETE"])
-@pytest.mark.parametrize(
+@each_case("method", ["POST", "DELETE"])
+@each_case(
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
@@ -160,7 +161,7 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
     assert second == start(900.0, "", "", "command")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "told"),
     [
         (["hold", "--ttl", "soon"], "'soon' is no duration: give it as 30s, 15m or 2h"),

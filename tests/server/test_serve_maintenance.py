@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import report_document
 from sample_windows import MAINTENANCE, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -57,8 +58,8 @@ def test_everybody_may_read_it(node: Node, port: int) -> None:
         assert ask(port, path).document["maintenance"] == SHOWN
 
 
-@pytest.mark.parametrize("method", ["POST", "DELETE"])
-@pytest.mark.parametrize(
+@each_case("method", ["POST", "DELETE"])
+@each_case(
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
@@ -77,9 +78,7 @@ def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> 
     assert node.asked == [(start(7200.0, "api"),), (end("api"),)]
 
 
-@pytest.mark.parametrize(
-    "query", ["", "?for_seconds=5", "?reason=x", "?for_seconds=0&reason=x", "?for_seconds=5&reason=x&gpu=3"]
-)
+@each_case("query", ["", "?for_seconds=5", "?reason=x", "?for_seconds=0&reason=x", "?for_seconds=5&reason=x&gpu=3"])
 def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> None:
     """A maintenance is of the whole node, has an end, and a reason."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
@@ -117,7 +116,7 @@ def test_the_command_begins_shows_and_ends_one(
     assert node.asked[1:] == [(end("command"),), (end("command"),)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "told"),
     [
         (["start"], "start needs a duration: give it as 30m, 2h or 1h30m"),

@@ -8,6 +8,7 @@ import example_node as example
 import example_parts
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import report_document
 from serving import BEARER, Node, ask, is_problem
 
@@ -43,7 +44,7 @@ def models(base: type[ResponseModel] = ResponseModel) -> dict[str, type[Response
     return found
 
 
-@pytest.mark.parametrize("name", sorted(REPORTS))
+@each_case("name", sorted(REPORTS))
 def test_every_route_answers_with_its_model(node: Node, port: int, name: str) -> None:
     """Whatever the state of the node, every GET route answers, and its body is valid for the model it declares."""
     node.report = REPORTS[name]
@@ -130,7 +131,7 @@ def test_links_of_one_gpu(port: int) -> None:
     assert is_problem(ask(port, "/api/v1/links?gpu=99"), 404)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "status", "named"),
     [
         ("events?limit=0", 422, "limit"),

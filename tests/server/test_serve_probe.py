@@ -7,6 +7,7 @@ from dataclasses import replace
 import example_node as example
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.outputs.responses.probes import ProbeResponse
@@ -45,7 +46,7 @@ def test_before_any_run_the_answer_has_the_next_run(node: Node, port: int) -> No
     assert answer.headers["Retry-After"] == "7"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("history", "query", "reason"),
     [
         ((OK,), "", None),
@@ -79,9 +80,7 @@ def test_assertion_fails_before_any_run(node: Node, port: int) -> None:
     assert is_problem(ask(port, f"{PATH}?assert=ok"), 503)
 
 
-@pytest.mark.parametrize(
-    "text", ["24", "-1h", "1h 2m", "1.5h", "", "h", "1h2", "24hours", "9" * 400 + "d", "1h" + "9" * 5000 + "d"]
-)
+@each_case("text", ["24", "-1h", "1h 2m", "1.5h", "", "h", "1h2", "24hours", "9" * 400 + "d", "1h" + "9" * 5000 + "d"])
 def test_invalid_max_age_is_an_error(port: int, text: str) -> None:
     """An assertion that cannot be parsed must not pass."""
     answer = ask(port, f"{PATH}?assert=ok&max_age={text.replace(' ', '%20')}")
@@ -95,7 +94,7 @@ def test_incomplete_assertion_is_an_error(port: int, query: str) -> None:
     assert ask(port, f"{PATH}?{query}").status in (400, 422)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         {},

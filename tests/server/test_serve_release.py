@@ -9,6 +9,7 @@ from pathlib import Path
 import example_parts
 import pytest
 import sample_reports as samples
+from each_case import each_case
 from sample_reports import report_document
 from sample_windows import RELEASE, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -79,8 +80,8 @@ def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> 
     assert ask(port, f"/api/v1/gpus/{3}").document["state"] == "released"
 
 
-@pytest.mark.parametrize("method", ["POST", "DELETE"])
-@pytest.mark.parametrize(
+@each_case("method", ["POST", "DELETE"])
+@each_case(
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
@@ -116,7 +117,7 @@ def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
     assert node.asked == [start(NODE, 0.5), end(None)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "status"),
     [
         ("", 422),

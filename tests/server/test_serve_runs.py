@@ -10,6 +10,7 @@ import example_node as example
 import pytest
 import sample_reports as samples
 from agents import free_port
+from each_case import each_case
 from sample_reports import STAMP
 from serving import BEARER, TOKEN, Node, ask, is_problem
 from stores import read, write
@@ -49,7 +50,7 @@ def found(port: int, query: str = "") -> list[str]:
     return [one["id"] for one in ask(port, f"/api/v1/probes?{query}").document["probes"]]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "ids"),
     [
         ("limit=2", ["r0", "r1"]),
@@ -60,7 +61,7 @@ def found(port: int, query: str = "") -> list[str]:
         ("since=1m", []),
     ],
 )
-@pytest.mark.parametrize("stored", [True, False])
+@each_case("stored", [True, False])
 def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tmp_path: Path, *, stored: bool) -> None:
     """By probe, time and number, in the store and in the Report."""
     results = runs(8)

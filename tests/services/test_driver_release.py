@@ -12,7 +12,7 @@ from loops import turn_for
 from released_node import EVERY, ReleasedNode
 from unkillable import build, held
 
-from gpumon.health.alert import FIRING
+from gpumon.health.alert import FIRING, RESOLVED
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
 from gpumon.model.time_window import NODE, in_force
@@ -44,7 +44,7 @@ def wrong(reports: list[Report]) -> list[str]:
     """Everything that these Reports say is wrong: faults, GPUs that are not up, a driver that is down, alerts."""
     found = [f"{one.index} {one.fault}" for report in reports for one in report.gpus if one.fault or one.gpu.up == 0]
     found += ["nvml_up" for report in reports if report.node.nvml_up == 0]
-    return found + [alert.rule for report in reports for alert in report.alerts]
+    return found + [alert.rule for report in reports for alert in report.alerts if alert.state != RESOLVED]
 
 
 def readings(gpu: Gpu) -> set[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pytest
 import yaml
+from each_case import each_case
 
 from benchmarks.turmoil import NIC_ERRORS, Trouble, undecided
 from gpumon.sim import SimulationError
@@ -18,7 +18,7 @@ def test_a_soak_decides_every_fault() -> None:
     assert undecided() == set()
 
 
-@pytest.mark.parametrize("trouble", NIC_ERRORS, ids=lambda one: f"{one.key}{'-node' * one.node}")
+@each_case("trouble", NIC_ERRORS)
 def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> None:
     """Whatever chance makes of it: a scenario that is refused would be a calm."""
     scenario = tmp_path / "scenario.yml"
