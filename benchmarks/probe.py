@@ -22,7 +22,7 @@ from gpumon.clock import boot_clock
 RUNS = 20
 SETTLED_AFTER = 3
 """Runs until the daemon's memory is what it stays: the first ones load what all need."""
-LOOK_SECONDS = 0.5
+STEP_SECONDS = 0.5
 """Between two questions whether a run has ended: who asks takes processors away from its ranks."""
 RANKS = 2
 BARE = Path(__file__).with_name("bare_all_reduce.py")
@@ -56,7 +56,7 @@ def finished(agent: Agent, run: str) -> Any:
         status, body = agent.ask(f"/api/v1/probes/{run}")
         if status == 200:
             return json.loads(body)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(STEP_SECONDS)
 
 
 def bare(sizes: Sequence[int]) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agents import Agent
 
-from benchmarks.turmoil import NIC_ERRORS, XIDS, Trouble
+from benchmarks.turmoil import TROUBLES, XIDS, Trouble
 from gpumon.clock import boot_clock
 
 GPUS = 8
@@ -20,8 +20,8 @@ HIDDEN_SECONDS = 20.0
 """How long readings may outlive what hides their GPU: until a call is late or they are old, and what that takes."""
 HEALED_SECONDS = 45.0
 """How long a GPU may take to be read again: a trial is due, and the sampler is replaced."""
-NODE_TROUBLES = [one for one in NIC_ERRORS if one.node]
-GPU_TROUBLES = [one for one in NIC_ERRORS if not one.node]
+NODE_TROUBLES = [one for one in TROUBLES if one.node]
+GPU_TROUBLES = [one for one in TROUBLES if not one.node]
 
 
 @dataclass

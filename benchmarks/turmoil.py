@@ -58,7 +58,7 @@ def _links(chance: Random) -> dict[int, dict[str, Any]]:
 REPLACED, CRASHED = 20.0, 60.0
 """How long others may miss readings while a sampler is replaced, and while one that crashes is started less often."""
 
-NIC_ERRORS: tuple[Trouble, ...] = (
+TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="lost", value=_on, hides=True),
     Trouble(key="absent", value=_on, hides=True),
     Trouble(key="bound", value=_any_of("vfio-pci", "none"), hides=True),
@@ -108,4 +108,4 @@ XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)
 
 def undecided() -> set[str]:
     """Faults of the simulation that this table does not know."""
-    return FAULTS.keys() - {one.key for one in NIC_ERRORS} - NOT_HERE.keys()
+    return FAULTS.keys() - {one.key for one in TROUBLES} - NOT_HERE.keys()

@@ -39,7 +39,7 @@ def for_a_while(seconds: float, step: Step) -> Callable[[World], None]:
     return act
 
 
-def kernel_says(*lines: str, **gpu: Any) -> Callable[[World], None]:
+def log_kernel_lines(*lines: str, **gpu: Any) -> Callable[[World], None]:
     """What the kernel says; the scenario lasts for a minute."""
 
     def act(world: World) -> None:
@@ -58,7 +58,7 @@ def xid_once(code: int, text: str) -> Callable[[World], None]:
     def act(world: World) -> None:
         if id(world) not in told:
             told.add(id(world))
-            kernel_says(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}", xids=[code])(world)
+            log_kernel_lines(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}", xids=[code])(world)
 
     return act
 
@@ -103,12 +103,12 @@ def probe(world: World) -> None:
     world.after(MINUTE, partial(well, world, {"idle": True}))
 
 
-def all_reduce(*told: ranks.Told) -> Callable[[World], None]:
+def all_reduce(*told: ranks.RankBehaviour) -> Callable[[World], None]:
     """Runs, a minute apart, on a host that knows what it usually comes to."""
 
     def act(world: World) -> None:
         if not world.report.probe.good:
-            ranks.well_so_far(world)
+            ranks.record_good_runs(world)
         for number, one in enumerate(told):
             world.after(5.0 + number * MINUTE, partial(ranks.run(one), world))
 
@@ -118,7 +118,7 @@ def all_reduce(*told: ranks.Told) -> Callable[[World], None]:
 def held(world: World) -> None:
     """By a job that has not begun yet; a run that is due meanwhile is skipped, and no other comes."""
     if not in_force(world.report.windows, WindowKind.HOLD):
-        ranks.well_so_far(world)
+        ranks.record_good_runs(world)
         world.hold(24 * 60 * MINUTE)
         world.after(5.0, partial(ranks.run(), world))
 
@@ -126,10 +126,10 @@ def held(world: World) -> None:
 def all_reduce_upgraded(world: World) -> None:
     """The next driver moves less, within what others have published, and from then on that is normal."""
     if not world.report.probe.good:
-        ranks.well_so_far(world)
+        ranks.record_good_runs(world)
     less = "590.999" not in world.last_edit
     driver_upgrade(world)
-    world.after(2 * MINUTE, partial(ranks.run(ranks.LESS if less else ranks.WELL), world))
+    world.after(2 * MINUTE, partial(ranks.run(ranks.LESS if less else ranks.HEALTHY), world))
 
 
 def jobs(world: World) -> None:
@@ -240,7 +240,7 @@ def mig_on_half(world: World) -> None:
 
 
 def ecc_off(world: World) -> None:
-    """Asked for, and in force with the next boot."""
+    """EndRequest for, and in force with the next boot."""
 
     def mode(now: int) -> None:
         world.edit(scenario({**BUSY, "gpus": {"*": {"ecc": {"mode": now, "pending": 0}}}}, [], world.now))

@@ -14,7 +14,10 @@ from gpumon.health.products import board_size
 from gpumon.sim.board import Profile
 
 _UNWIRED = {"mlx5_3": SILENT}
-_NOBODY_KNOWS = "is unknown: nobody can tell whether all GPUs of the host were given, and a person is asked to say so."
+_COUNT_UNKNOWN = (
+    "is unknown: the agent cannot determine whether the guest or container has all GPUs of the host; "
+    "the operator is asked to configure their number."
+)
 
 
 def _given(place: str, **withheld: Any) -> Mapping[str, Any]:
@@ -71,8 +74,8 @@ _LOCKED = {"clock_events": 0x2, "sm_clock": 1200, "graphics_clock": 1200}
 _RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 
 DISTURBANCES: tuple[Disturbance, ...] = (
-    Disturbance(name="nothing at all: jobs come and go as they do", before={}),
-    Disturbance(name="nothing at all: nobody works", before={"idle": True}),
+    Disturbance(name="none: jobs start and end", before={}),
+    Disturbance(name="none: the node is idle", before={"idle": True}),
     Disturbance(name="a planned reboot", act=World.planned_reboot, every=20 * MINUTE),
     Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=_linked),
     Disturbance(
@@ -102,10 +105,10 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="the clock is stepped back by ten minutes, and forward", act=acts.step_clock(-600.0)),
     Disturbance(name="the daemon is stopped for a minute", act=lambda world: world.pause(60.0)),
     Disturbance(name="the host sleeps for ten minutes", act=lambda world: world.host.suspend(600.0)),
-    Disturbance(name="processors are short for two minutes", act=acts.late),
+    Disturbance(name="CPU starvation for two minutes", act=acts.late),
     Disturbance(name="jobs start and stop", act=acts.jobs),
     Disturbance(
-        name="the power limit holds the load back",
+        name="the power limit reduces the clocks",
         before={**BUSY, "gpus": {"*": {"set": _CAPPED}}},
         on=_whole,
     ),
@@ -116,7 +119,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         ),
         on=_whole,
     ),
-    Disturbance(name="one lone Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),
+    Disturbance(name="a single Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),
     Disturbance(
         name="an application's Xid 13",
         act=acts.xid_once(13, "Graphics SM Warp Exception on (GPC 1, TPC 0, SM 0): Illegal Address"),
@@ -126,9 +129,9 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.xid_once(31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f54_1a000000"),
     ),
     Disturbance(name="Xid 43: a channel was reset", act=acts.xid_once(43, "Reset Channel Verif Error")),
-    Disturbance(name="Xid 154: nothing more to recover from", act=acts.xid_once(154, _RECOVERED)),
+    Disturbance(name="Xid 154: no recovery is needed any more", act=acts.xid_once(154, _RECOVERED)),
     Disturbance(
-        name="Xid 63: a row is recorded for remapping, and needs none",
+        name="Xid 63: a row is recorded for remapping, no action is needed",
         act=acts.xid_once(63, "Row Remapper: New row marked for remapping"),
     ),
     Disturbance(
@@ -165,12 +168,12 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_ported, every=20 * MINUTE
     ),
     Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE),
-    Disturbance(name="a guest with a part of a board, and its operator says so", on=_is("h100guestx2")),
+    Disturbance(name="a guest with part of a board, configured as such", on=_is("h100guestx2")),
     Disturbance(
         name="a guest that was given some of the GPUs",
         before=_given("guest", absent=True),
         on=lambda profile: _divided(profile) and _is_part(profile),
-        says={"gpu_count_mismatch": _NOBODY_KNOWS},
+        expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
         name="a guest that was given some of the GPUs, as many as a host may have",
@@ -182,14 +185,14 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before=_given("container", uncounted=True),
         act=acts.stop_and_start,
         on=_divided,
-        says={"gpu_count_mismatch": _NOBODY_KNOWS},
+        expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
         name="a container beside a GPU that fails, and was not given to it",
         before=_given("container", uncounted=True),
         act=acts.neighbour_fails,
         on=_divided,
-        says={"gpu_count_mismatch": _NOBODY_KNOWS},
+        expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
         name="a GPU is given to a virtual machine, with a release",
@@ -203,8 +206,8 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="the configuration is reloaded", act=acts.reload),
     Disturbance(name="the probe runs", act=acts.probe, before={"idle": True}),
     Disturbance(
-        name="runs of the all-reduce are skipped, period after period: the node is busy",
-        act=acts.all_reduce(ranks.WELL),
+        name="runs of the all-reduce are skipped in each period: the node is busy",
+        act=acts.all_reduce(ranks.HEALTHY),
         every=MINUTE,
         on=can_run,
         settings=SCHEDULED,
@@ -222,10 +225,10 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before=FREE,
         on=can_run,
     ),
-    Disturbance(name="an all-reduce gives way to a job", act=acts.all_reduce(ranks.ABORTED), before=FREE, on=can_run),
+    Disturbance(name="an all-reduce is aborted for a job", act=acts.all_reduce(ranks.ABORTED), before=FREE, on=can_run),
     Disturbance(
         name="an all-reduce fails once, and the next one does not",
-        act=acts.all_reduce(ranks.BROKEN, ranks.WELL),
+        act=acts.all_reduce(ranks.BROKEN, ranks.HEALTHY),
         before=FREE,
         on=can_run,
     ),
@@ -258,7 +261,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before={"idle": True},
         every=20 * MINUTE,
     ),
-    Disturbance(name="a boot in 1970, until NTP knows better", act=acts.no_clock, every=20 * MINUTE),
+    Disturbance(name="a boot with the clock in 1970, until NTP corrects it", act=acts.no_clock, every=20 * MINUTE),
     Disturbance(name="the agent and its children are frozen for ten minutes", act=acts.freeze, every=20 * MINUTE),
     Disturbance(name="an operator locks the clocks", before={**BUSY, "gpus": {"*": {"set": _LOCKED}}}, on=_whole),
     Disturbance(name="ECC is turned off, and the node rebooted", act=acts.ecc_off, every=20 * MINUTE, on=_whole),
@@ -267,7 +270,9 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.node_for(3 * MINUTE, ports={PORT: {"state": "down", "counters": {"link_downed": 1}}}),
         every=60 * MINUTE,
         on=_ported,
-        says={"ib_fatal_counter": "warns: a link that carried traffic went down, and nobody had declared maintenance."},
+        expected_verdicts={
+            "ib_fatal_counter": "warns: a link that carried traffic went down outside of a maintenance window."
+        },
     ),
     Disturbance(
         name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=_ported
@@ -288,11 +293,11 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.for_a_while(30.0, Step(gpu={"set": {"clock_events": 0x88, "sm_clock": 900, "graphics_clock": 900}})),
     ),
     Disturbance(
-        name="a profiler has the performance monitoring of a GPU",
+        name="a profiler uses the performance counters of a GPU",
         act=acts.for_a_while(5 * MINUTE, Step(gpu={"gpm": {"*": None}})),
         on=lambda profile: profile.board.gpm,
     ),
     Disturbance(
-        name="a part of the GPUs works, others wait", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=_several
+        name="some GPUs are busy, others are idle", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=_several
     ),
 )

@@ -22,21 +22,21 @@ def sampler(process: Process) -> int:
 
     encoder = frame.Encoder()
 
-    def say(*messages: ChildMessage) -> None:
+    def send(*messages: ChildMessage) -> None:
         process.write(b"".join(map(encoder.encode, messages)))
 
-    _greet(process)
-    return Sampler(orders, say, await_surroundings(orders, say), process.told).run()
+    _send_hello(process)
+    return Sampler(orders, send, await_surroundings(orders, send), process.requests).run()
 
 
 def links(process: Process) -> int:
     orders = replace(LinksOrders.decode(process.orders), page=process.page)
-    _greet(process)
+    _send_hello(process)
     run(LinksChild(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
     return 0
 
 
-def _greet(process: Process) -> None:
+def _send_hello(process: Process) -> None:
     process.write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
 
 

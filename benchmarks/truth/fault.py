@@ -74,7 +74,7 @@ class Disturbance:
     uptime: float = 86400.0
     """Seconds for which the host has run when the agent starts."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    says: Mapping[str, str] = field(default_factory=dict)
+    expected_verdicts: Mapping[str, str] = field(default_factory=dict)
     """Checks that have to speak, below `fail`, and why that is true: one sentence each."""
 
 

@@ -33,7 +33,7 @@ Main = Callable[["Process"], int]
 _REAL_SLEEP, _REAL_GETTIME = time.sleep, time.clock_gettime
 
 
-class Asked(threading.Event):
+class EndRequest(threading.Event):
     """Set when a child is asked to end; waits in virtual time."""
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -49,7 +49,7 @@ class _Input:
         self._process = process
 
     def write(self, line: bytes) -> None:
-        self._process.hear(line)
+        self._process.receive(line)
 
     def close(self) -> None:
         self._process.end(-signal.SIGKILL)
@@ -59,7 +59,7 @@ class Process:
     """What Popen gives, as far as the supervisor of children needs it."""
 
     def __init__(self, host: Host, main: Main) -> None:
-        self.told = DaemonRequests(end=Asked())
+        self.requests = DaemonRequests(end=EndRequest())
         self.orders = b""
         self.wake_at = host.at
         self.error: BaseException | None = None
@@ -83,19 +83,19 @@ class Process:
     def wait(self) -> int:
         """The exit code of one that has ended."""
         if self._code is None:
-            raise RuntimeError(f"{self.pid} has not ended: nobody waits for it")
+            raise RuntimeError(f"{self.pid} has not ended")
         return self._code
 
     @property
     def alive(self) -> bool:
         return self._code is None
 
-    def hear(self, line: bytes) -> None:
+    def receive(self, line: bytes) -> None:
         """The orders, and then a word."""
         if not self.orders:
             self.orders, self.page = line, os.dup(json.loads(line)["page"])  # the parent closes its own
         else:
-            self.told.take(line)
+            self.requests.take(line)
             self.wake_at = self._host.at
 
     def write(self, frame: bytes) -> None:
@@ -114,7 +114,7 @@ class Process:
 
     # In turns
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it run until it waits. From the host's thread."""
         pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = self._driver
         self._go.release()
@@ -123,7 +123,7 @@ class Process:
         if self.error is not None:
             raise self.error
 
-    def rest(self, seconds: float) -> None:
+    def wait_for(self, seconds: float) -> None:
         """From its own thread."""
         self.wake_at = self._host.at + seconds
         self._paused.release()
@@ -132,7 +132,7 @@ class Process:
     def die(self, code: int) -> None:
         """From its own thread, which goes on no more."""
         self.end(code)
-        self.rest(0.0)
+        self.wait_for(0.0)
 
     def owns(self, thread: int | None) -> bool:
         return self._thread.ident == thread
@@ -224,7 +224,7 @@ class Host:
         if own is None:
             _REAL_SLEEP(min(seconds, 0.01))
         else:
-            own.rest(seconds)
+            own.wait_for(seconds)
 
     def _running(self) -> Process | None:
         me = threading.get_ident()
@@ -239,7 +239,7 @@ class Host:
         first = min(self._processes.values(), key=lambda one: one.wake_at, default=None)
         if first is not None and first.wake_at + self.late <= end:
             self.at = max(self.at, first.wake_at + self.late)
-            first.go_on()
+            first.resume()
         else:
             self.at = end
 

@@ -19,7 +19,7 @@ from gpumon.sim.profiles import PROFILES
 
 HEALTHY_SECONDS = 75.0
 """Before the fault."""
-LOOK_SECONDS = 5.0
+STEP_SECONDS = 5.0
 AFTERWARDS = 90.0
 """Seconds after it was found, in which to hear what else is said."""
 ALLOWED = 60.0
@@ -46,7 +46,7 @@ class Outcome:
     """Checks with verdicts that stand under another."""
 
     @property
-    def well_blamed(self) -> bool:
+    def right_device(self) -> bool:
         return not self.elsewhere
 
 
@@ -132,7 +132,7 @@ class Trial:
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
         """Primary verdicts but these, in words."""
         return tuple(
-            _said(world, one) for one in self.last.values() if one.key not in keys and one.inhibited_by is None
+            _device_text(world, one) for one in self.last.values() if one.key not in keys and one.inhibited_by is None
         )
 
     @property
@@ -162,7 +162,7 @@ def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcom
         key = (fault.check, device(world, fault, gpu))
         end = fault.steps[-1].at + deadline(fault)
         while trial.passed < end:
-            trial.go_on(LOOK_SECONDS)
+            trial.go_on(STEP_SECONDS)
             if key in trial.found:
                 break
         if key in trial.found:
@@ -181,18 +181,20 @@ def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -
         level="" if own is None else own.level.word,
         action="" if own is None else own.action.value,
         inhibited_by="" if own is None or own.inhibited_by is None else own.inhibited_by[0],
-        elsewhere=tuple(_named(world, one) for one in others if one.check == fault.check and one.inhibited_by is None),
+        elsewhere=tuple(
+            _device_name(world, one) for one in others if one.check == fault.check and one.inhibited_by is None
+        ),
         others=trial.others(world, [key, cause or key, *(one.key for one in others if one.check == fault.check)]),
-        folded=tuple(_said(world, one) for one in others if one.inhibited_by is not None),
+        folded=tuple(_device_text(world, one) for one in others if one.inhibited_by is not None),
     )
 
 
-def _said(world: World, verdict: Verdict) -> str:
-    place = _named(world, verdict)
+def _device_text(world: World, verdict: Verdict) -> str:
+    place = _device_name(world, verdict)
     return f"{verdict.check} ({place})" if place else verdict.check
 
 
-def _named(world: World, verdict: Verdict) -> str:
+def _device_name(world: World, verdict: Verdict) -> str:
     """For people, and the same at each run."""
     gpu = world.report.gpu(verdict.device) if verdict.device else None
     return f"GPU {gpu.index}" if gpu is not None else verdict.device or "node"
@@ -223,17 +225,17 @@ def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calm:
+class CalmOutcome:
     """What was said while nothing was wrong."""
 
     name: str
     profile: str
     hours: float
-    said: tuple[tuple[str, str], ...] = ()
+    verdicts_raised: tuple[tuple[str, str], ...] = ()
     """Check and level of every verdict that was raised."""
 
 
-def endure(one: Disturbance, profile: str, hours: float) -> Calm:
+def measure_disturbance(one: Disturbance, profile: str, hours: float) -> CalmOutcome:
     """A disturbance, over and over."""
     with _Folder(profile, yaml.safe_dump(dict(one.before)), one.settings, uptime=one.uptime) as world:
         world.go_on(2 * HEALTHY_SECONDS)
@@ -247,4 +249,4 @@ def endure(one: Disturbance, profile: str, hours: float) -> Calm:
                 if transition.change is VerdictChange.RAISED:
                     raised[(*transition.verdict.key, transition.wall)] = transition.verdict.level.word
         said = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
-        return Calm(name=one.name, profile=profile, hours=hours, said=said)
+        return CalmOutcome(name=one.name, profile=profile, hours=hours, verdicts_raised=said)

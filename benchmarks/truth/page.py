@@ -1,4 +1,4 @@
-"""docs/truth.md: what was measured, for people."""
+"""The page docs/truth.md, which reports the measurements."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from benchmarks.truth.fault import Disturbance, Fault
-from benchmarks.truth.measure import Calm, Outcome
-from benchmarks.truth.pairs import Both
+from benchmarks.truth.measure import CalmOutcome, Outcome
+from benchmarks.truth.pairs import PairOutcome
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL
 
 INTRODUCTION = """\
-# How true the verdicts are
+# How accurate the verdicts are
 
-What `make truth` measured: every fault of the simulation alone, on every simulated node on which it can happen; pairs
-of faults; and what happens on healthy nodes all the time and is no fault. It takes most of an hour on two
-processors, and writes this page.
+`make truth` measures three things on simulated nodes and writes this page: every fault of the simulation on every node
+on which it can happen, pairs of faults, and disturbances of healthy nodes that are no faults. A complete run takes most
+of an hour on two cores.
 
-**No hardware was harmed, and none was asked.** The nodes are simulated ([simulation.md](simulation.md)), below an
-unmodified NVML binding. The agent on them is the daemon itself with its sampler, links child, store and kernel log;
-only the clocks and processes of its host are stand-ins, so that an hour passes in seconds. What is true here is that
-the agent says the right thing of what it can see. What real boards do when they fail, this page cannot know. Of the
-all-reduce no rank runs: what ranks would tell is made up, and all that follows from it is the agent's own.
+**No real hardware was measured.** The nodes are simulated ([simulation.md](simulation.md)) below an unmodified NVML
+binding. The agent is the real daemon with its sampler, links child, store and kernel log reader; only the clock and the
+processes of its host are replaced, so that an hour passes in seconds. The figures show that the agent reports the right
+verdict for what it can read. They do not show what real boards report when they fail. The results of the ranks of an
+all-reduce are generated; everything after them is the agent's own code.
 
-**How to read it.** *Found* counts the nodes on which the check of the row had a verdict on the right part before its
-deadline, which is what the check waits for and a minute. *After* is the median in seconds since the fault began.
-*Action* is what the verdict asks for, and in brackets what it should have asked for where that differs. *Also said*
-are other verdicts that stood beside it, not under it: the fewer, the better. *Under it* are those that were folded. A
-row that is not found on each node is a miss, and says why.
+| column | meaning |
+| --- | --- |
+| found | nodes with a verdict on the right device before the deadline: the check's own delay plus a minute |
+| after | median time in seconds from the fault to the verdict |
+| action | action of the verdict; in brackets the expected action if it differs |
+| also raised | other verdicts that are not inhibited by the expected one; fewer are better |
+| inhibited | verdicts that are inhibited by another one |
+
+Misses are explained below the table.
 """
 
 
-PARTLY = "Not all of it has been measured"
+PARTLY = "This page is incomplete"
 """Words by which a page says so of itself."""
-MIXED = "What is here was measured in several states of the code"
+MIXED = "These results come from several versions of the code"
 
 
 def page(
-    results: Iterable[Outcome | Both | Calm],
+    results: Iterable[Outcome | PairOutcome | CalmOutcome],
     faults: Sequence[Fault],
     disturbances: Sequence[Disturbance],
     pieces: int,
@@ -53,9 +57,10 @@ def page(
         fault.name: [one for one in known if isinstance(one, Outcome) and one.fault == fault.name] for fault in faults
     }
     calms = {
-        one.name: [calm for calm in known if isinstance(calm, Calm) and calm.name == one.name] for one in disturbances
+        one.name: [calm for calm in known if isinstance(calm, CalmOutcome) and calm.name == one.name]
+        for one in disturbances
     }
-    both = [one for one in known if isinstance(one, Both)]
+    both = [one for one in known if isinstance(one, PairOutcome)]
     parts = [
         INTRODUCTION,
         *_caveats(len(known), pieces, states),
@@ -70,59 +75,65 @@ def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
     """Nothing when all of it is of one state of the code."""
     if known < pieces:
         yield (
-            f"\n**{PARTLY}: {known} of {pieces} pieces; `make truth` measures the rest.** A disturbance that was\n"
-            "measured on one node only was measured on the one that is quickest to simulate, often the smallest."
+            f"\n**{PARTLY}: {known} of {pieces} measurements; `make truth` adds the rest.** A disturbance that was\n"
+            "measured on one node was measured on the node that is fastest to simulate, often the smallest."
         )
     if states > 1:
-        yield f"\n**{MIXED}**, {states} of them: it was kept from several runs, and the code changed between them."
+        yield f"\n**{MIXED}**, {states} in all: some were measured before the last change."
     if known < pieces or states > 1:
         yield ""
 
 
 def missed(one: Outcome) -> bool:
     """Not found, or found on the wrong part too."""
-    return one.seconds is None or not one.well_blamed
+    return one.seconds is None or not one.right_device
 
 
-def false(one: Disturbance, calm: Calm) -> tuple[tuple[str, str], ...]:
+def false(one: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:
     """Check and level of what was said and is not true."""
-    return tuple((check, level) for check, level in calm.said if level == FAIL.word or check not in one.says)
+    return tuple(
+        (check, level)
+        for check, level in calm.verdicts_raised
+        if level == FAIL.word or check not in one.expected_verdicts
+    )
 
 
-def unsaid(one: Disturbance, calm: Calm) -> list[str]:
+def missing_verdicts(one: Disturbance, calm: CalmOutcome) -> list[str]:
     """Checks that had to speak, and did not."""
-    return sorted(one.says.keys() - {check for check, _ in calm.said})
+    return sorted(one.expected_verdicts.keys() - {check for check, _ in calm.verdicts_raised})
 
 
 def _summary(
     outcomes: dict[str, list[Outcome]],
-    both: Sequence[Both],
+    both: Sequence[PairOutcome],
     disturbances: Sequence[Disturbance],
-    calms: dict[str, list[Calm]],
+    calms: dict[str, list[CalmOutcome]],
 ) -> Iterator[str]:
     every = [one for found in outcomes.values() for one in found]
     hours = sum(calm.hours for found in calms.values() for calm in found)
     said = [level for one in disturbances for calm in calms[one.name] for _, level in false(one, calm)]
     pages = said.count(FAIL.word)
-    yield "## In short\n"
+    yield "## Summary\n"
     yield "| | |\n| --- | --- |"
     yield f"| faults | {len(outcomes)} |"
-    yield f"| fault on a node | {len(every)} |"
-    yield f"| found, on the right part | {sum(not missed(one) for one in every)} of {len(every)} |"
+    yield f"| faults measured (fault and node) | {len(every)} |"
+    yield f"| found, on the right device | {sum(not missed(one) for one in every)} of {len(every)} |"
     right = sum(one.right for one in both)
-    yield f"| pairs of faults | {len(both)}, of which {right} were found as two, or hid each other |"
-    yield f"| disturbances that are no fault | {len(calms)}, for {hours:g} node-hours |"
-    for words, number in (("false verdicts that page (fail)", pages), ("false verdicts in all", len(said))):
+    yield f"| pairs of faults | {len(both)}, of which {right} were both found, or one hid the other |"
+    yield f"| disturbances without a fault | {len(calms)}, for {hours:g} node-hours |"
+    for words, number in (("false verdicts of level fail", pages), ("false verdicts of any level", len(said))):
         rate = 1000 * number / max(hours, 1e-9)
         yield f"| {words} | {number}: {rate:.0f} per thousand node-hours |"
     if hours and not pages:
-        yield f"| what that proves | with none in {hours:g} hours, fewer than {3000 / hours:.0f} per thousand at 95 % |"
-    yield ("\nThe disturbances come every ten or twenty minutes here; on a node in service, once a day or a month.")
+        yield f"| upper limit at 95 % confidence | {3000 / hours:.0f} per thousand node-hours of level fail |"
+    yield (
+        "\nDisturbances occur every ten or twenty minutes here; on a node in service they occur once a day or a month."
+    )
 
 
 def _faults(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iterator[str]:
     yield "\n## Faults\n"
-    yield "| fault | check | found | after | level | action | also said | under it |"
+    yield "| fault | check | found | after | level | action | also raised | inhibited |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for fault in faults:
         yield _row(fault, outcomes[fault.name])
@@ -137,7 +148,7 @@ def _row(fault: Fault, found: Sequence[Outcome]) -> str:
         f"`{fault.check}`",
         f"{len(right)} of {len(found)}",
         after,
-        _alike(one.level + (f", under `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
+        _alike(one.level + (f", inhibited by `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
         _actions(fault, right),
         _counted(said for one in found for said in {_check(each) for each in (*one.others, *one.elsewhere)}),
         _counted(said for one in found for said in {_check(each) for each in one.folded}),
@@ -171,14 +182,14 @@ def _misses(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iter
         yield "None."
     for fault, lost in rows:
         where = ", ".join(f"`{one.profile}`" for one in lost)
-        yield f"- **{fault.name}** ({where}): {fault.miss or 'nobody has explained this yet.'}"
+        yield f"- **{fault.name}** ({where}): {fault.miss or 'not explained yet.'}"
 
 
-def _pairs(both: Sequence[Both]) -> Iterator[str]:
+def _pairs(both: Sequence[PairOutcome]) -> Iterator[str]:
     yield "\n## Pairs\n"
-    yield "Two faults at the same moment, on two GPUs and on the same one. *Hidden*: of a GPU that cannot be read"
-    yield "nothing else can be known.\n"
-    yield "| profile | | pairs | both found | one hidden by the other | one under the other | not found |"
+    yield "Two faults begin at the same moment, on two GPUs or on the same one. *Hidden*: the other fault makes the GPU"
+    yield "unreadable, so this one cannot be detected.\n"
+    yield "| profile | | pairs | both found | one hidden by the other | one inhibited by the other | not found |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for profile in dict.fromkeys(one.profile for one in both):
         for same, words in ((False, "different GPUs"), (True, "the same GPU")):
@@ -192,30 +203,32 @@ def _pairs(both: Sequence[Both]) -> Iterator[str]:
     yield from (f"\n- not found on `{one.profile}`: {_lost(one)}" for one in wrong)
 
 
-def _lost(one: Both) -> str:
+def _lost(one: PairOutcome) -> str:
     place = "on the same GPU" if one.same_gpu else "on another GPU"
     lost = [name for name, found, hidden in zip(one.names, one.found, one.hidden, strict=True) if not (found or hidden)]
     return f"{' and '.join(lost)}, of {one.names[0]} and {one.names[1]} {place}"
 
 
-def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[Calm]]) -> Iterator[str]:
-    yield "\n## What is no fault\n"
-    yield "| disturbance | nodes | node-hours | paging | other false | said |"
+def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcome]]) -> Iterator[str]:
+    yield "\n## Disturbances without a fault\n"
+    yield "| disturbance | nodes | node-hours | false, level fail | false, other levels | verdicts |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for one in disturbances:
         found = calms[one.name]
         wrong = [each for calm in found for each in false(one, calm)]
         pages = sum(level == FAIL.word for _, level in wrong)
-        said = _counted(check for calm in found for check, _ in calm.said)
+        said = _counted(check for calm in found for check, _ in calm.verdicts_raised)
         hours = sum(calm.hours for calm in found)
         yield f"| {one.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {said} |"
-    true = [f"- **{one.name}**: `{check}` {why}" for one in disturbances for check, why in one.says.items()]
-    yield from (["\nWhat is said and is true:\n", *true] if true else [])
+    true = [
+        f"- **{one.name}**: `{check}` {why}" for one in disturbances for check, why in one.expected_verdicts.items()
+    ]
+    yield from (["\nExpected verdicts:\n", *true] if true else [])
     yield ""
 
 
-def unexplained(
-    results: Iterable[Outcome | Both | Calm], faults: Sequence[Fault], disturbances: Sequence[Disturbance]
+def problems_of(
+    results: Iterable[Outcome | PairOutcome | CalmOutcome], faults: Sequence[Fault], disturbances: Sequence[Disturbance]
 ) -> list[str]:
     """Why this page is not good enough: misses without a reason, and verdicts that page for nothing."""
     reasons = {fault.name: fault.miss for fault in faults}
@@ -224,11 +237,11 @@ def unexplained(
     for one in results:
         if isinstance(one, Outcome) and missed(one) and not reasons[one.fault]:
             wrong.append(f"missed on {one.profile}: {one.fault}")
-        elif isinstance(one, Both) and not one.right:
+        elif isinstance(one, PairOutcome) and not one.right:
             wrong.append(f"missed on {one.profile}: {_lost(one)}")
-        elif isinstance(one, Calm):
+        elif isinstance(one, CalmOutcome):
             row, where = rows[one.name], f"on {one.profile}"
             wrong += [f"false {where}: {check} ({level}) of {one.name}" for check, level in false(row, one)]
-            wrong += [f"not said {where}: {check} of {one.name}" for check in unsaid(row, one)]
+            wrong += [f"not raised {where}: {check} of {one.name}" for check in missing_verdicts(row, one)]
     wrong += [f"no such check: {fault.check}" for fault in faults if fault.check not in BY_NAME]
     return wrong

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from benchmarks.truth.fault import Fault
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import AFTERWARDS, LOOK_SECONDS, Trial, deadline, device, world_of
+from benchmarks.truth.measure import AFTERWARDS, STEP_SECONDS, Trial, deadline, device, world_of
 from gpumon.sim.profiles import PROFILES
 
 NAMES = (
@@ -22,13 +22,13 @@ NAMES = (
     "a row that could not be remapped",
     "one NVLink is down",
     "half of its PCIe lanes are gone",
-    "a power brake holds it back",
+    "clocks reduced by a power brake",
     "a port is down",
 )
 """Representatives of their kinds."""
 BESIDE = {
-    "it holds the all-reduce back": ("slowed down by its hardware", "one NVLink is down"),
-    "it gives wrong data in the all-reduce": ("one NVLink is down",),
+    "one GPU slows the all-reduce down": ("clocks reduced by a hardware slowdown", "one NVLink is down"),
+    "one GPU returns wrong data in the all-reduce": ("one NVLink is down",),
 }
 """What the all-reduce says, and what may be its cause."""
 PAIRED_ON = ("h100x8", "a100x8")
@@ -37,7 +37,7 @@ FIRST, SECOND = 1, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Both:
+class PairOutcome:
     """What became of two faults."""
 
     names: tuple[str, str]
@@ -66,8 +66,8 @@ def pairs() -> Iterator[tuple[str, str, str, bool]]:
                 yield one.name, other.name, profile, same
 
 
-def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> Both:
-    """Both at once."""
+def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> PairOutcome:
+    """PairOutcome at once."""
     placed = [(FIRST, one), (FIRST if same_gpu else SECOND, other)]
     with world_of(profile, [one, other]) as world:
         trial = Trial(world, placed)
@@ -75,10 +75,10 @@ def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> B
         keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in placed]
         end = max(fault.steps[-1].at + deadline(fault) for fault in (one, other))
         while trial.passed < end and not all(key in trial.found for key in keys):
-            trial.go_on(LOOK_SECONDS)
+            trial.go_on(STEP_SECONDS)
         trial.go_on(AFTERWARDS)
         last = [trial.last.get(key) for key in keys]
-        return Both(
+        return PairOutcome(
             names=(one.name, other.name),
             profile=profile,
             same_gpu=same_gpu,

@@ -42,7 +42,7 @@ VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RankBehaviour:
     """What ranks tell: all is well, unless it is said otherwise."""
 
     share: float = 1.0
@@ -64,10 +64,10 @@ class Told:
     ending: Ending = Ending(duration=RUN_SECONDS)
 
 
-WELL = Told()
+HEALTHY = RankBehaviour()
 
 
-def run(told: Told = WELL) -> Callable[[World], None]:
+def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
     """A run is due, now: the guard lets it begin, or its result is a skip."""
 
     def act(world: World) -> None:
@@ -79,10 +79,10 @@ def run(told: Told = WELL) -> Callable[[World], None]:
         plans, judge = _planned(world, now)
         witness = Witness(lambda: world.report, plans[0].gpus)
         world.tell(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
-        passes = _passes(plans, judge, told)
+        passes = _passes(plans, judge, behaviour)
 
         def end() -> None:
-            world.stick(told.ending.abandoned)
+            world.stick(behaviour.ending.abandoned)
             world.keep(conclude(this, passes, judge, RUN_SECONDS, witness.look()))
 
         world.after(RUN_SECONDS, end)
@@ -90,7 +90,7 @@ def run(told: Told = WELL) -> Callable[[World], None]:
     return act
 
 
-def well_so_far(world: World) -> None:
+def record_good_runs(world: World) -> None:
     """As many runs as a median of this host's own takes; the last one a period ago."""
     plans, judge = _planned(world, _now(world))
     for number in range(ENOUGH_RUNS, 0, -1):
@@ -98,7 +98,7 @@ def well_so_far(world: World) -> None:
 
 
 def _ended(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:
-    return conclude(this, _passes(plans, judge, WELL), judge, RUN_SECONDS)
+    return conclude(this, _passes(plans, judge, HEALTHY), judge, RUN_SECONDS)
 
 
 def _run(clock: float, later: float = 0.0) -> Run:
@@ -118,10 +118,10 @@ def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge
     return plans, make_judge(PROBE, plans[0], world.report, asked)
 
 
-def _passes(plans: Sequence[Plan], judge: Judge, told: Told) -> list[Pass]:
+def _passes(plans: Sequence[Plan], judge: Judge, behaviour: RankBehaviour) -> list[Pass]:
     """What does not end well is not measured in another way."""
-    each = [_Ranks(plan, judge, told) for plan in plans]
-    return [one.led() for one in each] if told.stage == "end" else [each[0].broken()]
+    each = [_Ranks(plan, judge, behaviour) for plan in plans]
+    return [one.led() for one in each] if behaviour.stage == "end" else [each[0].broken()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ class _Ranks:
 
     plan: Plan
     judge: Judge
-    told: Told
+    behaviour: RankBehaviour
 
     def broken(self) -> Pass:
         """Before its first step was done."""
-        stage, error = self.told.stage, self.told.error
+        stage, error = self.behaviour.stage, self.behaviour.error
         accounts = [Account(progress=Progress(rank=rank, stage=stage), status=-9) for rank in range(self.plan.ranks)]
         accounts[BLAMED] = replace(accounts[BLAMED], error=error, status=1 if error else -9)
-        return Pass(plan=self.plan, steps=self.plan.measures[:1], accounts=accounts, ending=self.told.ending)
+        return Pass(plan=self.plan, steps=self.plan.measures[:1], accounts=accounts, ending=self.behaviour.ending)
 
     def led(self) -> Pass:
         """Through all that the course of a run asks for."""
@@ -145,7 +145,7 @@ class _Ranks:
         while (step := next_step(one, self.judge)) is not None:
             accounts = [self._stepped(each, len(one.steps), step) for each in one.accounts]
             one = replace(one, steps=(*one.steps, step), accounts=accounts)
-        return replace(one, ending=self.told.ending)
+        return replace(one, ending=self.behaviour.ending)
 
     def _stepped(self, account: Account, number: int, step: Step) -> Account:
         if isinstance(step, Measure):
@@ -158,11 +158,11 @@ class _Ranks:
         raise ValueError(f"no rank is told to do this here: {step}")
 
     def _sized(self, number: int, size: int) -> Sized:
-        again = number >= len(self.plan.measures) and self.told.repeated is not None
-        low = self.told.repeated if again else self.told.share
-        share = (low or 1.0) if self.plan.algorithm in self.told.algorithms else 1.0
+        again = number >= len(self.plan.measures) and self.behaviour.repeated is not None
+        low = self.behaviour.repeated if again else self.behaviour.share
+        share = (low or 1.0) if self.plan.algorithm in self.behaviour.algorithms else 1.0
         seconds = LATENCY + size * PROBE.bus_factor(self.plan.ranks) / (self._usual(size) * share)
-        return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.told.wrong else 0)
+        return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.behaviour.wrong else 0)
 
     def _usual(self, size: int) -> float:
         """What others have published, if anybody has."""
@@ -179,8 +179,8 @@ class _Ranks:
         return USUAL if published is None else published[0]
 
     def _exchanged(self, rank: int, peer: int, step: Pairs) -> Sized:
-        bandwidth = USUAL / 4 if self.told.slow(rank, peer) else USUAL
-        spoilt = self.told.spoilt if self.told.wrong else None
+        bandwidth = USUAL / 4 if self.behaviour.slow(rank, peer) else USUAL
+        spoilt = self.behaviour.spoilt if self.behaviour.wrong else None
         return Sized(
             seconds=(step.bytes / bandwidth,) * step.operations,
             wrong=WRONG_ELEMENTS if peer == spoilt else 0,
@@ -201,19 +201,23 @@ def _on_path(a: int, b: int) -> bool:
     return {a, b} == {0, BLAMED}
 
 
-SLOW_GPU = Told(share=0.5, slow=_with_blamed)
-SLOW_PATH = Told(share=0.5, slow=_on_path)
-SLOW = Told(share=0.7)
-LESS = Told(share=0.88)
+SLOW_GPU = RankBehaviour(share=0.5, slow=_with_blamed)
+SLOW_PATH = RankBehaviour(share=0.5, slow=_on_path)
+SLOW = RankBehaviour(share=0.7)
+LESS = RankBehaviour(share=0.88)
 """Less than this host came to before, and no less than others have published."""
-WITHOUT_SHARP = Told(share=0.7, algorithms=("default",))
-UNCONFIRMED = Told(share=0.5, repeated=1.0)
-WRONG_GPU = Told(wrong=True, spoilt=BLAMED)
-WRONG = Told(wrong=True)
-BROKEN = Told(stage="measure", error="NCCL error: unhandled system error", ending=Ending(duration=9, first_failed=1))
-NOT_BEGUN = Told(stage="join", error="the store of rank 0 cannot be reached", ending=Ending(duration=9, first_failed=1))
-LATE = Told(stage="measure", ending=Ending(duration=300, timed_out=True))
-UNKILLABLE = Told(stage="measure", ending=Ending(duration=305, timed_out=True, abandoned=(PID,)))
-ABORTED = Told(
+WITHOUT_SHARP = RankBehaviour(share=0.7, algorithms=("default",))
+UNCONFIRMED = RankBehaviour(share=0.5, repeated=1.0)
+WRONG_GPU = RankBehaviour(wrong=True, spoilt=BLAMED)
+WRONG = RankBehaviour(wrong=True)
+BROKEN = RankBehaviour(
+    stage="measure", error="NCCL error: unhandled system error", ending=Ending(duration=9, first_failed=1)
+)
+NOT_BEGUN = RankBehaviour(
+    stage="join", error="the store of rank 0 cannot be reached", ending=Ending(duration=9, first_failed=1)
+)
+LATE = RankBehaviour(stage="measure", ending=Ending(duration=300, timed_out=True))
+UNKILLABLE = RankBehaviour(stage="measure", ending=Ending(duration=305, timed_out=True, abandoned=(PID,)))
+ABORTED = RankBehaviour(
     stage="measure", ending=Ending(duration=9, aborted=Skip(reason="busy", hint="Another process came to GPU 0."))
 )

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import Calm, Outcome, endure, measure
-from benchmarks.truth.pairs import Both, measure_pair, pairs
+from benchmarks.truth.measure import CalmOutcome, Outcome, measure, measure_disturbance
+from benchmarks.truth.pairs import PairOutcome, measure_pair, pairs
 from gpumon.sim.profiles import PROFILES
 
 CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
@@ -28,7 +28,7 @@ FRESH = 60
 WORKERS = 1 + (os.cpu_count() or 1)
 """Each waits for its store's thread a quarter of its time."""
 
-Result = Outcome | Both | Calm
+Result = Outcome | PairOutcome | CalmOutcome
 _FAULTS = {fault.name: fault for fault in FAULTS}
 _CALMS = {one.name: one for one in DISTURBANCES}
 
@@ -50,31 +50,31 @@ class Piece:
         if self.kind == "pair":
             one, other = (_FAULTS[name] for name in self.names)
             return measure_pair(one, other, self.profile, same_gpu=self.same_gpu)
-        return endure(_CALMS[self.names[0]], self.profile, self.hours)
+        return measure_disturbance(_CALMS[self.names[0]], self.profile, self.hours)
 
 
-def everything() -> Iterator[Piece]:
+def all_pieces() -> Iterator[Piece]:
     """Every fault on every profile on which it can happen, pairs, and what is no fault."""
     for fault in FAULTS:
         yield from (Piece("fault", (fault.name,), name) for name, kind in PROFILES.items() if fault.on(kind))
     yield from (Piece("pair", (one, other), profile, same) for one, other, profile, same in pairs())
     for calm in DISTURBANCES:
-        yield from (Piece("calm", (calm.name,), name) for name in calm_on(calm.on))
+        yield from (Piece("calm", (calm.name,), name) for name in disturbance_profiles(calm.on))
 
 
-def quick() -> Iterator[Piece]:
+def quick_pieces() -> Iterator[Piece]:
     """On one node each, and no pairs."""
     for fault in FAULTS:
         names = [name for name, kind in PROFILES.items() if fault.on(kind)]
         yield Piece("fault", (fault.name,), min(names, key=lambda name: len(PROFILES[name].bus_ids)))
 
 
-def calm_on(on: Callable[..., bool]) -> list[str]:
+def disturbance_profiles(on: Callable[..., bool]) -> list[str]:
     found = [name for name in CALM_ON if on(PROFILES[name])]
     return found or [name for name, kind in PROFILES.items() if on(kind)][:2]
 
 
-def all_of(pieces: Sequence[Piece], known: Kept, tell: Callable[[int, Piece], None]) -> list[Result]:
+def measure_all(pieces: Sequence[Piece], known: ResultStore, tell: Callable[[int, Piece], None]) -> list[Result]:
     """The results, in the order of the pieces; what is known is not measured again."""
     left = [piece for piece in pieces if piece not in known]
     done = len(pieces) - len(left)
@@ -89,7 +89,7 @@ def all_of(pieces: Sequence[Piece], known: Kept, tell: Callable[[int, Piece], No
     return [known[piece] for piece in pieces]
 
 
-class Kept:
+class ResultStore:
     """Results by piece, and in a file where one is named: an hour's work is not to be lost."""
 
     def __init__(self, path: Path | None) -> None:
@@ -132,7 +132,11 @@ def _read(line: str) -> tuple[Piece, Result, str]:
     """Who does not know the state of the code, measured in one of his own."""
     row = json.loads(line, object_hook=_tuples)
     piece = Piece(**row["piece"])
-    kinds: Mapping[str, type[Outcome | Both | Calm]] = {"fault": Outcome, "pair": Both, "calm": Calm}
+    kinds: Mapping[str, type[Outcome | PairOutcome | CalmOutcome]] = {
+        "fault": Outcome,
+        "pair": PairOutcome,
+        "calm": CalmOutcome,
+    }
     return piece, kinds[piece.kind](**row["result"]), row.get("state", "")
 
 

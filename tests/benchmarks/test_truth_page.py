@@ -9,11 +9,11 @@ from pathlib import Path
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.fault import Disturbance, Fault
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import Calm, Outcome
-from benchmarks.truth.page import MIXED, PARTLY, page, unexplained
+from benchmarks.truth.measure import CalmOutcome, Outcome
+from benchmarks.truth.page import MIXED, PARTLY, page, problems_of
 from benchmarks.truth.pairs import pairs
 from benchmarks.truth.untested import UNTESTED, UNUSED
-from benchmarks.truth.work import Kept, Piece, calm_on
+from benchmarks.truth.work import Piece, ResultStore, disturbance_profiles
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.sim.faults import FAULTS as SIMULATED
 from gpumon.sim.profiles import PROFILES
@@ -48,18 +48,18 @@ def test_a_miss_without_a_reason_is_a_failure() -> None:
     """What `make truth` ends with."""
     fault = Fault(name="some", check="gpu_lost", steps=())
     outcome = Outcome(fault="some", profile="t4x1")
-    assert unexplained([outcome], [fault], ()) == ["missed on t4x1: some"]
+    assert problems_of([outcome], [fault], ()) == ["missed on t4x1: some"]
 
 
 def test_what_is_true_is_no_false_verdict_and_has_to_be_said() -> None:
     """But never what pages."""
-    row = Disturbance(name="some", says={"gpu_count_mismatch": "is unknown."})
+    row = Disturbance(name="some", expected_verdicts={"gpu_count_mismatch": "is unknown."})
 
     def judged(*said: tuple[str, str]) -> list[str]:
-        return unexplained([Calm(name="some", profile="l40sx4", hours=1, said=said)], (), [row])
+        return problems_of([CalmOutcome(name="some", profile="l40sx4", hours=1, verdicts_raised=said)], (), [row])
 
     assert judged(("gpu_count_mismatch", "unknown")) == []
-    assert judged() == ["not said on l40sx4: gpu_count_mismatch of some"]
+    assert judged() == ["not raised on l40sx4: gpu_count_mismatch of some"]
     assert judged(("gpu_count_mismatch", "fail")) == ["false on l40sx4: gpu_count_mismatch (fail) of some"]
     assert judged(("gpu_count_mismatch", "unknown"), ("gpumon_poll_slow", "warn")) == [
         "false on l40sx4: gpumon_poll_slow (warn) of some"
@@ -68,44 +68,47 @@ def test_what_is_true_is_no_false_verdict_and_has_to_be_said() -> None:
 
 def test_the_page_counts_what_is_false_apart_from_what_is_true() -> None:
     """And says why."""
-    row = Disturbance(name="some", says={"gpu_count_mismatch": "is unknown: nobody knows."})
+    row = Disturbance(name="some", expected_verdicts={"gpu_count_mismatch": "is unknown: nobody knows."})
     said = (("gpu_count_mismatch", "unknown"), ("gpumon_poll_slow", "warn"))
-    text = page([Calm(name="some", profile="l40sx4", hours=1, said=said)], (), [row], 1)
+    text = page([CalmOutcome(name="some", profile="l40sx4", hours=1, verdicts_raised=said)], (), [row], 1)
     assert "| some | 1 | 1 | 0 | 1 | 1 x `gpu_count_mismatch`, 1 x `gpumon_poll_slow` |" in text
-    assert "| false verdicts in all | 1:" in text
+    assert "| false verdicts of any level | 1:" in text
     assert "- **some**: `gpu_count_mismatch` is unknown: nobody knows." in text
 
 
 def test_a_page_says_of_what_it_is_put_together() -> None:
     """Nothing, when everything was measured in one state of the code."""
     row = Disturbance(name="some")
-    known = [Calm(name="some", profile="l40sx4", hours=1)]
+    known = [CalmOutcome(name="some", profile="l40sx4", hours=1)]
     whole = page(known, (), [row], 1)
     assert PARTLY not in whole
     assert MIXED not in whole
-    assert f"{PARTLY}: 1 of 2 pieces" in page(known, (), [row], 2)
-    assert f"**{MIXED}**, 2 of them" in page(known, (), [row], 1, 2)
+    assert f"{PARTLY}: 1 of 2 measurements" in page(known, (), [row], 2)
+    assert f"**{MIXED}**, 2 in all" in page(known, (), [row], 1, 2)
 
 
 def test_results_that_were_kept_know_in_which_state_of_the_code_they_were_measured(tmp_path: Path) -> None:
     """Those of one state make a page that says nothing of it; one of an earlier state is counted."""
     path, pieces = tmp_path / "kept", [Piece("calm", ("some",), name) for name in ("t4x1", "h100x8")]
     for piece in pieces:
-        Kept(path).add(piece, Calm(name="some", profile=piece.profile, hours=1))
-    assert Kept(path).states(pieces) == 1
-    assert [Kept(path)[piece].profile for piece in pieces] == ["t4x1", "h100x8"]
+        ResultStore(path).add(piece, CalmOutcome(name="some", profile=piece.profile, hours=1))
+    assert ResultStore(path).states(pieces) == 1
+    assert [ResultStore(path)[piece].profile for piece in pieces] == ["t4x1", "h100x8"]
     first, second = map(json.loads, path.read_text().splitlines())
     del first["state"]
     path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
-    assert Kept(path).states(pieces) == 2
-    assert Kept(path).states(pieces[1:]) == 1
+    assert ResultStore(path).states(pieces) == 2
+    assert ResultStore(path).states(pieces[1:]) == 1
 
 
 def test_a_row_without_all_of_its_nodes_is_lacking_on_a_whole_page() -> None:
     """What the page is held against, below."""
     everywhere = [name for name, profile in PROFILES.items() if FAULTS[0].on(profile)]
     found = [Outcome(fault=FAULTS[0].name, profile=name, seconds=1.0) for name in everywhere]
-    calms = [Calm(name=DISTURBANCES[0].name, profile=name, hours=1) for name in calm_on(DISTURBANCES[0].on)]
+    calms = [
+        CalmOutcome(name=DISTURBANCES[0].name, profile=name, hours=1)
+        for name in disturbance_profiles(DISTURBANCES[0].on)
+    ]
     rows = {FAULTS[0].name, DISTURBANCES[0].name}
     assert not rows & set(_lacking(page([*found, *calms], FAULTS, DISTURBANCES, 0)))
     assert rows <= set(_lacking(page([*found[1:], *calms[1:]], FAULTS, DISTURBANCES, 0)))
@@ -128,7 +131,7 @@ def _lacking(text: str) -> list[str]:
     calms = dict(re.findall(r"^\| ([^|]+) \| (\d+) \| [\d.e+]+ \| \d+ \| \d+ \|", text, re.MULTILINE))
     pairs_told = re.findall(r"^\| pairs of faults \| (\d+),", text, re.MULTILINE)
     wanted = {fault.name: str(sum(map(fault.on, PROFILES.values()))) for fault in FAULTS}
-    calm_wanted = {one.name: str(len(calm_on(one.on))) for one in DISTURBANCES}
+    calm_wanted = {one.name: str(len(disturbance_profiles(one.on))) for one in DISTURBANCES}
     return [
         *(name for name, number in wanted.items() if faults.get(name) != number),
         *(name for name, number in calm_wanted.items() if calms.get(name) != number),
@@ -139,5 +142,5 @@ def _lacking(text: str) -> list[str]:
 def test_the_page_explains_every_miss_and_nothing_pages_for_no_fault() -> None:
     """Done when."""
     text = PAGE.read_text()
-    assert "nobody has explained" not in text
-    assert "| false verdicts that page (fail) | 0:" in text
+    assert "not explained yet" not in text
+    assert "| false verdicts of level fail | 0:" in text

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.truth import ranks
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.pairs import measure_pair
-from benchmarks.truth.ranks import RUN_SECONDS, Told, run, well_so_far
+from benchmarks.truth.ranks import RUN_SECONDS, RankBehaviour, record_good_runs, run
 from benchmarks.truth.world import World
 
 pytestmark = pytest.mark.slow
@@ -21,11 +21,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A node that is free, and has a median of its own."""
     with World("l40sx4", tmp_path, "idle: true") as one:
         one.go_on(30)
-        well_so_far(one)
+        record_good_runs(one)
         yield one
 
 
-def outcomes(world: World, *told: Told) -> list[tuple[str, str]]:
+def outcomes(world: World, *told: RankBehaviour) -> list[tuple[str, str]]:
     """Of these runs, one after the other."""
     before = len(world.report.probe.history)
     for one in told:
@@ -37,7 +37,7 @@ def outcomes(world: World, *told: Told) -> list[tuple[str, str]]:
 def test_what_ranks_tell_is_judged_as_on_a_host(world: World) -> None:
     """By the daemon's own guard, course, judge and store."""
     world.go_on(5)
-    assert outcomes(world, ranks.WELL, ranks.SLOW, ranks.UNCONFIRMED, ranks.WRONG) == [
+    assert outcomes(world, ranks.HEALTHY, ranks.SLOW, ranks.UNCONFIRMED, ranks.WRONG) == [
         ("ok", ""),
         ("degraded", "baseline"),
         ("ok", ""),
@@ -61,20 +61,20 @@ def test_the_guard_lets_no_run_begin_where_somebody_works_or_will(world: World) 
     """It sees the node as it is; what cannot be killed, is in the way for ever."""
     world.hold(60.0)
     world.go_on(5)
-    assert outcomes(world, ranks.WELL) == [("skipped", "held")]
+    assert outcomes(world, ranks.HEALTHY) == [("skipped", "held")]
     world.edit("busy: true")
     world.go_on(120)
-    assert outcomes(world, ranks.WELL) == [("skipped", "busy")]
+    assert outcomes(world, ranks.HEALTHY) == [("skipped", "busy")]
     world.edit("idle: true")
     world.go_on(120)
-    assert outcomes(world, ranks.UNKILLABLE, ranks.WELL) == [("timeout", "unkillable"), ("skipped", "busy")]
+    assert outcomes(world, ranks.UNKILLABLE, ranks.HEALTHY) == [("timeout", "unkillable"), ("skipped", "busy")]
 
 
 @pytest.mark.parametrize(("same", "under"), [(True, (True, False)), (False, (False, False))])
 def test_a_slow_gpu_follows_from_its_own_heat_alone(*, same: bool, under: tuple[bool, bool]) -> None:
     """The heat of another one explains nothing: it is this one that is slow with every other."""
     by_name = {fault.name: fault for fault in FAULTS}
-    pair = (by_name["it holds the all-reduce back"], by_name["slowed down by its hardware"])
+    pair = (by_name["one GPU slows the all-reduce down"], by_name["clocks reduced by a hardware slowdown"])
     both = measure_pair(*pair, "b200x8", same_gpu=same)
     assert both.right
     assert both.inhibited == under

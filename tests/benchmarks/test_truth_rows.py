@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import endure, measure
+from benchmarks.truth.measure import measure, measure_disturbance
 from benchmarks.truth.page import missed
 
 pytestmark = pytest.mark.slow
@@ -17,15 +17,15 @@ FOUND = (
     "a driver call on it does not return",
     "Xid 48: an uncorrectable error in memory",
     "the kernel module is gone",
-    "as hot as it may be",
+    "GPU temperature at its maximum",
     "half of its PCIe lanes are gone",
-    "the configuration on disk is not good",
+    "the configuration file is invalid",
 )
 BORNE = (
     "the agent is killed with SIGKILL",
     "the clock is stepped forward by an hour, and back",
     "the host sleeps for ten minutes",
-    "one lone Xid 45",
+    "a single Xid 45",
     "a release of the node for two minutes",
 )
 DIVIDED = (
@@ -45,11 +45,11 @@ def test_a_fault_is_found_in_time_and_blamed_on_what_has_it(name: str) -> None:
 def test_what_is_no_fault_brings_no_verdict(name: str) -> None:
     """A quarter of an hour of it."""
     one = next(one for one in DISTURBANCES if one.name == name)
-    assert endure(one, "t4x1", 0.25).said == ()
+    assert measure_disturbance(one, "t4x1", 0.25).verdicts_raised == ()
 
 
 @pytest.mark.parametrize("name", DIVIDED)
 def test_who_was_given_some_gpus_says_unknown_and_nothing_else(name: str) -> None:
     """Whatever becomes of the others."""
     one = next(one for one in DISTURBANCES if one.name == name)
-    assert endure(one, "h100x8", 0.1).said == (("gpu_count_mismatch", "unknown"),)
+    assert measure_disturbance(one, "h100x8", 0.1).verdicts_raised == (("gpu_count_mismatch", "unknown"),)

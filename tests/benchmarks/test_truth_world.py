@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.truth.fault import Disturbance, Fault, once
-from benchmarks.truth.measure import endure, measure
+from benchmarks.truth.measure import measure, measure_disturbance
 from benchmarks.truth.page import missed
 from benchmarks.truth.world import World
 
@@ -55,8 +55,8 @@ def test_a_check_that_is_not_made_is_a_miss() -> None:
 
 def test_what_is_said_of_no_fault_is_counted() -> None:
     """The other measure can fail, too: a lost GPU is no benign disturbance."""
-    calm = endure(Disturbance(name="lost", before={"gpus": {0: {"lost": True}}}), "t4x1", 0.05)
-    assert ("gpu_lost", "fail") in calm.said
+    calm = measure_disturbance(Disturbance(name="lost", before={"gpus": {0: {"lost": True}}}), "t4x1", 0.05)
+    assert ("gpu_lost", "fail") in calm.verdicts_raised
 
 
 def test_a_hung_call_leaves_its_gpu_aside_and_it_comes_back(world: World) -> None:

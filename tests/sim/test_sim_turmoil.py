@@ -8,7 +8,7 @@ from random import Random
 import yaml
 from each_case import each_case
 
-from benchmarks.turmoil import NIC_ERRORS, Trouble, undecided
+from benchmarks.turmoil import TROUBLES, Trouble, undecided
 from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 
@@ -18,7 +18,7 @@ def test_a_soak_decides_every_fault() -> None:
     assert undecided() == set()
 
 
-@each_case("trouble", NIC_ERRORS)
+@each_case("trouble", TROUBLES)
 def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> None:
     """Whatever chance makes of it: a scenario that is refused would be a calm."""
     scenario = tmp_path / "scenario.yml"

@@ -42,7 +42,7 @@ def rows() -> Iterator[Fault]:
         steps=(Step(act=World.lose_records),),
     )
     yield Fault(
-        name="what was reset three times fails again",
+        name="a GPU that was reset three times fails again",
         check="node_repeat_offender",
         where="node",
         action=Action.REPLACE,
@@ -65,7 +65,7 @@ def rows() -> Iterator[Fault]:
         within=5 * MINUTE,
     )
     yield Fault(
-        name="the configuration on disk is not good",
+        name="the configuration file is invalid",
         check="gpumon_reload_failed",
         where="node",
         steps=(Step(act=lambda world: world.reload(good=False)),),
@@ -78,7 +78,7 @@ def rows() -> Iterator[Fault]:
         within=10 * MINUTE,
     )
     yield Fault(
-        name="the node was rebooted by nobody",
+        name="unexpected reboot of the node",
         check="node_unexpected_reboot",
         where="node",
         steps=(Step(act=World.reboot),),

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.truth import ranks
 from benchmarks.truth.fault import Fault, Step, growing
-from benchmarks.truth.ranks import Told, run, well_so_far
+from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
 from gpumon.config.component_settings import PROBE
 from gpumon.health.verdict import Action
 from gpumon.probe.core.published_figures import TABLE as PUBLISHED
@@ -50,10 +50,10 @@ def _sharp(profile: Profile) -> bool:
     return can_run(profile) and adds_up and not (profile.fabric and profile.fabric.several_nodes)
 
 
-def _after_good_runs(*told: Told) -> tuple[Step, ...]:
+def _after_good_runs(*told: RankBehaviour) -> tuple[Step, ...]:
     """One run after the other, on a host that knows what it usually comes to."""
     runs = (Step(at=10.0 + n * MINUTE, act=run(one)) for n, one in enumerate(told))
-    return (Step(act=well_so_far), *runs)
+    return (Step(act=record_good_runs), *runs)
 
 
 def rows() -> Iterator[Fault]:
@@ -69,24 +69,24 @@ def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., Fault]:
 
 def _slow() -> Iterator[Fault]:
     yield _row(_of_many)(
-        name="it holds the all-reduce back",
+        name="one GPU slows the all-reduce down",
         check="gpu_allreduce_slow",
         steps=_after_good_runs(ranks.SLOW_GPU),
     )
     node = partial(_row(), where="node", check="allreduce_slow")
-    yield node(name="the all-reduce is slow, and nobody is to blame", steps=_after_good_runs(ranks.SLOW))
+    yield node(name="the all-reduce is slow on all GPUs", steps=_after_good_runs(ranks.SLOW))
     yield node(
-        name="the all-reduce is slow, on the path between two GPUs alone",
+        name="the all-reduce is slow on the path between two GPUs only",
         steps=_after_good_runs(ranks.SLOW_PATH),
         on=_of_many,
     )
     yield node(
-        name="the all-reduce is slow, and its ring is not: NVLink SHARP is lost",
+        name="the all-reduce is slow except with the ring algorithm: NVLink SHARP is lost",
         steps=_after_good_runs(ranks.WITHOUT_SHARP),
         on=_sharp,
     )
     yield node(
-        name="the all-reduce has been slow since the first run, beside what others have published",
+        name="the all-reduce is slower than published results from the first run",
         steps=(Step(act=run(ranks.SLOW)),),
         on=_known,
     )
@@ -94,13 +94,13 @@ def _slow() -> Iterator[Fault]:
 
 def _wrong() -> Iterator[Fault]:
     yield _row()(
-        name="it gives wrong data in the all-reduce",
+        name="one GPU returns wrong data in the all-reduce",
         check="gpu_allreduce_wrong",
         action=Action.REPLACE,
         steps=_after_good_runs(ranks.WRONG_GPU),
     )
     yield _row()(
-        name="the all-reduce adds up wrong, and nobody is to blame",
+        name="the all-reduce returns wrong sums on all GPUs",
         check="allreduce_wrong",
         where="node",
         steps=_after_good_runs(ranks.WRONG),
@@ -109,10 +109,12 @@ def _wrong() -> Iterator[Fault]:
 
 def _without_result() -> Iterator[Fault]:
     node = partial(_row(), where="node", check="allreduce_failing")
-    yield node(name="the all-reduce fails in an operation, twice", steps=_after_good_runs(ranks.BROKEN, ranks.BROKEN))
-    yield node(name="the all-reduce is not done in time, twice", steps=_after_good_runs(ranks.LATE, ranks.LATE))
     yield node(
-        name="the all-reduce fails before its first operation, twice",
+        name="the all-reduce fails twice during an operation", steps=_after_good_runs(ranks.BROKEN, ranks.BROKEN)
+    )
+    yield node(name="the all-reduce times out twice", steps=_after_good_runs(ranks.LATE, ranks.LATE))
+    yield node(
+        name="the all-reduce fails twice before its first operation",
         steps=_after_good_runs(ranks.NOT_BEGUN, ranks.NOT_BEGUN),
     )
     yield _row()(
@@ -128,14 +130,14 @@ def _without_result() -> Iterator[Fault]:
 def _silent() -> Iterator[Fault]:
     node = partial(_row(), where="node", check="allreduce_stale", settings=SCHEDULED, within=35 * MINUTE)
     yield node(
-        name="nothing has come of the all-reduce for two periods, though the node is free",
-        steps=_after_good_runs(ranks.WELL),
+        name="the all-reduce has no result for two periods on a free node",
+        steps=_after_good_runs(ranks.HEALTHY),
     )
     yield node(
-        name="a GPU was reset, and no all-reduce has run since",
+        name="a GPU was reset and no all-reduce has run since",
         action=Action.NONE,
         steps=(
-            *_after_good_runs(ranks.WELL),
+            *_after_good_runs(ranks.HEALTHY),
             Step(at=2 * MINUTE, gpu={"set": {"energy": growing(90)}}),
         ),
         settings={"probe": {"enabled": True}},

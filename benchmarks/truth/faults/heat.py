@@ -12,29 +12,29 @@ from gpumon.health.verdict import Action
 
 def rows() -> Iterator[Fault]:
     yield Fault(
-        name="as hot as it may be",
+        name="GPU temperature at its maximum",
         check="gpu_thermal_margin_low",
         steps=once(set={"temperature": 94}),
     )
     yield Fault(
-        name="its memory is too hot",
+        name="GPU memory is too hot",
         check="gpu_memory_temperature_high",
         steps=once(set={"memory_temperature": 110}),
         on=hot_memory,
     )
     yield Fault(
-        name="slowed down by its hardware",
+        name="clocks reduced by a hardware slowdown",
         check="gpu_hw_slowdown",
         steps=once(set={"clock_events": 0x8 | 0x40, "hw_thermal_seconds": growing(1.0)}),
         within=12 * MINUTE,
     )
     yield Fault(
-        name="a power brake holds it back",
+        name="clocks reduced by a power brake",
         check="gpu_power_brake",
         steps=once(set={"clock_events": 0x8 | 0x80, "hw_power_brake_seconds": growing(1.0)}),
     )
     yield Fault(
-        name="its power limit was set to half",
+        name="power limit set to half",
         check="gpu_power_cap_low",
         action=Action.NONE,
         steps=once(set={"power_limit": 200, "power_limit_requested": 200}),
@@ -48,7 +48,7 @@ def rows() -> Iterator[Fault]:
         on=whole,
     )
     yield Fault(
-        name="its clock is half of its neighbours'",
+        name="clock at half of the other GPUs' clocks",
         check="gpu_clock_straggler",
         steps=once(set={"sm_clock": 700, "graphics_clock": 700}),
         action=Action.RESET,

@@ -132,7 +132,7 @@ def rows() -> Iterator[Fault]:
         within=12 * MINUTE,
     )
     yield Fault(
-        name="the driver calls the fabric unhealthy and says not why",
+        name="the driver reports the fabric as unhealthy without a cause",
         check="fabric_unhealthy",
         action=Action.RESET,
         steps=once(fabric={"summary": 2}),

@@ -26,7 +26,7 @@ def rows() -> Iterator[Fault]:
         on=whole,
     )
     yield Fault(
-        name="more uncorrectable errors in SRAM than a board may have",
+        name="uncorrectable errors in SRAM above the board's threshold",
         check="gpu_ecc_sram_threshold",
         action=Action.REPLACE,
         steps=once(ecc={"threshold_exceeded": 1}),

@@ -28,7 +28,7 @@ def rows() -> Iterator[Fault]:
         check="pcie_generation_degraded",
         steps=once(set={"pcie_generation": 1}),
         within=15 * MINUTE,
-        miss="a GPU that is cut by MIG does not tell how busy it is, and an idle one lowers its PCIe by design.",
+        miss="a GPU in MIG mode does not report its utilization, and an idle GPU lowers its PCIe generation by design.",
     )
     yield Fault(
         name="100 PCIe replays a second",
@@ -72,7 +72,7 @@ def rows() -> Iterator[Fault]:
         within=6 * MINUTE,
     )
     yield port(
-        name="a rail does not come back after a reboot",
+        name="a port does not come back after a reboot",
         check="ib_port_down",
         steps=(Step(node={"ports": {PORT: SILENT}}, act=World.reboot),),
         within=12 * MINUTE,  # of which the boot and its grace take seven
@@ -90,7 +90,7 @@ def rows() -> Iterator[Fault]:
         within=6 * MINUTE,
     )
     yield port(
-        name="a port was down for moments",
+        name="a port was down briefly",
         check="ib_port_flapping",
         steps=counting(link_downed=growing(0.02)),
         within=10 * MINUTE,
@@ -126,7 +126,7 @@ def rows() -> Iterator[Fault]:
         within=15 * MINUTE,
     )
     yield Fault(
-        name="files of a port answer with errors",
+        name="reading the files of a port fails",
         check="gpumon_links_unread",
         steps=on_port(unreadable=["state", "rate"]),
         where="node",
@@ -134,7 +134,7 @@ def rows() -> Iterator[Fault]:
         within=10 * MINUTE,
     )
     yield Fault(
-        name="files of a port do not answer",
+        name="reading the files of a port does not return",
         check="gpumon_links_unread",
         steps=on_port(hang=True),
         where="node",

@@ -23,7 +23,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
     yield Fault(
-        name="fell off the bus in words alone, without a number",
+        name="fell off the bus: kernel message without an Xid",
         check="gpu_xid_critical",
         action=Action.REBOOT,
         steps=(Step(log=("NVRM: GPU at PCI:{bus}: GPU has fallen off the bus.",)),),
@@ -50,9 +50,9 @@ def rows() -> Iterator[Fault]:
         action=Action.INSPECT,
         steps=(Step(gpu={"absent": True}, act=World.reboot),),
         within=6 * MINUTE,
-        miss="where the only GPU is gone the driver does not start: `gpu_driver_down` says so instead.",
+        miss="if the only GPU is gone, the driver does not start: `gpu_driver_down` reports it instead.",
     )
-    alone = "where the only GPU is gone the driver does not start: `gpu_driver_down` says so instead."
+    alone = "if the only GPU is gone, the driver does not start: `gpu_driver_down` reports it instead."
     for now, check, step, miss in (
         ("missing", "gpu_missing", {"absent": True}, alone),
         ("cannot be opened", "gpu_init_failed", {"lookup": "IRQ_ISSUE"}, ""),
@@ -81,7 +81,10 @@ def rows() -> Iterator[Fault]:
         hides=True,
     )
     yield Fault(
-        name="may not be opened", check="gpu_denied", action=Action.NONE, steps=restarted(lookup="NO_PERMISSION")
+        name="permission to open it is denied",
+        check="gpu_denied",
+        action=Action.NONE,
+        steps=restarted(lookup="NO_PERMISSION"),
     )
     yield Fault(
         name="a driver call on it does not return",
@@ -128,7 +131,7 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: not profile.guest,
     )
     yield Fault(
-        name="every driver call takes long",
+        name="every driver call is slow",
         check="gpumon_poll_slow",
         where="node",
         steps=(Step(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
@@ -136,12 +139,12 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: len(profile.bus_ids) >= MANY,
     )
     yield Fault(
-        name="driver calls on one GPU take long",
+        name="driver calls on one GPU are slow",
         check="gpumon_poll_slow",
         where="node",
         steps=once(delay={"nvmlDeviceGet*": 0.15}),
         settings={"poll": {"interval_seconds": 1.0}},
-        miss="a GPU that answers slowly is read in turns, so that no poll is slow; its readings are older, and true.",
+        miss="a GPU that answers slowly is read in turns, so no poll is slow; its readings are older but correct.",
     )
     yield Fault(
         name="the kernel module is gone",

@@ -14,7 +14,7 @@ from gpumon.health.verdict import Action
 def rows() -> Iterator[Fault]:
     idle = {"idle": True}
     yield Fault(
-        name="12 GB of memory held, and no process",
+        name="12 GB of memory in use without a process",
         check="gpu_memory_orphaned",
         action=Action.RESET,
         before=idle,
@@ -23,7 +23,7 @@ def rows() -> Iterator[Fault]:
         within=10 * MINUTE,
     )
     yield Fault(
-        name="busy, and doing nothing",
+        name="busy without work: a kernel spins",
         check="gpu_spin",
         action=Action.RESTART,
         steps=once(set={"utilization": 100, "power": 120}, gpm={"*": 0}),
@@ -31,7 +31,7 @@ def rows() -> Iterator[Fault]:
         within=20 * MINUTE,
     )
     yield Fault(
-        name="a process that holds it does not come back from the kernel",
+        name="a process that uses it is blocked in the kernel",
         check="gpu_process_stuck",
         where="node",
         action=Action.REBOOT,
@@ -39,7 +39,7 @@ def rows() -> Iterator[Fault]:
         within=8 * MINUTE,
     )
     yield Fault(
-        name="a change of ECC waits for a reset, and is forgotten",
+        name="an ECC change that waits for a reset",
         check="gpu_settings_pending",
         action=Action.RESET,
         steps=once(ecc={"pending": 0}),

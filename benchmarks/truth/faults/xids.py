@@ -25,7 +25,7 @@ _CRITICAL: Mapping[int, tuple[str, str, Action]] = {
         "NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
         Action.INSPECT,
     ),
-    79: ("fell off the bus, and answers all the same", "GPU has fallen off the bus.", Action.REBOOT),
+    79: ("fell off the bus, and still answers", "GPU has fallen off the bus.", Action.REBOOT),
     95: ("an uncontained memory error", "Uncontained ECC error", Action.RESET),
     110: ("a security fault", "Security fault", Action.RESET),
     140: ("an unrecovered ECC error", "Unrecovered ECC error", Action.RESET),
@@ -54,7 +54,7 @@ def rows() -> Iterator[Fault]:
         yield Fault(name=f"Xid {code}: {words}", check="gpu_xid_critical", action=action, steps=xid(code, text))
     for code in (119, 120):
         yield Fault(
-            name=f"Xid {code}: the GPU's own processor is silent",
+            name=f"Xid {code}: the GPU's firmware does not answer",
             check="gpu_stuck",
             action=Action.RESET,
             steps=xid(code, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", hang=HANGING),
@@ -103,13 +103,13 @@ def rows() -> Iterator[Fault]:
         steps=xids(94, "Contained memory error", 2, 10 * MINUTE),
     )
     yield Fault(
-        name="Xid 48 comes five times",
+        name="Xid 48 occurs five times",
         check="gpu_xid_recurring",
         steps=xids(48, "An uncorrectable double bit error (DBE)", 5, 4 * MINUTE),
     )
     for code, text, action in _STICKING:
         yield Fault(
-            name=f"Xid {code} comes back to one GPU alone",
+            name=f"Xid {code} recurs on one GPU only",
             check="gpu_xid_app_repeated",
             action=action,
             steps=xids(code, text, 2, 10 * MINUTE),
@@ -123,7 +123,7 @@ def rows() -> Iterator[Fault]:
         on=several,
     )
     yield Fault(
-        name="Xid 79 of a GPU that was never seen",
+        name="Xid 79 of an unknown GPU",
         check="xid_unplaced",
         where="node",
         action=Action.REBOOT,
@@ -132,7 +132,7 @@ def rows() -> Iterator[Fault]:
         on=several,
     )
     yield Fault(
-        name="an Xid that no catalogue knows",
+        name="an Xid that is not in the catalogue",
         check="gpu_xid_unknown",
         action=Action.NONE,
         steps=xid(999_001, "Something new"),
