@@ -1,4 +1,4 @@
-"""Measurements, run by hand: `make bench`. They start agents as the tests do."""
+"""Measurements that are started by hand: `make bench`, `make soak`, `make truth`. They start agents as the tests do."""
 
 import sys
 from pathlib import Path

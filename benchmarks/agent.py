@@ -1,8 +1,7 @@
-"""`make bench`: what the agent costs, measured on simulated nodes with the real processes over real HTTP.
+"""`make bench`: cost of the agent on simulated nodes, with its real processes and over real HTTP.
 
-The simulated library runs inside the sampler, in Python: its own time, on the wall and of the CPU, is counted by
-itself and taken off where a row says "without driver". Prints what was measured, beside what the project aims at for
-8 GPUs.
+The simulated library runs inside the sampler, in Python. It counts its own wall and CPU time, which is subtracted in
+rows named "without driver". Prints the results beside the targets for 8 GPUs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gpumon.clock import boot_clock
 PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
 WATCH_SECONDS = 30.0
 STUCK_SECONDS = 20.0
-"""Deadline for a call to hang and be given up."""
+"""Deadline for a call to hang and to be abandoned."""
 STUCK = re.compile(rb"^gpumon_nvml_stuck_seconds (\S+)", re.MULTILINE)
 POLLS = 10
 AIMS = {
@@ -52,7 +51,7 @@ class Run:
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """Pids of those that run all the time."""
+        """Return the pids of the permanent processes by name."""
         children = {name: self.agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "links")}
         return {"daemon": self.agent.process.pid} | {name: pid for name, (pid,) in children.items()}
 
@@ -62,7 +61,7 @@ def agent_on(profile: str, gpus: int) -> Iterator[Run]:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
         agent = Agent(Path(folder), profile=profile, environment={"GPUMON_SIMULATION_TRACE": str(trace)})
-        agent.simulate({"busy": True})  # no probe in the way, and values that move
+        agent.simulate({"busy": True})  # no probe runs, and values change
         began = boot_clock()
         agent.start()
         eventually(lambda: sum(agent.metrics().gpus("gpumon_gpu_up").values()) == gpus, every=0.02)
@@ -73,14 +72,14 @@ def agent_on(profile: str, gpus: int) -> Iterator[Run]:
 
 
 def scrape_times_while_stuck(port: int) -> list[float]:
-    """Seconds of the scrapes whose own page says that a call hangs: as many as fit until the sampler is replaced."""
+    """Return the durations of scrapes whose page reports a hanging call, until the sampler is replaced."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     times: list[float] = []
     deadline = boot_clock() + STUCK_SECONDS
     stuck = False
     while stuck or not times:
         if boot_clock() > deadline:
-            raise TimeoutError("no call hung, or one hung for ever")
+            raise TimeoutError("no call hung, or a hanging call was not abandoned")
         seconds, page = scrape(connection)
         [stuck_seconds] = STUCK.findall(gzip.decompress(page))
         stuck = float(stuck_seconds) > 0
@@ -91,9 +90,9 @@ def scrape_times_while_stuck(port: int) -> list[float]:
 
 
 def watch(run: Run) -> Iterator[tuple[str, str]]:
-    """What the processes cost by themselves, while nobody scrapes."""
+    """Yield the cost of the processes without scrapes."""
     processes = run.processes
-    time.sleep(3.0)  # past the start, whose calls are not those of a second
+    time.sleep(3.0)  # after the start, which makes additional calls
     before = traced(run.trace)
     cpu = {name: cpu_seconds(pid) for name, pid in processes.items()}
     began = boot_clock()
@@ -114,7 +113,7 @@ def watch(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def poll_times(run: Run) -> Iterator[tuple[str, str]]:
-    """How long a fast poll takes, and how much of it is the simulated driver's own time."""
+    """Yield the duration of a fast poll without the time of the simulated driver, and with it."""
     inside = traced(run.trace).seconds
     before = run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
     durations = []
@@ -127,6 +126,7 @@ def poll_times(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def measure(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield all measurements of one agent by name."""
     yield "start to first complete scrape", f"{run.started:.2f} s"
     yield from watch(run)
     yield from poll_times(run)
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def compare(profile: str, gpus: int, ours: Mapping[str, str]) -> None:
-    """The same of somebody else's exporter, beside ours."""
+    """Print the same measurements of another exporter beside ours."""
     if not exporter.PROGRAM.exists():
         print(f"\n{exporter.NAME}: not measured, {exporter.PROGRAM} is not installed: make .venv/.peers")
         return

@@ -1,7 +1,8 @@
-"""An all-reduce as anybody would write it with torch.distributed, for comparison: one rank over gloo, on the CPU.
+"""One rank of a plain all-reduce with torch.distributed over gloo on the CPU, for comparison.
 
-Started once a rank as torchrun would, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the sizes, in bytes, are its
-arguments. Rank 0 prints the bus bandwidth of each size as JSON. It knows nothing of gpumon, and checks no data.
+Start it once per rank as torchrun does, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; its
+arguments are sizes in bytes. Rank 0 prints the bus bandwidth of each size as JSON. It does not use gpumon and verifies no
+data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def timed(buffer: torch.Tensor) -> float:
 
 
 def bus_bandwidth(size: int) -> float:
-    """Bytes a second: each operation lasts as long as on the slowest rank, and the median of them counts."""
+    """Return bytes per second, from the median of the operations; the slowest rank determines each duration."""
     buffer = torch.ones(size // 4)
     for _ in range(WARM_UPS):
         timed(buffer)

@@ -1,4 +1,4 @@
-"""Measures how long `gpumon check` takes, with the start of Python: schedulers run it often and wait for it."""
+"""Measures the duration of `gpumon check` including the start of Python: schedulers run it often and wait for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS = 100
 
 def check_times(agent: Agent) -> Iterator[tuple[str, str]]:
     """Yield times of the command while the agent runs, and of the start of Python alone."""
-    compileall.compile_dir(Path(gpumon.__file__).parent, quiet=1)  # as pip does; not every Python would by itself
+    compileall.compile_dir(Path(gpumon.__file__).parent, quiet=1)  # as pip does
     program = Path(sys.executable).with_name("gpumon")
     command = [str(program), "check", f"--store.path={agent.folder / 'gpumon.db'}"]
     yield "gpumon check", _times(command)

@@ -1,4 +1,4 @@
-"""What nvitop-exporter costs on the same simulated node, unmodified, through `gpumon simulate`."""
+"""Cost of the unmodified nvitop-exporter on the same simulated node, through `gpumon simulate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "nvitop-exporter"
 PROGRAM = Path(os.environ.get("GPUMON_PEERS", Path(sys.prefix) / "peers")) / "bin" / NAME
 WATCH_SECONDS = 30.0
 HUNG_SECONDS = 5.0
-"""After which a hang shows, if it ever does."""
+"""Time after which a hanging call has an effect."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Run:
 
 
 def version() -> list[str]:
-    told = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True)
-    return told.stdout.split()
+    result = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True)
+    return result.stdout.split()
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def exporter_on(profile: str, gpus: int) -> Iterator[Run]:
             eventually(lambda: len(temperatures(port)) == gpus, every=0.02)
             yield Run(process, port, gpus, scenario, trace, boot_clock() - began)
         finally:
-            process.kill()  # a driver call that hangs lets it end in no other way
+            process.kill()  # a hanging driver call blocks every other way to end it
             process.wait()
 
 
@@ -73,15 +73,15 @@ def page(port: int) -> Metrics:
 
 
 def temperatures(port: int) -> dict[str, float]:
-    """By index of the GPU."""
-    known = page(port).values.items()
-    return {dict(labels)["index"]: value for (name, labels), value in known if name == "gpu_temperature_C"}
+    """Return temperatures by GPU index."""
+    samples = page(port).values.items()
+    return {dict(labels)["index"]: value for (name, labels), value in samples if name == "gpu_temperature_C"}
 
 
 def measure(run: Run) -> Iterator[tuple[str, str]]:
-    """The rows that ours has too, under the same names."""
+    """Yield the measurements that are also made of the agent, under the same names."""
     yield "start to first complete scrape", f"{run.started:.2f} s"
-    time.sleep(3.0)  # past the start
+    time.sleep(3.0)  # after the start
     before, cpu, began = traced(run.trace), cpu_seconds(run.process.pid), boot_clock()
     time.sleep(WATCH_SECONDS)
     elapsed, after = boot_clock() - began, traced(run.trace)

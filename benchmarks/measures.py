@@ -1,4 +1,4 @@
-"""Measures that are the same whoever is measured: scrapes, memory, calls into the simulated library, who is read."""
+"""Measurements for any exporter: scrapes, memory, calls into the simulated library, GPUs whose readings change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agents import Metrics
 
 SCRAPES = 300
 BETWEEN_SECONDS = 5.0
-"""Between two pages that are compared: more than one interval of anybody."""
+"""Time between two compared pages: more than one polling interval of any exporter."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Calls into the simulated library, and what was spent inside, in seconds."""
+    """Calls into the simulated library, and the time spent inside it."""
 
     calls: float
     seconds: float
@@ -27,14 +27,14 @@ class Traced:
 
 
 def traced(trace: Path) -> Traced:
-    """By all processes so far that count their calls there."""
+    """Return the sum over all processes that count their calls in files beside this path."""
     counts = [json.loads(path.read_text()) for path in trace.parent.glob(f"{trace.name}-*.json")]
     calls, seconds, cpu = (sum(one[name] for one in counts) for name in ("total", "seconds", "cpu_seconds"))
     return Traced(calls, seconds, cpu)
 
 
 def scrape_times(port: int) -> list[float]:
-    """Seconds of each scrape over one kept connection, gzip as Prometheus asks for it, spread over several polls."""
+    """Return sorted durations of scrapes with gzip over one connection, spread over several polls."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     times = []
     for _ in range(SCRAPES):
@@ -45,7 +45,7 @@ def scrape_times(port: int) -> list[float]:
 
 
 def scrape(connection: http.client.HTTPConnection) -> tuple[float, bytes]:
-    """Seconds it took, and the page as it came."""
+    """Return the duration of a scrape and its body."""
     began = time.perf_counter()
     connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
     page = connection.getresponse().read()
@@ -62,7 +62,7 @@ def resident_megabytes(pid: int) -> float:
 
 
 def neighbours_read(page: Callable[[], Metrics], label: str, hung: int, gpus: int) -> str:
-    """How many of the other GPUs have any value that moves, while one hangs. `label` holds the index."""
+    """Return how many other GPUs have a changing value while one hangs. `label` is the label of the GPU index."""
     before = page().values
     time.sleep(BETWEEN_SECONDS)
     after = page().values

@@ -1,4 +1,4 @@
-"""What the probe measures and costs, beside a bare script of torch.distributed on the same machine, run by turns."""
+"""Results and cost of the probe beside a plain torch.distributed script on the same machine, run alternately."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpumon.clock import boot_clock
 
 RUNS = 20
 SETTLED_AFTER = 3
-"""Runs until the daemon's memory is what it stays: the first ones load what all need."""
-STEP_SECONDS = 0.5
-"""Between two questions whether a run has ended: who asks takes processors away from its ranks."""
+"""Runs until the memory of the daemon is stable: the first runs load modules."""
+POLL_SECONDS = 0.5
+"""Pause between two requests for the result: requests take CPU time from the ranks."""
 RANKS = 2
 BARE = Path(__file__).with_name("bare_all_reduce.py")
 AIMS = {"busbw": "within 3 %", "whole time": "at most 1.2", "resident, daemon": "no growth"}
@@ -31,12 +31,12 @@ AIMS = {"busbw": "within 3 %", "whole time": "at most 1.2", "resident, daemon": 
 
 @dataclass(frozen=True)
 class Run:
-    """Of either kind."""
+    """One run of the probe or of the plain script."""
 
     seconds: float
-    """From the request, or the start, until the result is there."""
+    """Time from the request or the start to the result."""
     busbw: dict[int, float]
-    """Bytes a second by size in bytes."""
+    """Bytes per second by size in bytes."""
 
 
 def probed(agent: Agent) -> Run:
@@ -56,7 +56,7 @@ def finished(agent: Agent, run: str) -> Any:
         status, body = agent.ask(f"/api/v1/probes/{run}")
         if status == 200:
             return json.loads(body)
-        time.sleep(STEP_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def bare(sizes: Sequence[int]) -> Run:
@@ -74,12 +74,12 @@ def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[s
     alike = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(BARE), *map(str, sizes)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A session of its own, as the agent's ranks have: the scheduler shares processors out by session.
+    # Use a separate session, as the agent's ranks do: the kernel's scheduler divides CPU time by session.
     return subprocess.Popen(command, env=os.environ | rendezvous | alike, start_new_session=True, **pipes)
 
 
 def by_turns(agent: Agent, runs: int) -> Iterator[tuple[Run, Run, float]]:
-    """Each pair of runs, the probe's first in every other one, and what the daemon then holds in MB."""
+    """Yield pairs of runs in alternating order, with the resident memory of the daemon in MB."""
     sizes = sorted(probed(agent).busbw)
     for number in range(runs):
         if number % 2:
@@ -90,22 +90,22 @@ def by_turns(agent: Agent, runs: int) -> Iterator[tuple[Run, Run, float]]:
 
 
 def measure(agent: Agent, runs: int) -> Iterator[tuple[str, str]]:
-    told = list(by_turns(agent, runs))
-    ours, bares = [one for one, _, _ in told], [one for _, one, _ in told]
+    runs_by_turns = list(by_turns(agent, runs))
+    ours, bares = [run for run, _, _ in runs_by_turns], [run for _, run, _ in runs_by_turns]
     for size in sorted(ours[0].busbw):
         here, there = (statistics.median(run.busbw[size] for run in kind) for kind in (ours, bares))
         words = f"{here / 1e9:.3f} GB/s, bare {there / 1e9:.3f} GB/s: {here / there - 1:+.1%}"
         yield f"busbw, {size >> 10} KiB", words
     whole, bare_whole = (statistics.median(run.seconds for run in kind) for kind in (ours, bares))
     yield "whole time", f"{whole:.2f} s, bare {bare_whole:.2f} s: {whole / bare_whole:.2f}"
-    held = [megabytes for _, _, megabytes in told]
+    held = [megabytes for _, _, megabytes in runs_by_turns]
     settled = held[min(SETTLED_AFTER, len(held) - 1)]
     yield "resident, daemon", f"{settled:.1f} MB after {SETTLED_AFTER} runs, {held[-1]:.1f} MB after {len(held)}"
 
 
 def main() -> None:
     runs = int(os.environ.get("PROBE_RUNS", RUNS))
-    print(f"\nThe probe, {RANKS} ranks over gloo, and a bare script, by turns; medians of {runs} runs each")
+    print(f"\nThe probe, {RANKS} ranks over gloo, and a plain script, alternately; medians of {runs} runs each")
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "gpumon.yml"
         configuration.write_text(json.dumps({"probe": {"initial_delay_seconds": 86400}}), encoding="utf-8")

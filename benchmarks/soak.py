@@ -1,7 +1,8 @@
-"""`make soak`: an agent on a simulated h100x8 while everything goes wrong at random; ends with figures and a verdict.
+"""`make soak`: an agent on a simulated h100x8 with random faults; ends with figures and a result.
 
-Turmoil and calm take turns. In a turmoil faults come and go, processes are killed and stopped, the configuration is
-read again, GPUs are released. In a calm all is healed, and must be well again. What happens follows from the seed.
+Turmoil and calm alternate. In a turmoil faults begin and end, processes are killed and stopped, the configuration is
+reloaded, and GPUs are released. In a calm all faults are removed, and all GPUs must recover. The seed determines the
+sequence.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from gpumon.clock import boot_clock
 
 TURMOIL_SECONDS, CALM_SECONDS = 45.0, 10.0
 RECOVERY_SECONDS = 2 * HEALED_SECONDS
-"""How long a calm may wait until all is well."""
+"""Max time in a calm until all GPUs have recovered."""
 PAUSE_SECONDS = 60.0
 WEIGH_SECONDS = 5.0
 
 
 @dataclass
 class Soak:
-    """One run."""
+    """One soak run."""
 
     agent: Agent
     seed: int
@@ -50,11 +51,11 @@ class Soak:
     restarts: int = 0
     failures: list[str] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
-    """Every process that was the agent's."""
+    """Pids of all processes that the agent has had."""
     asleep: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when a process was stopped."""
+    """Intervals in which a process was stopped."""
     down: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when no daemon may have answered."""
+    """Intervals in which no daemon may have answered."""
 
     def __post_init__(self) -> None:
         self.began = boot_clock()
@@ -67,10 +68,10 @@ class Soak:
         self.journal.write(f"{boot_clock() - self.began:7.1f} {words}\n")
         self.journal.flush()
 
-    # What is done
+    # Actions
 
     def run(self, seconds: float) -> None:
-        """Turmoil and calm until the time is over; the daemon is not restarted in the second half."""
+        """Alternate turmoil and calm for this time; do not restart the daemon in the second half."""
         end, half = boot_clock() + seconds, boot_clock() + seconds / 2
         self.calm("the beginning")
         if seconds >= 5 * PAUSE_SECONDS:
@@ -79,7 +80,7 @@ class Soak:
         for number in itertools.count():
             if boot_clock() > end or self.failures:
                 break
-            self.chance.seed(f"{self.seed}/{number}")  # so that none depends on how long those before it took
+            self.chance.seed(f"{self.seed}/{number}")  # independent of the duration of earlier rounds
             self.turmoil(min(boot_clock() + TURMOIL_SECONDS, end), with_restarts=boot_clock() < half)
             self.calm("a turmoil")
         self.scraper.stop()
@@ -106,25 +107,25 @@ class Soak:
             self.watch(self.chance.uniform(0.3, 3))
 
     def calm(self, after: str) -> None:
-        """Heal everything; all must be well after a while, and stay so."""
+        """Remove all faults; all GPUs must recover in time and remain healthy."""
         self.stage.heal(everything=True)
         self.agent.post("/api/v1/release", method="DELETE")
-        began, wrong = boot_clock(), ["not looked"]
+        began, wrong = boot_clock(), ["not polled yet"]
         while wrong and boot_clock() < began + RECOVERY_SECONDS:
             self.watch(1.0)
-            wrong = self.not_well()
+            wrong = self.problems()
         if wrong:
-            self.failures.append(f"not well {RECOVERY_SECONDS:g} s after {after}: {'; '.join(wrong)}")
+            self.failures.append(f"not recovered {RECOVERY_SECONDS:g} s after {after}: {'; '.join(wrong)}")
         self.stage.settle()
-        self.tell(f"calm after {after}: well after {boot_clock() - began:.0f} s")
+        self.tell(f"calm after {after}: recovered after {boot_clock() - began:.0f} s")
         self.watch(CALM_SECONDS)
 
-    def not_well(self) -> list[str]:
-        """What is still wrong, in words."""
+    def problems(self) -> list[str]:
+        """Return descriptions of what has not recovered."""
         page = self.agent.metrics()
         up, readings = page.gpus("gpumon_gpu_up"), page.gpus(READING)
         wrong = [f"GPU {gpu} is not up" for gpu, is_up in up.items() if not is_up]
-        wrong += [f"{len(up)} GPUs are known"] if len(up) != GPUS else []
+        wrong += [f"{len(up)} GPUs are reported"] if len(up) != GPUS else []
         wrong += [f"{len(readings)} GPUs have a temperature"] if len(readings) != GPUS else []
         wrong += ["NVML is down"] if page.value("gpumon_nvml_up") != 1 else []
         wrong += [f"{n} {name} run" for name in ("sampler", "links") if (n := len(self.children(name))) != 1]
@@ -134,7 +135,7 @@ class Soak:
         self.agent.start("--config.file", str(self.configure(interval=1.0)))
 
     def restart(self, how: signal.Signals) -> None:
-        """The daemon alone is killed, or stopped as systemd does."""
+        """Kill only the daemon, or stop it as systemd does."""
         self.tell(f"daemon: {how.name}")
         began = boot_clock()
         children = self.agent.children()
@@ -159,7 +160,7 @@ class Soak:
             self.stage.unsettle(HEALED_SECONDS)
 
     def stop_sampler(self) -> None:
-        """A while in which it gets no processor is no fault of the driver."""
+        """Stop the sampler for a few seconds; this must not be reported as a fault of the driver."""
         pids = self.children("gpumon.collectors.sampler")
         self.tell(f"sampler: stopped {pids}")
         for pid in pids:
@@ -170,7 +171,7 @@ class Soak:
         self.stage.unsettle(HEALED_SECONDS)
 
     def sleep(self, seconds: float) -> None:
-        """The whole agent, as on a host that is paused."""
+        """Stop all processes of the agent, as on a paused host."""
         self.tell(f"agent: asleep for {seconds:.1f} s")
         self.watch(0.0)
         restarts, began = self.agent.metrics(), boot_clock()
@@ -187,9 +188,9 @@ class Soak:
                 if series[0] == "gpumon_sampler_restarts_total" and n != restarts.values.get(series)
             }
             alerts = [one["rule"] for one in self.agent.get("/api/v1/alerts?state=firing")["alerts"]]
-            if changed or alerts or self.not_well():
+            if changed or alerts or self.problems():
                 self.failures.append(
-                    f"a pause of {seconds:g} s: restarts {changed}, alerts {alerts}, {self.not_well()}"
+                    f"a pause of {seconds:g} s: restarts {changed}, alerts {alerts}, {self.problems()}"
                 )
 
     def reload(self) -> None:
@@ -211,7 +212,7 @@ class Soak:
         return path
 
     def release(self) -> None:
-        """Of one GPU or the node, for a few seconds, or taken back at once."""
+        """Release one GPU or the node for a few seconds, sometimes with an early end."""
         gpu = self.chance.choice(("", f"&gpu={self.chance.randrange(GPUS)}"))
         seconds = self.chance.randint(3, 12)
         self.stage.unsettle(seconds + HEALED_SECONDS)
@@ -224,12 +225,12 @@ class Soak:
 
     def probe(self) -> None:
         status, _ = self.agent.post("/probe/allreduce")
-        self.tell(f"probe asked for: {status}")
+        self.tell(f"probe requested: {status}")
 
-    # What is seen
+    # Observation
 
     def watch(self, seconds: float) -> None:
-        """For so long, and take in what was scraped meanwhile."""
+        """Wait, and evaluate the scrapes made in that time."""
         end = boot_clock() + seconds
         while True:
             self.seen |= descendants(self.agent.process.pid)
@@ -246,7 +247,7 @@ class Soak:
         return self.agent.children(f"gpumon.collectors.{name.removeprefix('gpumon.')}")
 
     def weigh(self) -> None:
-        """Now and then."""
+        """Record the size of each process, at most every few seconds."""
         if self.sizes and boot_clock() - self.sizes[-1].at < WEIGH_SECONDS:
             return
         roles = {
@@ -256,13 +257,13 @@ class Soak:
         }
         for role, pids in roles.items():
             for pid in pids:
-                with contextlib.suppress(OSError, IndexError):  # it ends just now
+                with contextlib.suppress(OSError, IndexError):  # the process is ending
                     descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
                     self.sizes.append(Size(boot_clock(), role, pid, resident_megabytes(pid), descriptors))
 
 
 def _uuids(agent: Agent) -> list[str]:
-    """By number; every GPU of the node is there at the beginning."""
+    """Return uuids by index; all GPUs of the node are present at the start."""
     found = [dict(labels) for name, labels in agent.metrics().values if name == "gpumon_gpu_up"]
     return [one["uuid"] for one in sorted(found, key=lambda one: int(one["gpu"]))]
 
@@ -278,9 +279,9 @@ def main() -> int:
     chosen = parser.parse_args()
     if unknown := undecided():
         parser.error(f"faults without a row in benchmarks/turmoil.py: {', '.join(sorted(unknown))}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))  # and leave no agent behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the agent is stopped
     folder = Path(tempfile.mkdtemp(prefix="gpumon-soak-"))
-    print(f"{chosen.minutes:g} minutes on a simulated h100x8, seed {chosen.seed}; what happens when: {folder}/journal")
+    print(f"{chosen.minutes:g} minutes on a simulated h100x8, seed {chosen.seed}; log of events: {folder}/journal")
     with (folder / "journal").open("w", encoding="utf-8") as journal:
         agent = Agent(folder)
         try:

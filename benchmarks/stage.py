@@ -1,4 +1,4 @@
-"""What is wrong with the node at a moment of a soak, since when, and what may therefore be shown of it."""
+"""Faults of the node at a moment of a soak, their start times, and what the page may therefore show."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpumon.clock import boot_clock
 
 GPUS = 8
 NODE = -1
-"""In place of a GPU's number."""
+"""Used in place of a GPU index."""
 HIDDEN_SECONDS = 20.0
-"""How long readings may outlive what hides their GPU: until a call is late or they are old, and what that takes."""
+"""Max time for which readings may remain after their GPU has become unreadable."""
 HEALED_SECONDS = 45.0
-"""How long a GPU may take to be read again: a trial is due, and the sampler is replaced."""
+"""Max time until a GPU is read again: includes a trial and a replacement of the sampler."""
 NODE_TROUBLES = [one for one in TROUBLES if one.node]
 GPU_TROUBLES = [one for one in TROUBLES if not one.node]
 
 
 @dataclass
 class Present:
-    """A trouble that is there now."""
+    """A fault that is active."""
 
     trouble: Trouble
     value: Any
@@ -35,7 +35,7 @@ class Present:
 
 @dataclass
 class Stage:
-    """The scenario as it stands. Every change is written at once, and told."""
+    """The current scenario. Every change is written and logged at once."""
 
     agent: Agent
     chance: Random
@@ -44,13 +44,13 @@ class Stage:
     """By GPU, or NODE, and key."""
     xids: dict[int, list[Any]] = field(default_factory=dict)
     given_away: set[int] = field(default_factory=set)
-    """GPUs that belong to another driver, or did: who counts for them begins anew."""
+    """GPUs that are or were bound to another driver: their counters restart."""
     settled_at: float = 0.0
-    """From when on every GPU without a trouble of its own must be read."""
+    """Time from which every GPU without a fault must be read."""
     healed_at: dict[int, float] = field(default_factory=dict)
 
     def write(self) -> None:
-        """As the scenario file."""
+        """Write the scenario file."""
         scenario: dict[str, Any] = {"idle": True}
         gpus: dict[int, dict[str, Any]] = {gpu: {"xids": xids} for gpu, xids in self.xids.items()}
         for (gpu, key), one in self.present.items():
@@ -58,7 +58,7 @@ class Stage:
         self.agent.simulate({**scenario, "gpus": gpus})
 
     def harm(self, *, node: bool) -> None:
-        """One more trouble, of the node or of one GPU."""
+        """Add a fault of the node or of one GPU."""
         gpu = NODE if node else self.chance.randrange(GPUS)
         trouble = self.chance.choice(NODE_TROUBLES if node else GPU_TROUBLES)
         value = trouble.value(self.chance)
@@ -71,7 +71,7 @@ class Stage:
         self.write()
 
     def heal(self, *, everything: bool = False) -> None:
-        """Take one trouble away, or all."""
+        """Remove one fault, or all."""
         gone = list(self.present) if everything else self.chance.sample(sorted(self.present), min(1, len(self.present)))
         for gpu, key in gone:
             self.tell(f"healed: {'node' if gpu == NODE else f'GPU {gpu}'}: {key}")
@@ -83,7 +83,7 @@ class Stage:
         self.write()
 
     def send_xid(self) -> None:
-        """To a GPU; firmware that falls silent has the GPU set aside until it is tried."""
+        """Send an Xid to a GPU; after Xid 119 or 120 the GPU is quarantined until a trial."""
         gpu, xid = self.chance.randrange(GPUS), self.chance.choice(XIDS)
         self.tell(f"GPU {gpu}: Xid {xid}")
         self.xids.setdefault(gpu, []).append(xid)
@@ -93,34 +93,34 @@ class Stage:
         self.write()
 
     def unsettle(self, seconds: float) -> None:
-        """For so long, nobody's readings are asked for."""
+        """Require no readings of any GPU for this time."""
         self.settled_at = max(self.settled_at, boot_clock() + seconds)
 
     def settle(self) -> None:
-        """All is well now, and has to stay so."""
+        """Require readings of all GPUs from now on."""
         self.settled_at = boot_clock()
         self.healed_at.clear()
 
     def slept(self, seconds: float) -> None:
-        """The agent was stopped for so long, and so was its time."""
+        """Move start times by the time for which the agent was stopped."""
         for one in self.present.values():
             one.since += seconds
         self.unsettle(HIDDEN_SECONDS)
 
     def troubles(self, gpu: int) -> Iterator[Present]:
-        """Of this GPU and of the node."""
+        """Return the active faults of this GPU and of the node."""
         return (one for (whose, _), one in self.present.items() if whose in {gpu, NODE})
 
     def is_hidden(self, gpu: int, at: float) -> bool:
-        """Whether nothing may be shown of it at this time."""
+        """Return whether the page may show no readings of this GPU at this time."""
         return any(one.trouble.hides and at - one.since > HIDDEN_SECONDS for one in self.troubles(gpu))
 
-    def is_well(self, gpu: int, at: float) -> bool:
-        """Whether it must be read at this time."""
+    def is_healthy(self, gpu: int, at: float) -> bool:
+        """Return whether this GPU must be read at this time."""
         if at < self.settled_at or at - self.healed_at.get(gpu, 0.0) < HEALED_SECONDS:
             return False
         return not any(True for _ in self.troubles(gpu))
 
     def sent(self) -> Counter[tuple[int, int]]:
-        """How many of which Xid were sent to which GPU."""
+        """Return the number of Xids sent, by GPU and Xid."""
         return Counter((gpu, xid) for gpu, xids in self.xids.items() for xid in xids)

@@ -1,4 +1,4 @@
-"""TABLE: what a soak does to a simulated node, and what must then be so. One row a fault of the simulation."""
+"""TABLE: faults that a soak causes on a simulated node, and their effects. One row per fault of the simulation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ GETTERS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetUtilizationRates", "nvmlDe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A key of the scenario with a value that fits."""
+    """A key of the scenario with a random valid value."""
 
     key: str
     value: Callable[[Random], Any]
     node: bool = False
-    """Stands at the top of the scenario, and concerns every GPU."""
+    """True if the key is at the top of the scenario and affects every GPU."""
     hides: bool = False
-    """While it lasts the GPU cannot be read: after a while, nothing may be shown of it."""
+    """True if the GPU cannot be read while the fault is active: its readings must disappear."""
     disturbs: float = 0.0
-    """For how many seconds it may cost the readings of others: a sampler has to be replaced, some time or other."""
+    """Seconds for which other GPUs may have no readings, because the sampler has to be replaced."""
 
 
 def _any_of(*values: Any) -> Callable[[Random], Any]:
@@ -56,7 +56,7 @@ def _links(chance: Random) -> dict[int, dict[str, Any]]:
 
 
 REPLACED, CRASHED = 20.0, 60.0
-"""How long others may miss readings while a sampler is replaced, and while one that crashes is started less often."""
+"""Seconds without readings of other GPUs while a sampler is replaced, or restarted with back-off after crashes."""
 
 TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="lost", value=_on, hides=True),
@@ -96,16 +96,16 @@ TROUBLES: tuple[Trouble, ...] = (
 )
 
 NOT_HERE: Mapping[str, str] = {
-    "xids": "comes in lists that only grow",
+    "xids": "is sent by Stage.send_xid: the list only grows",
     "c2c_links": "an h100x8 has none",
     "seed": "is another node",
-    "driver_version": "is another driver, which no process can become",
-    "place": "is another node, which no process can become",
-    **dict.fromkeys(("idle", "busy", "jobs"), "is other work"),
+    "driver_version": "is read once at the start of a process",
+    "place": "is read once at the start of a process",
+    **dict.fromkeys(("idle", "busy", "jobs"), "is load and no fault"),
 }
 XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)
 
 
 def undecided() -> set[str]:
-    """Faults of the simulation that this table does not know."""
+    """Return faults of the simulation that are not in this table."""
     return FAULTS.keys() - {one.key for one in TROUBLES} - NOT_HERE.keys()

@@ -1,4 +1,4 @@
-"""What comes of a soak: figures for people, and the reasons why it failed."""
+"""Result of a soak: figures, and reasons for a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Figure = tuple[str, str]
 
 @dataclass(frozen=True)
 class Size:
-    """What a process holds."""
+    """Memory and descriptors of a process."""
 
     at: float
     role: str
@@ -30,12 +30,12 @@ class Size:
 
 
 def verdict(witness: Witness, sizes: Sequence[Size], left: set[int], log: str) -> tuple[list[Figure], list[str]]:
-    """`left`: processes of the agent that outlived it; `log`: everything that it and its children said."""
+    """`left`: processes of the agent that outlived it; `log`: the log of the agent and its children."""
     figures = [
-        ("scrapes", f"{witness.answered}, slowest {witness.slowest * 1e3:.1f} ms; {witness.refused} found nobody"),
+        ("scrapes", f"{witness.answered}, slowest {witness.slowest * 1e3:.1f} ms; {witness.refused} refused"),
         ("scrapes over 100 ms", _slow(witness)),
-        ("healthy GPUs judged", f"{witness.judged_well} times"),
-        ("GPUs judged that cannot be read", f"{witness.judged_hidden} times"),
+        ("readings of healthy GPUs verified", f"{witness.verified_healthy} times"),
+        ("unreadable GPUs verified", f"{witness.verified_hidden} times"),
     ]
     failed = [f"{problem}, {n} times, first: {witness.first[problem]}" for problem, n in witness.problems.items()]
     for role in dict.fromkeys(one.role for one in sizes):
@@ -51,12 +51,12 @@ def verdict(witness: Witness, sizes: Sequence[Size], left: set[int], log: str) -
 
 def _slow(witness: Witness) -> str:
     starved = sum(one.seconds - one.starved <= SCRAPE_LIMIT for one in witness.slow)
-    return f"{len(witness.slow)}" + (f", {starved} of them while processors were short" if witness.slow else "")
+    return f"{len(witness.slow)}" + (f", {starved} of them during CPU starvation" if witness.slow else "")
 
 
 def _held(sizes: Sequence[Size]) -> str:
     slope = growth(sizes, lambda one: one.megabytes)
-    words = "too short to tell its growth" if slope is None else f"{slope:+.2f} MB a minute"
+    words = "run too short for a growth rate" if slope is None else f"{slope:+.2f} MB a minute"
     descriptors = [one.descriptors for one in sizes]
     return f"{sizes[-1].megabytes:.0f} MB, {words}; {descriptors[0]} descriptors, then {descriptors[-1]}"
 
@@ -70,7 +70,7 @@ def _grown(sizes: Sequence[Size]) -> Iterable[str]:
 
 
 def growth(sizes: Sequence[Size], of: Callable[[Size], float]) -> float | None:
-    """A minute, at the median of all lives of this role that are long enough to tell; None where there is none."""
+    """Return the growth per minute, the median over all long-lived processes of a role; None without one."""
     slopes = []
     for pid in {one.pid for one in sizes}:
         mine = [one for one in sizes if one.pid == pid]

@@ -1,4 +1,4 @@
-"""Scrapes an agent every second as Prometheus does, and holds each page against what may be so."""
+"""Scrapes an agent every second as Prometheus does, and verifies each page against the active faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DURABLE = (
     *("gpumon_gpu_xid_errors_total", "gpumon_nvswitch_errors_total"),
     *("gpumon_probe_allreduce_runs_total", "gpumon_probe_allreduce_skips_total"),
 )
-"""Counters that a restart of the daemon does not set back."""
+"""Counters that survive a restart of the daemon."""
 LIMITS: Mapping[str, tuple[float, float]] = {
     "_ratio": (0.0, 1.2),
     "_celsius": (-100.0, 200.0),
@@ -31,28 +31,28 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "_hertz": (0.0, 1e10),
     "_up": (0.0, 1.0),
 }
-"""What a gauge can be, by the end of its name."""
+"""Valid range of a gauge, by the end of its name."""
 READING = "gpumon_gpu_temperature_celsius"
-"""Of a GPU that answers it is there in every scenario but one that garbles it."""
+"""A reading that every GPU that answers has, unless the scenario garbles it."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 Page = dict[str, float]
-"""By series, as it is written."""
+"""Values by series."""
 
 
 @dataclass(frozen=True)
 class Scrape:
-    """One page, when it was asked for, and how long it took; no page where nobody answered."""
+    """One scrape: its time, its duration and its page; no page if the scrape was refused."""
 
     at: float
     seconds: float
     starved: float
-    """For how many of these seconds somebody on this machine waited for a processor."""
+    """Seconds of the scrape in which a process on this machine waited for a CPU."""
     page: Page | None
 
 
 class Scraper:
-    """Asks every second, from a thread of its own, over a connection that it keeps."""
+    """Scrapes every second in a separate thread over one connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -86,7 +86,7 @@ def parse(page: bytes) -> Page:
 
 
 def waited_for_processors() -> float:
-    """Seconds, so far, in which some process was ready and had none; 0 where the kernel does not count them."""
+    """Return the total time in which a process waited for a CPU; 0 if the kernel does not report it."""
     with contextlib.suppress(OSError):
         return int(PRESSURE.read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
     return 0.0
@@ -94,29 +94,29 @@ def waited_for_processors() -> float:
 
 @dataclass
 class Witness:
-    """What the scrapes have shown so far."""
+    """Results of the scrapes."""
 
     stage: Stage
     uuids: list[str]
-    """By the number that the GPU has in the scenario."""
+    """Uuids by GPU index in the scenario."""
     problems: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
-    """By problem, when and with which values it was seen first."""
+    """First occurrence by problem."""
     answered: int = 0
     refused: int = 0
     slow: list[Scrape] = field(default_factory=list)
     slowest: float = 0.0
-    judged_well: int = 0
-    judged_hidden: int = 0
-    """How often a GPU was looked at of which it was known what its page must be."""
+    verified_healthy: int = 0
+    verified_hidden: int = 0
+    """Number of times that the readings of an unreadable GPU were verified."""
     _counters: Page = field(default_factory=dict)
 
     def restarted(self) -> None:
-        """The daemon is another one: what is not durable begins again."""
+        """Forget counters that a restart of the daemon resets."""
         self._counters = {series: n for series, n in self._counters.items() if series.startswith(DURABLE)}
 
     def take(self, one: Scrape, *, down: bool, asleep: bool) -> None:
-        """`down`: nobody could answer then; `asleep`: who should have been stopped."""
+        """Evaluate a scrape. `down`: the daemon was not running; `asleep`: it was stopped."""
         if one.page is None:
             self.refused += 1
             if not down:
@@ -148,13 +148,13 @@ class Witness:
         for gpu, uuid in enumerate(self.uuids):
             up, reading = ups.get(uuid), readings.get(uuid)
             if self.stage.is_hidden(gpu, at):
-                self.judged_hidden += 1
+                self.verified_hidden += 1
                 if up == 1:
                     yield "a GPU that cannot be read is up", f"GPU {gpu} at {at:.1f}"
                 if reading is not None:
                     yield "a GPU that cannot be read has a reading", f"GPU {gpu} at {at:.1f}: {reading}"
-            elif self.stage.is_well(gpu, at):
-                self.judged_well += 1
+            elif self.stage.is_healthy(gpu, at):
+                self.verified_healthy += 1
                 if up != 1 or reading is None:
                     yield "a healthy GPU is not read", f"GPU {gpu} at {at:.1f}: up {up}, temperature {reading}"
         yield from self._falls(page)
@@ -169,7 +169,7 @@ class Witness:
                 self._counters[series] = value
 
     def _forget(self, gone: set[str]) -> None:
-        """What was counted for GPUs that are another driver's now."""
+        """Forget counters of GPUs that are bound to another driver."""
         if gone:
             kept = (
                 one
@@ -185,7 +185,7 @@ class Witness:
                 labels = dict(_LABEL.findall(series))
                 gpu = self.uuids.index(labels["uuid"]) if labels["uuid"] in self.uuids else None
                 if gpu is not None and count > sent[gpu, int(labels["xid"])]:
-                    yield "an Xid was counted more often than it came", f"{series} {count}"
+                    yield "an Xid was counted more often than it was sent", f"{series} {count}"
 
 
 def _implausible(page: Page) -> Iterator[tuple[str, str]]:
@@ -199,5 +199,5 @@ def _implausible(page: Page) -> Iterator[tuple[str, str]]:
 
 
 def by_uuid(page: Page, name: str) -> dict[str, float]:
-    """The values of a metric that each GPU has once."""
+    """Return the values of a metric with one series per GPU, by uuid."""
     return {dict(_LABEL.findall(series))["uuid"]: n for series, n in page.items() if series.startswith(name + "{")}
