@@ -1,8 +1,8 @@
 """One rank of a plain all-reduce with torch.distributed over gloo on the CPU, for comparison.
 
 Start it once per rank as torchrun does, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; its
-arguments are sizes in bytes. Rank 0 prints the bus bandwidth of each size as JSON. It does not use gpumon and verifies no
-data.
+arguments are sizes in bytes. Rank 0 prints the bus bandwidth of each size as JSON. It does not use gpumon and does not
+verify data.
 """
 
 from __future__ import annotations
