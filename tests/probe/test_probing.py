@@ -208,7 +208,6 @@ def test_a_run_gives_way_to_a_job_that_comes(bench: Bench, taken: Report) -> Non
     [result] = bench.kept
     assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
     assert "GPU 1" in result.hint
-    assert result.duration_seconds < 30
     assert not bench.probing.running
 
 

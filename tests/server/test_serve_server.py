@@ -56,14 +56,12 @@ def test_signals_stay_with_the_main_thread() -> None:
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections do not delay it, and the address can be used again."""
-    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 60)
+    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 3600)  # a delay of the stop is a timeout of this test
     threads = set(threading.enumerate())
     with serving(Node()) as port:
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         idle.request("GET", "/-/healthy")
         idle.getresponse().read()
-        began = time.monotonic()
-    assert time.monotonic() - began < uvicorn_thread.SHUTDOWN_SECONDS
     assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
     idle.close()
     listen("127.0.0.1", port).close()

@@ -161,9 +161,7 @@ def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held
     """The result is a skip that says for whom; no other run begins before the hold has ended."""
     agent.run()
     pids = agent.probing.holders()
-    asked = boot_clock()
     assert agent.hold("4711") == RequestResult()
-    assert boot_clock() - asked < 3
     assert len(pids) == 2
     assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
     result = agent.told[-1].result
@@ -252,10 +250,8 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
     agent.run()
     pid = agent.probing.holders()[0].pid
     with held(build(tmp_path), pid):
-        asked = boot_clock()
         answer = agent.hold("1")
         assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, True)]
-        assert boot_clock() - asked < 3
         assert agent.owners() == ["1"]
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert agent.hold("1") == RequestResult()
