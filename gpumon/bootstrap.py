@@ -153,7 +153,7 @@ class _Wiring:
             store.path,
             Retention(days=store.retention_days, rows=store.retention_rows),
             PROBE.name,
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=self._latest,
             on_restored=self._restore,
         )
@@ -219,7 +219,7 @@ class _Wiring:
             samplers=self.samplers,
             probing=self.probe,
             latest=self._latest,
-            take=self.monitor.take,
+            publish=self.monitor.take,
             store_failed=lambda: self.persistence.error is not None,
         )
 
@@ -235,7 +235,7 @@ class _Wiring:
             },
             max_seconds=max_window_seconds(self._configuration),
             latest=self._latest,
-            take=self.monitor.take,
+            publish=self.monitor.take,
         )
 
     @cached_property

@@ -54,9 +54,9 @@ class Done:
     """Nothing of ours is on a GPU, nor comes there."""
 
 
-def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -> Done:
-    """Begin one. Raises InUse, and UserError for one that is longer than `most` seconds."""
-    wrong = duration_problem(seconds, most, "probe.max_hold_seconds")
+def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: float) -> Done:
+    """Begin one. Raises InUse, and UserError for one that is longer than `max_seconds` seconds."""
+    wrong = duration_problem(seconds, max_seconds, "probe.max_hold_seconds")
     if wrong:
         raise UserError(f"{wrong} {LOWER_DURATION}")
     request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, owner=owner, reason=reason)

@@ -67,7 +67,7 @@ def begin(chosen: argparse.Namespace) -> int:
         chosen,
         lambda agent: agent.post(f"{PATH}?{urlencode(wanted)}", CHANGED),
         lambda settings, store: offline_hold.hold(
-            store, seconds, chosen.reason or "", chosen.owner or "", most=settings.probe.max_hold_seconds
+            store, seconds, chosen.reason or "", chosen.owner or "", max_seconds=settings.probe.max_hold_seconds
         ),
         FREE,
     )

@@ -44,7 +44,7 @@ class DriverRelease:
         samplers: SamplerSupervisor,
         probing: ProbeRuns,
         latest: Callable[[], Report],
-        take: Callable[[TimeWindow | WindowsEnded | ReleaseHolders], None],
+        publish: Callable[[TimeWindow | WindowsEnded | ReleaseHolders], None],
         store_failed: Callable[[], bool],
     ) -> None:
         """`store_failed` returns whether the stored windows cannot be read now."""
@@ -54,7 +54,7 @@ class DriverRelease:
         self._samplers = samplers
         self._probing = probing
         self._latest = latest
-        self._take = take
+        self._publish = publish
         self._store_failed = store_failed
         self._scopes: frozenset[str] = frozenset()
         """The scopes whose release the samplers follow."""
@@ -95,7 +95,7 @@ class DriverRelease:
         self._scopes = scopes
         self._log_errors(holders)
         if holders != self._latest().release_holders:
-            self._take(ReleaseHolders(holders=holders))
+            self._publish(ReleaseHolders(holders=holders))
         marked = any(window.by == MARKER for window in in_force(windows, WindowKind.RELEASE))
         self._done.update(done=marked and not holders)
 
@@ -129,7 +129,7 @@ class DriverRelease:
         marked = [window for window in in_force(self._latest().windows, WindowKind.RELEASE) if window.by == MARKER]
         stale = frozenset(window.id for window in marked if wanted is None or window.bus_id != wanted.bus_id)
         if wanted is not None and wanted.deadline > boot_clock() and wanted.id not in {one.id for one in marked}:
-            self._take(wanted)  # replaces the window of the same scope
+            self._publish(wanted)  # replaces the window of the same scope
         self._end(stale, MARKER)
 
     def _end_expired(self) -> None:
@@ -139,7 +139,7 @@ class DriverRelease:
 
     def _end(self, ids: frozenset[str], by: str) -> None:
         if ids:
-            self._take(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
+            self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
 
     def _bus_id(self, name: str) -> str | None:
         """Return the bus id of a GPU. Before the driver has been read, only an address names one."""

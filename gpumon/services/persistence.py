@@ -60,7 +60,7 @@ class Persistence:
         retention: Retention,
         probe: str,
         *,
-        take: Callable[[DurableMessage], None],
+        publish: Callable[[DurableMessage], None],
         latest: Callable[[], Report],
         on_restored: Callable[[StoredState], None] = lambda _: None,
     ) -> None:
@@ -69,7 +69,7 @@ class Persistence:
         self._path = path
         self._retention = retention
         self._probe = probe
-        self._take = take
+        self._publish = publish
         self._latest = latest
         self._on_restored = on_restored
         self._restored = False
@@ -146,7 +146,7 @@ class Persistence:
             late.cancel()
             self._in_flight -= 1
             if message is not None:
-                self._take(message)
+                self._publish(message)
             if stored:
                 self._rewrite()
             settled(stored)
@@ -188,11 +188,11 @@ class Persistence:
             gpus.accept(connection, acceptance.count, acceptance.gone)
             ports.accept(connection, acceptance.ports, acceptance.slow)
 
-        def take(_: object) -> None:
-            self._take(acceptance)
+        def publish(_: object) -> None:
+            self._publish(acceptance)
             done()
 
-        self._submit(write, take, failed)
+        self._submit(write, publish, failed)
 
     # Rows that follow the Report
 
@@ -266,7 +266,7 @@ class Persistence:
 
     def _restore(self, stored: StoredState) -> None:
         """Take the stored state. What was recorded before the store could be read is newer."""
-        self._take(stored)
+        self._publish(stored)
         self._restored = True
         for table, rows in stored_state.rows(stored).items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]

@@ -83,14 +83,14 @@ class TimeWindows:
         *,
         max_seconds: Mapping[WindowKind, float],
         latest: Callable[[], Report],
-        take: Callable[[TimeWindow | WindowsEnded], None],
+        publish: Callable[[TimeWindow | WindowsEnded], None],
     ) -> None:
         self._loop = loop
         self._persistence = persistence
         self._effects = effects
         self._max_seconds = max_seconds
         self._latest = latest
-        self._take = take
+        self._publish = publish
         self._waiting: list[_Waiting] = []
         self._stopping = False
 
@@ -127,7 +127,7 @@ class TimeWindows:
             return
         effect, report, at = self._effects[request.kind], self._latest(), boot_clock()
         window = new_window(request, wall=time.time(), at=at, boot_id=report.boot_id)
-        self._take(window)
+        self._publish(window)
         waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
         effect.follow()
 
@@ -163,7 +163,7 @@ class TimeWindows:
             future.set_result(RequestResult())
             return
         ids = frozenset(window.id for window in ended)
-        self._take(WindowsEnded(ids=ids, by=selection.by, wall=time.time(), at=boot_clock()))
+        self._publish(WindowsEnded(ids=ids, by=selection.by, wall=time.time(), at=boot_clock()))
         for kind in {window.kind for window in ended}:
             self._effects[kind].follow()
         self._store(lambda stored: future.set_result(RequestResult(stored=stored)))

@@ -44,7 +44,7 @@ class CapturedQuery(NamedTuple):
     """A query: an NVML function and its inputs."""
 
     function: str
-    given: tuple[Any, ...] = ()
+    inputs: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True)
@@ -115,12 +115,12 @@ class Capture:
     findings: tuple[tuple[str, str, str], ...] = ()
     """Findings as text: question, GPU (bus id), answer."""
 
-    def timeline(self, function: str, *given: Any) -> Timeline | None:
-        return self.answers.get(CapturedQuery(function, given))
+    def timeline(self, function: str, *inputs: Any) -> Timeline | None:
+        return self.answers.get(CapturedQuery(function, inputs))
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
         """Return all queries of a function, with their answers."""
-        return ((one.given, timeline) for one, timeline in self.answers.items() if one.function == function)
+        return ((one.inputs, timeline) for one, timeline in self.answers.items() if one.function == function)
 
 
 _LISTS = ("handles", "missing", "unrecorded", "findings")
@@ -147,9 +147,9 @@ def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
         yield {"function": name, "takes": takes} | ({"cost": asdict(cost)} if cost else {})
         count += 1
     yield {name: getattr(capture, name) for name in _LISTS}
-    for (function, given), timeline in capture.answers.items():
+    for (function, inputs), timeline in capture.answers.items():
         answers = [[time, *answer] for time, answer in zip(timeline.times, timeline.answers, strict=True)]
-        yield {"asked": function, "given": given, "answers": answers}
+        yield {"asked": function, "given": inputs, "answers": answers}
         count += 1
     yield {"lines": count}
 

@@ -107,26 +107,26 @@ class Replay:
 
     # Answers
 
-    def ask(self, function: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def ask(self, function: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the recorded output. Raises Refusal with the recorded code, or if this was never recorded."""
-        timeline = self.recorded.answers.get(CapturedQuery(function, given))
+        timeline = self.recorded.answers.get(CapturedQuery(function, inputs))
         if timeline is None:
-            raise Refusal(self._unknown(function, given))
+            raise Refusal(self._unknown(function, inputs))
         return self.succeed(timeline.at(self.time()))
 
-    def is_of_another_version(self, function: str, given: tuple[Any, ...]) -> bool:
+    def is_of_another_version(self, function: str, inputs: tuple[Any, ...]) -> bool:
         """Return whether the input struct has a version that the recorder never used."""
-        known = self._versions.get(function)
-        return known is not None and given[-1][:VERSION_DIGITS] not in known
+        recorded_versions = self._versions.get(function)
+        return recorded_versions is not None and inputs[-1][:VERSION_DIGITS] not in recorded_versions
 
     def succeed(self, answer: Answer) -> tuple[Any, ...]:
         """Return the output without the code. Raises Refusal if there is none."""
-        code, *told = answer
+        code, *outputs = answer
         while code == HANGS:
             time.sleep(3600)
         if code:
             raise Refusal(code)
-        return tuple(told)
+        return tuple(outputs)
 
     def need_answering(self, device: str) -> None:
         """Raise Refusal while the GPU is lost or needs a reset."""
@@ -134,32 +134,32 @@ class Replay:
         if timeline is not None:
             self.succeed(timeline.at(self.time()))
 
-    def _unknown(self, function: str, given: tuple[Any, ...]) -> Code:
+    def _unknown(self, function: str, inputs: tuple[Any, ...]) -> Code:
         self.unanswered[function] += 1
         times = self.unanswered[function]
         if times == 10 ** (len(str(times)) - 1):  # log the first, the tenth, the hundredth
-            told = {"function": function, "given": given, "times": times}
-            _logger.info('the recording has no answer to this call; returning "not supported"', extra=told)
+            details = {"function": function, "given": inputs, "times": times}
+            _logger.info('the recording has no answer to this call; returning "not supported"', extra=details)
         return Code.NOT_SUPPORTED
 
 
 def _versions(recorded: Capture) -> Mapping[str, set[str]]:
     """Return the versions of input structs that were recorded, by function."""
     versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
-    return {name: {given[-1][:VERSION_DIGITS] for given, _ in recorded.questions(name)} for name in versioned}
+    return {name: {inputs[-1][:VERSION_DIGITS] for inputs, _ in recorded.questions(name)} for name in versioned}
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
     """Return, by handle, when the GPU was reported lost or in need of a reset, and when it answered again."""
-    told: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
+    codes_by_device: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
     for question, timeline in recorded.answers.items():
         for moment, answer in zip(timeline.times, timeline.answers, strict=True):
             device = _device(question, answer)
-            if device in told:
-                told[device].append((moment, answer[0]))
+            if device in codes_by_device:
+                codes_by_device[device].append((moment, answer[0]))
     return {
         device: _fault_timeline(sorted(codes))
-        for device, codes in told.items()
+        for device, codes in codes_by_device.items()
         if any(code in WHOLE_GPU_CODES for _, code in codes)
     }
 
@@ -168,7 +168,7 @@ def _device(question: CapturedQuery, answer: Answer) -> str:
     """Return the handle of an answer's GPU: the input handle, or the one that a lookup returned."""
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""
-    return question.given[0] if question.given and isinstance(question.given[0], str) else ""
+    return question.inputs[0] if question.inputs and isinstance(question.inputs[0], str) else ""
 
 
 def _fault_timeline(codes: list[tuple[float, int]]) -> Timeline:

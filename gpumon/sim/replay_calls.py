@@ -60,12 +60,12 @@ def find(replay: Replay, name: str) -> Entry:
 
 def _generic(replay: Replay, name: str, signature: Signature, *arguments: Any) -> None:
     replay.need_initialised()
-    given = signature.given(arguments, replay.name)
+    inputs = signature.inputs(arguments, replay.name)
     if signature.words[:1] == ("handle",):
-        replay.need_answering(given[0])
-    if replay.is_of_another_version(name, given):
+        replay.need_answering(inputs[0])
+    if replay.is_of_another_version(name, inputs):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
-    signature.put(arguments, replay.ask(name, given), replay.handle)
+    signature.put(arguments, replay.ask(name, inputs), replay.handle)
 
 
 # Library
@@ -216,12 +216,14 @@ def mig_sample_get(replay: Replay, handle: int | None, instance: int, pointer: i
     _sample(replay, "nvmlGpmMigSampleGet", (device, instance), taken, pointer)
 
 
-def _sample(replay: Replay, function: str, given: tuple[Any, ...], taken: ReplayGpmSample, pointer: int | None) -> None:
+def _sample(
+    replay: Replay, function: str, inputs: tuple[Any, ...], taken: ReplayGpmSample, pointer: int | None
+) -> None:
     replay.need_initialised()
     replay.need_answering(taken.device)
     if pointer not in replay.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
-    replay.ask(function, given)
+    replay.ask(function, inputs)
     replay.samples[pointer] = taken
 
 

@@ -91,22 +91,22 @@ WITHOUT = frozenset(
 def words(function: str) -> Words | None:
     """Return the signature of a function; None if there is none."""
     export = exports().get(function)
-    known = export.arguments if export is not None else None
-    return known if known is not None else SIGNATURES.get(function)
+    argument_words = export.arguments if export is not None else None
+    return argument_words if argument_words is not None else SIGNATURES.get(function)
 
 
 class _Argument:
-    """A word. `given` and `told` return JSON values; `put` writes the output into the caller's memory."""
+    """A word. `inputs` and `outputs` return JSON values; `put` writes the output into the caller's memory."""
 
     c: tuple[Any, ...] = (POINTER,)
 
-    def given(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def inputs(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield from ()
 
-    def told(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def outputs(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield from ()
 
-    def put(self, _arguments: Sequence[Any], _told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+    def put(self, _arguments: Sequence[Any], _outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
         return
 
 
@@ -118,19 +118,19 @@ class _Number(_Argument):
     def __init__(self, c: Any) -> None:
         self.c = (c,)
 
-    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def inputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield arguments[0]
 
 
 class _Handle(_Argument):
-    def given(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+    def inputs(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
         yield name(arguments[0])
 
 
 class _String(_Argument):
     c = (ctypes.c_char_p,)
 
-    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def inputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield (arguments[0] or b"").decode(errors="replace")
 
 
@@ -138,33 +138,33 @@ class _Out(_Argument):
     def __init__(self, layout: str) -> None:
         self._layout = struct.Struct("<" + layout)
 
-    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield from take(arguments[0], self._layout)
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
-        put(arguments[0], self._layout, *(next(told) for _ in range(len(self._layout.format) - 1)))
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        put(arguments[0], self._layout, *(next(outputs) for _ in range(len(self._layout.format) - 1)))
 
 
 class _OutHandle(_Argument):
     _layout = struct.Struct("<Q")
 
-    def told(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+    def outputs(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
         yield name(*take(arguments[0], self._layout))
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], handle: Callable[[str], int]) -> None:
-        put(arguments[0], self._layout, handle(next(told)))
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], handle: Callable[[str], int]) -> None:
+        put(arguments[0], self._layout, handle(next(outputs)))
 
 
 class _Text(_Argument):
     c = (POINTER, UINT)
 
-    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         buffer, length = arguments
         yield ctypes.string_at(buffer, length).partition(b"\0")[0].decode(errors="replace")
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
         buffer, length = arguments
-        put_text(buffer, length, next(told))
+        put_text(buffer, length, next(outputs))
 
 
 class _Struct(_Argument):
@@ -177,16 +177,16 @@ class _Struct(_Argument):
             raise Refusal(Code.INVALID_ARGUMENT)
         return ctypes.string_at(address, self._size)
 
-    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def inputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         if self._inputs:
             (inputs,) = take(arguments[0], struct.Struct(f"{self._inputs}s"))
             yield inputs.hex()
 
-    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield self._bytes(arguments[0])[self._inputs :].hex()
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
-        written = bytes.fromhex(next(told))[: len(self._bytes(arguments[0])) - self._inputs]
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        written = bytes.fromhex(next(outputs))[: len(self._bytes(arguments[0])) - self._inputs]
         put((arguments[0] or 0) + self._inputs, struct.Struct(f"{len(written)}s"), written)
 
 
@@ -206,13 +206,13 @@ class _List(_Argument):
     def __init__(self, size: int) -> None:
         self._entry = struct.Struct(f"{size}s")
 
-    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+    def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         (count,) = take(arguments[0], self._count)
         written = ctypes.string_at(arguments[1], count * self._entry.size) if count else b""
         yield [one.hex() for (one,) in self._entry.iter_unpack(written)]
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
-        entries = [bytes.fromhex(one) for one in next(told)]
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        entries = [bytes.fromhex(one) for one in next(outputs)]
         (room,) = take(arguments[0], self._count)
         put(arguments[0], self._count, len(entries))
         if len(entries) > room:
@@ -222,11 +222,11 @@ class _List(_Argument):
 
 
 class _Array(_List):
-    def told(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
-        yield from super().told(arguments[::-1], name)
+    def outputs(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+        yield from super().outputs(arguments[::-1], name)
 
-    def put(self, arguments: Sequence[Any], told: Iterator[Any], handle: Callable[[str], int]) -> None:
-        super().put(arguments[::-1], told, handle)
+    def put(self, arguments: Sequence[Any], outputs: Iterator[Any], handle: Callable[[str], int]) -> None:
+        super().put(arguments[::-1], outputs, handle)
 
 
 class _Since(_Argument):
@@ -271,17 +271,17 @@ class Signature:
             self._arguments.append((argument, slice(len(self.c_types), len(self.c_types) + len(argument.c))))
             self.c_types += argument.c
 
-    def given(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
+    def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
         """Return the inputs of a call. Raises Refusal for NULL."""
-        return tuple(item for one, at in self._arguments for item in one.given(arguments[at], name))
+        return tuple(item for one, at in self._arguments for item in one.inputs(arguments[at], name))
 
-    def told(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
+    def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
         """Return the outputs of a successful call."""
-        return tuple(item for one, at in self._arguments for item in one.told(arguments[at], name))
+        return tuple(item for one, at in self._arguments for item in one.outputs(arguments[at], name))
 
-    def put(self, arguments: Sequence[Any], told: Sequence[Any], handle: Callable[[str], int]) -> None:
+    def put(self, arguments: Sequence[Any], outputs: Sequence[Any], handle: Callable[[str], int]) -> None:
         """Write the outputs. Raises Refusal for NULL and for insufficient size."""
-        rest = iter(told)
+        rest = iter(outputs)
         for one, at in self._arguments:
             one.put(arguments[at], rest, handle)
 
@@ -289,5 +289,5 @@ class Signature:
 @cache
 def signature(function: str) -> Signature | None:
     """Return the arguments of a function, if it has a signature."""
-    known = words(function)
-    return None if known is None else Signature(known)
+    argument_words = words(function)
+    return None if argument_words is None else Signature(argument_words)

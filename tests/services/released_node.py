@@ -89,7 +89,7 @@ class ReleasedNode:
             folder / "gpumon.db",
             Retention(),
             "allreduce",
-            take=self.take,
+            publish=self.take,
             latest=lambda: self.monitor.latest,
         )
         self.driver_release = self.another()
@@ -99,7 +99,7 @@ class ReleasedNode:
             {WindowKind.RELEASE: self.driver_release},
             max_seconds={WindowKind.RELEASE: max_seconds},
             latest=lambda: self.monitor.latest,
-            take=self.take,
+            publish=self.take,
         )
 
     def another(self) -> DriverRelease:
@@ -110,7 +110,7 @@ class ReleasedNode:
             samplers=self.samplers,
             probing=self.probing,
             latest=lambda: self.monitor.latest,
-            take=self.take,
+            publish=self.take,
             store_failed=lambda: False,
         )
 

@@ -62,7 +62,7 @@ class Agent:
             folder / "gpumon.db",
             Retention(),
             "allreduce",
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
             on_restored=lambda stored: self.recorder.restore(stored),  # noqa: PLW0108 - it is built later
         )

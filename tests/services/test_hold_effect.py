@@ -74,7 +74,7 @@ class Held:
             store,
             Retention(),
             "allreduce",
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
         self.seen: Callable[[Report], Report] = lambda report: report
@@ -98,7 +98,7 @@ class Held:
             {WindowKind.HOLD: HoldEffect(self.probing)},
             max_seconds={WindowKind.HOLD: 3600.0},
             latest=self.latest,
-            take=self.monitor.take,
+            publish=self.monitor.take,
         )
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)

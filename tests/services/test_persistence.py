@@ -53,7 +53,7 @@ class Agent:
             path,
             Retention(),
             "allreduce",
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
         self.persistence.start()
@@ -170,7 +170,7 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
             shown = agent.monitor.latest.probe.metrics.runs_total or {}
             counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
 
-    agent.persistence._take = check
+    agent.persistence._publish = check
     for name in ("one", "two", "three"):
         agent.persistence.record_result(result(name))
     turn_until(agent.loop, lambda: len(counted) == 3)

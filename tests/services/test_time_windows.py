@@ -42,7 +42,7 @@ class Agent:
             path,
             Retention(),
             "allreduce",
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
         self.changes = 0
@@ -52,7 +52,7 @@ class Agent:
             {WindowKind.MAINTENANCE: MaintenanceEffect(self._count)},
             max_seconds={WindowKind.MAINTENANCE: 3600.0},
             latest=lambda: self.monitor.latest,
-            take=self.monitor.take,
+            publish=self.monitor.take,
         )
         self.persistence.start()
 

@@ -66,7 +66,7 @@ class Agent:
             path,
             Retention(),
             "allreduce",
-            take=self.monitor.take,
+            publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
         self.verdict_writer = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)

@@ -30,25 +30,25 @@ from gpumon.sim.trace import Trace
 
 log = logging.getLogger("gpumon.collectors.sampler")
 
-GIVEN_ANEW = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
+NEW_HANDLE_EACH_CALL = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
 """Lookups whose handles may have belonged to instances that are gone. Any other handle keeps its first name."""
 UNKNOWN = "handle of a call that was not recorded"
 
 
 class CallLog:
-    """Writes lines of calls: `["in", serial, function, given]`, then `["out", serial, time, seconds, code, output]`."""
+    """Writes calls: `["in", serial, function, inputs]`, then `["out", serial, time, seconds, code, output]`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._serial = 0
 
-    def entered(self, function: str, given: Sequence[Any]) -> int:
+    def entered(self, function: str, inputs: Sequence[Any]) -> int:
         """Write the line before a call. Returns the call's serial number."""
         with self._lock:
             self._serial += 1
             serial = self._serial
-        self.write("in", serial, function, given)
+        self.write("in", serial, function, inputs)
         return serial
 
     def write(self, *line: Any) -> None:
@@ -69,7 +69,7 @@ class CallRecorder:
         self._handles: dict[int, str] = {}
         self._samples: dict[int, tuple[Any, ...]] = {}
         self._suspended = False
-        self._given: Mapping[str, Callable[..., tuple[Any, ...]]] = {
+        self._inputs: Mapping[str, Callable[..., tuple[Any, ...]]] = {
             "nvmlDeviceGetFieldValues": self._device,
             "nvmlDeviceRegisterEvents": self._device,
             "nvmlEventSetWait_v2": lambda _: (),
@@ -118,23 +118,23 @@ class CallRecorder:
     def _call(self, name: str, known: Signature, real: Callable[..., int], *arguments: Any) -> int:
         if self._suspended:
             return real(*arguments)
-        given = self._given.get(name, partial(known.given, name=self._name))(arguments)
-        serial = self._notes.entered(name, given)
+        inputs = self._inputs.get(name, partial(known.inputs, name=self._name))(arguments)
+        serial = self._notes.entered(name, inputs)
         began = time.perf_counter()
         code = real(*arguments)
         seconds = time.perf_counter() - began
         at = self._clock()
         if code == 0 and name in INITIALISATIONS:
             self._handles.clear()  # they became invalid with the previous initialisation
-        output = self._output(name, known, given, arguments) if code == 0 else ()
+        output = self._output(name, known, inputs, arguments) if code == 0 else ()
         self._notes.write("out", serial, at, round(seconds, 7), code, output)
         return code
 
     def _output(
-        self, name: str, known: Signature, given: tuple[Any, ...], arguments: Sequence[Any]
+        self, name: str, known: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
         """Record the answer, if it can be read. The caller gets it in any case."""
-        read_output = self._outputs.get(name, partial(known.told, name=partial(self._new_name, name, given)))
+        read_output = self._outputs.get(name, partial(known.outputs, name=partial(self._new_name, name, inputs)))
         try:
             return read_output(arguments)
         except (Refusal, ValueError, TypeError, struct.error):
@@ -146,15 +146,15 @@ class CallRecorder:
     def _name(self, handle: int | None) -> str:
         return self._handles.get(handle or 0, UNKNOWN)
 
-    def _new_name(self, function: str, given: tuple[Any, ...], handle: int | None) -> str:
+    def _new_name(self, function: str, inputs: tuple[Any, ...], handle: int | None) -> str:
         """Return the handle's name: the lookup that returned it.
 
         It is the same in every process and after a reload.
         """
         known = self._handles.get(handle or 0)
-        if known is not None and function not in GIVEN_ANEW:
+        if known is not None and function not in NEW_HANDLE_EACH_CALL:
             return known
-        name = f"{function.removeprefix('nvmlDeviceGet')}({', '.join(map(str, given))})"
+        name = f"{function.removeprefix('nvmlDeviceGet')}({', '.join(map(str, inputs))})"
         if known != name:
             self._notes.write("handle", name)
         self._handles[handle or 0] = name
@@ -170,10 +170,10 @@ class CallRecorder:
         device, *rest = take(arguments[1], EVENT_DATA)
         return self._name(device), *rest
 
-    def _sampled(self, given: int, arguments: Sequence[Any]) -> Sequence[Any]:
+    def _sampled(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
         """Remember the GPU of a sample: the call that computes metrics does not have it."""
-        device, *rest = arguments[:given]
-        self._samples[arguments[given]] = self._name(device), (rest[0] if rest else None)
+        device, *rest = arguments[:inputs]
+        self._samples[arguments[inputs]] = self._name(device), (rest[0] if rest else None)
         return ()
 
     def _samples_of(self, arguments: Sequence[Any]) -> tuple[Any, ...]:

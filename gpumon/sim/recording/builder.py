@@ -46,8 +46,8 @@ class Builder:
         kind, *rest = json.loads(line)
         match kind:
             case "in":
-                serial, function, given = rest
-                self._calls[serial] = function, _tuple(self._mask.given(given))
+                serial, function, inputs = rest
+                self._calls[serial] = function, _tuple(self._mask.inputs(inputs))
             case "out":
                 self._answered(*rest)
             case "signature":
@@ -55,15 +55,15 @@ class Builder:
             case "finding":
                 self._findings.append((rest[0], rest[1], rest[2]))
             case "handle" | "missing" | "unrecorded":
-                self._names[kind][self._mask.given(rest[0])] = None
+                self._names[kind][self._mask.inputs(rest[0])] = None
             case _:  # what is known without the driver
-                self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
+                self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.inputs(rest[1])))
 
     def child_ended(self, hung_since: float | None) -> None:
         """Note that the call in progress did not return: the child was stopped in it, or the call hangs."""
         left, self._calls = self._calls, {}
-        for function, given in left.values() if hung_since is not None else ():
-            self._add(CapturedQuery(function, given), hung_since or 0.0, (HANGS,))
+        for function, inputs in left.values() if hung_since is not None else ():
+            self._add(CapturedQuery(function, inputs), hung_since or 0.0, (HANGS,))
 
     def capture(self, header: Header) -> Capture:
         return Capture(
@@ -77,37 +77,38 @@ class Builder:
             findings=tuple(self._findings),
         )
 
-    def _answered(self, serial: int, at: float, seconds: float, code: int, told: Sequence[Any] | None) -> None:
-        function, given = self._calls.pop(serial)
+    def _answered(self, serial: int, at: float, seconds: float, code: int, outputs: Sequence[Any] | None) -> None:
+        function, inputs = self._calls.pop(serial)
         self._seconds[function].append(seconds)
-        if told is None or code == Code.INSUFFICIENT_SIZE:  # it was about the caller's room
+        if outputs is None or code == Code.INSUFFICIENT_SIZE:  # it was about the caller's room
             return
         if function == WAIT and code == 0:
-            self._add(CapturedQuery(EVENT), at, (0, *_tuple(self._mask.given(told))), anyway=True)
+            self._add(CapturedQuery(EVENT), at, (0, *_tuple(self._mask.inputs(outputs))), anyway=True)
             return
         parts = _PARTS.get(function)
-        for question, answer in parts(given, told) if parts else ():
+        for question, answer in parts(inputs, outputs) if parts else ():
             self._add(question, at, answer)
-        self._add(CapturedQuery(function, given), at, (code, *(() if parts else self._told(function, told))))
+        self._add(CapturedQuery(function, inputs), at, (code, *(() if parts else self._outputs(function, outputs))))
 
-    def _told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(map(_tuple, self._mask.told(function, told)))
+    def _outputs(self, function: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(map(_tuple, self._mask.outputs(function, outputs)))
 
     def _add(self, question: CapturedQuery, at: float, answer: Answer, *, anyway: bool = False) -> None:
         timeline = self._answers.setdefault(question, Timeline())
         timeline.add(max(0.0, at - self._began), answer, anyway=anyway)
 
 
-def _fields(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
+def _fields(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
     return [
-        (CapturedQuery(FIELD, (given[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
-        for number, scope, code, kind, value, stamped in told
+        (CapturedQuery(FIELD, (inputs[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
+        for number, scope, code, kind, value, stamped in outputs
     ]
 
 
-def _metrics(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
+def _metrics(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
     return [
-        (CapturedQuery(METRIC, (*given, number)), (0, value) if not code else (code,)) for number, code, value in told
+        (CapturedQuery(METRIC, (*inputs, number)), (0, value) if not code else (code,))
+        for number, code, value in outputs
     ]
 
 

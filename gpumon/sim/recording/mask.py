@@ -33,15 +33,15 @@ class Mask:
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
 
-    def given(self, given: Any) -> Any:
+    def inputs(self, inputs: Any) -> Any:
         """Mask the inputs of a call, or anything else that may hold uuids."""
-        return self._anywhere(given)
+        return self._anywhere(inputs)
 
-    def told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
+    def outputs(self, function: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Mask the output of a function."""
         if self._secret is None:
-            return tuple(told)
-        return tuple(self._one(function, value) for value in told)
+            return tuple(outputs)
+        return tuple(self._one(function, value) for value in outputs)
 
     def _one(self, function: str, value: Any) -> Any:
         if function in TEXTS and isinstance(value, str):

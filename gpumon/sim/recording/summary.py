@@ -21,11 +21,11 @@ def brief(capture: Capture, path: Path, size: int) -> str:
     """One line, and one for each remark."""
     calls = sum(cost.calls for cost in capture.costs.values())
     masked = "masked" if capture.header.masked else "NOT masked: it names serials, uuids and process ids"
-    told = (
+    text = (
         f"{path}: {len(_gpus(capture))} GPUs, {capture.header.seconds:.0f} s, {calls} calls of "
         f"{len(capture.costs)} functions, {size / 1e3:.0f} kB, {masked}"
     )
-    return "\n".join([told, *(f"cut short: {remark}" for remark in capture.header.remarks)])
+    return "\n".join([text, *(f"cut short: {remark}" for remark in capture.header.remarks)])
 
 
 def summary(capture: Capture) -> str:
@@ -69,7 +69,7 @@ def _calls(capture: Capture) -> Iterator[str]:
 def _gaps(capture: Capture) -> Iterator[str]:
     yield "what this driver does not give"
     refused = {name for name in capture.signatures if _never(capture, name)}
-    fields = sorted({given[1] for given, timeline in capture.questions(FIELD) if _answered(timeline)})
+    fields = sorted({inputs[1] for inputs, timeline in capture.questions(FIELD) if _answered(timeline)})
     yield _row("not supported", _names(refused))
     yield _row("not in the library", _names(capture.missing))
     yield _row("not recorded", _names(capture.unrecorded))
@@ -90,7 +90,7 @@ def _answered(timeline: Timeline) -> bool:
 
 
 def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, ...], Timeline]]:
-    return ((given, one) for given, one in capture.questions(function) if one.answers[0][0] == 0)
+    return ((inputs, one) for inputs, one in capture.questions(function) if one.answers[0][0] == 0)
 
 
 def _gpus(capture: Capture) -> list[str]:
@@ -113,17 +113,17 @@ def _clock_event_unit(capture: Capture) -> str:
     counters = {number for name, number in _fields(capture).items() if name.startswith(CLOCK_EVENTS)}
     rates = [
         (later[1] - earlier[1]) / seconds
-        for given, timeline in capture.questions(FIELD)
-        if given[1] in counters
+        for inputs, timeline in capture.questions(FIELD)
+        if inputs[1] in counters
         for seconds, earlier, later in _steps(timeline)
     ]
     fastest = max(rates, default=0.0)
     if fastest <= 0:
         return "none of the counters grew: record while a GPU is held at its power limit"
-    told = f"the fastest grew by {fastest:.3g} in a second: "
+    text = f"the fastest grew by {fastest:.3g} in a second: "
     if fastest > 2e6:
-        return told + "nanoseconds" if fastest < 1.2e9 else told + "more than nanoseconds have time for"
-    return told + "microseconds; or nanoseconds, if no reason held for more than a 500th of the time"
+        return text + "nanoseconds" if fastest < 1.2e9 else text + "more than nanoseconds have time for"
+    return text + "microseconds; or nanoseconds, if no reason held for more than a 500th of the time"
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[int, int]]]:
@@ -150,7 +150,7 @@ def _gpm(capture: Capture) -> str:
 
 
 def _past_the_last_link(capture: Capture) -> str:
-    told, numbers = [], _fields(capture)
+    text, numbers = [], _fields(capture)
     for device in _gpus(capture)[:1]:
         count = capture.timeline(FIELD, device, numbers[LINK_COUNT], 0)
         links = count.answers[0][2] if count and count.answers[0][0] == 0 else 0
@@ -158,8 +158,8 @@ def _past_the_last_link(capture: Capture) -> str:
             ("nvmlDeviceGetNvLinkState", capture.timeline("nvmlDeviceGetNvLinkState", device, links)),
             ("the field", capture.timeline(FIELD, device, numbers[LINK_STATE], links)),
         ):
-            told.append(f"{name} {_codes([timeline] if timeline else [])}")
-    return ", ".join(told) or "no GPU"
+            text.append(f"{name} {_codes([timeline] if timeline else [])}")
+    return ", ".join(text) or "no GPU"
 
 
 def _codes(timelines: Iterable[Timeline]) -> str:
@@ -184,11 +184,11 @@ def _lost(capture: Capture) -> str:
     xids = sorted({answer[3] for _, timeline in capture.questions(EVENT) for answer in timeline.answers})
     counts = capture.timeline("nvmlDeviceGetCount_v2")
     lost = any(answer[0] == Code.GPU_IS_LOST for timeline in capture.answers.values() for answer in timeline.answers)
-    told = f"Xids {', '.join(map(str, xids))}; " if xids else ""
+    text = f"Xids {', '.join(map(str, xids))}; " if xids else ""
     if not lost:
-        return told + "no GPU was lost"
+        return text + "no GPU was lost"
     return (
-        told
+        text
         + "a GPU was lost, and NVML counted "
         + ", then ".join(str(answer[1]) for answer in (counts.answers if counts else ()) if not answer[0])
     )
@@ -205,5 +205,5 @@ OPEN_QUESTIONS: dict[str, Callable[[Capture], str]] = {
 }
 
 
-def _row(name: str, told: str) -> str:
-    return f"  {name:36}{told}"
+def _row(name: str, text: str) -> str:
+    return f"  {name:36}{text}"

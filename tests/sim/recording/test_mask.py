@@ -62,15 +62,15 @@ def test_lookups_work_in_a_masked_recording(tmp_path: Path) -> None:
 def test_one_secret_masks_alike_and_another_does_not() -> None:
     """So two recordings of a host can be compared by whoever keeps the secret, and by nobody else."""
     uuid = "GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f"
-    assert Mask(SECRET).given(uuid) == Mask(SECRET).given(uuid.upper().replace("GPU", "GPU")) != uuid
-    assert Mask(SECRET).given(uuid) != Mask(b"another").given(uuid)
-    assert Mask(None).given(uuid) == uuid
-    assert Mask(SECRET).given(f"MIG-{uuid}/1/0") == f"MIG-{Mask(SECRET).given(uuid)}/1/0"
+    assert Mask(SECRET).inputs(uuid) == Mask(SECRET).inputs(uuid.upper().replace("GPU", "GPU")) != uuid
+    assert Mask(SECRET).inputs(uuid) != Mask(b"another").inputs(uuid)
+    assert Mask(None).inputs(uuid) == uuid
+    assert Mask(SECRET).inputs(f"MIG-{uuid}/1/0") == f"MIG-{Mask(SECRET).inputs(uuid)}/1/0"
 
 
 def test_what_says_that_there_is_none_stays() -> None:
     """A serial of zeros, and one that is not there, are no secrets."""
     mask = Mask(SECRET)
-    assert mask.told("nvmlDeviceGetSerial", ("0",)) == ("0",)
-    assert mask.told("nvmlDeviceGetSerial", ("N/A",)) == ("N/A",)
-    assert mask.told("nvmlDeviceGetSerial", ("1650223012345",)) != ("1650223012345",)
+    assert mask.outputs("nvmlDeviceGetSerial", ("0",)) == ("0",)
+    assert mask.outputs("nvmlDeviceGetSerial", ("N/A",)) == ("N/A",)
+    assert mask.outputs("nvmlDeviceGetSerial", ("1650223012345",)) != ("1650223012345",)
