@@ -1,4 +1,4 @@
-"""What the agent's children do, as their own main functions have it, but for what ties them to a process."""
+"""Main functions of the sampler and the links child, without the parts that need a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a row of the table of faults is written."""
+"""Types of the rows in the tables of faults and disturbances."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpumon.sim.board import Profile
 from gpumon.sim.port_counters import TRAFFIC
 
 NOW = "now"
-"""In a scenario: seconds since the node began, when the step is taken."""
+"""Placeholder in a scenario for the time of the step, in seconds since the start of the node."""
 PORT = "mlx5_1"
-"""The port at which faults of ports happen."""
+"""Port with the faults of ports."""
 SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
-"""Scenario of a port that is down, and has counted nothing since the host was booted."""
+"""Scenario of a port that is down and has counted nothing since boot."""
 
 Where = Literal["gpu", "node", "port"]
-"""Which part is to blame: the GPU at which the fault happens, the node or the agent, the port."""
+"""Device that the verdict must name: the faulty GPU, the node (or the agent), the port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What happens `at` seconds after the beginning of the fault, and lasts until the next step."""
+    """A scenario that begins `at` seconds after the start of the fault and lasts until the next step."""
 
     at: float = 0.0
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -32,57 +32,57 @@ class Step:
     node: Mapping[str, Any] = field(default_factory=dict)
     """Scenario of the node."""
     log: tuple[str, ...] = ()
-    """Lines of the kernel log; {bus} is the address of the GPU as the kernel writes it."""
+    """Lines of the kernel log; {bus} is the PCI address of the GPU in the kernel's notation."""
     act: Callable[[World], object] | None = None
-    """What no scenario can do."""
+    """Action that a scenario cannot express."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One row."""
+    """One row of the table of faults."""
 
     name: str
     check: str
-    """The one that has to speak."""
+    """Check that must raise a verdict."""
     where: Where = "gpu"
     action: Action = Action.INSPECT
     steps: tuple[Step, ...]
     on: Callable[[Profile], bool] = lambda _: True
-    """The profiles on which it can happen."""
+    """Returns whether the fault can happen on this profile."""
     within: float | None = None
-    """Seconds until it has to be known; None: what the check waits for, and a minute."""
+    """Deadline in seconds; None: the delay of the check plus a minute."""
     before: Mapping[str, Any] = field(default_factory=lambda: {"busy": True})
     """Scenario of the node before and during the fault."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hides: bool = False
-    """The GPU cannot be read: what else is wrong with it is not to be seen."""
+    """True if the GPU cannot be read, so that its other faults cannot be detected."""
     miss: str = ""
-    """Why it is not found, or not as it should be, in one sentence."""
+    """Reason why the fault is not found, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """One row of the table of what is no fault."""
+    """One row of the table of disturbances, which are no faults."""
 
     name: str
     act: Callable[[World], object] | None = None
-    """Done again and again, once in `every` seconds."""
+    """Action that is repeated every `every` seconds."""
     every: float = 600.0
     before: Mapping[str, Any] = field(default_factory=lambda: {"busy": True})
-    """Scenario of the node, until something else is said."""
+    """Scenario of the node at the start."""
     on: Callable[[Profile], bool] = lambda _: True
     uptime: float = 86400.0
     """Seconds for which the host has run when the agent starts."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expected_verdicts: Mapping[str, str] = field(default_factory=dict)
-    """Checks that have to speak, below `fail`, and why that is true: one sentence each."""
+    """Checks that must raise a verdict below `fail`, with the reason in one sentence."""
 
 
 def once(**gpu: Any) -> tuple[Step, ...]:
-    """One thing that happens to the GPU, and stays."""
+    """Return one step with a permanent scenario of the GPU."""
     return (Step(gpu=gpu),)
 
 
 def growing(rate: float, value: float = 0.0) -> dict[str, Any]:
-    """A counter that begins to grow: so much a second."""
+    """Return the scenario of a counter that begins to grow by `rate` per second."""
     return {"value": value, "rate": rate, "from": NOW}

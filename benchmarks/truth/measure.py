@@ -1,4 +1,4 @@
-"""Does one thing to one node, and tells what the agent said of it."""
+"""Injects one fault or disturbance into one node, and returns the verdicts of the agent."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
 from gpumon.sim.profiles import PROFILES
 
 HEALTHY_SECONDS = 75.0
-"""Before the fault."""
+"""Time before the fault."""
 STEP_SECONDS = 5.0
 AFTERWARDS = 90.0
-"""Seconds after it was found, in which to hear what else is said."""
+"""Seconds after the verdict in which further verdicts are collected."""
 ALLOWED = 60.0
-"""Seconds beyond what the check waits for: polls, looks and the store take some of them."""
+"""Seconds allowed beyond the delay of the check, for polls, evaluation and the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one fault on one node."""
+    """Result of one fault on one node."""
 
     fault: str
     profile: str
     seconds: float | None = None
-    """After which the expected verdict was there; None: never."""
+    """Time to the expected verdict; None: never raised."""
     level: str = ""
     action: str = ""
     inhibited_by: str = ""
-    """The check under whose verdict it stands."""
+    """Check whose verdict inhibits it."""
     elsewhere: tuple[str, ...] = ()
-    """Devices that the same check blamed too, or instead."""
+    """Other devices with a verdict of the same check."""
     others: tuple[str, ...] = ()
-    """Checks with primary verdicts of their own."""
+    """Other checks with verdicts that are not inhibited."""
     folded: tuple[str, ...] = ()
-    """Checks with verdicts that stand under another."""
+    """Checks with inhibited verdicts."""
 
     @property
     def right_device(self) -> bool:
@@ -51,12 +51,12 @@ class Outcome:
 
 
 def target(profile: str) -> int:
-    """The GPU at which faults happen."""
+    """Return the index of the faulty GPU."""
     return min(1, len(PROFILES[profile].bus_ids) - 1)
 
 
 def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now: float) -> str:
-    """The file for steps that are in force at once, each on its GPU."""
+    """Return the scenario file for steps that are active at the same time, each on its GPU."""
     text: dict[str, Any] = dict(before)
     gpus: dict[int, dict[str, Any]] = {}
     for gpu, step in placed:
@@ -68,7 +68,7 @@ def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now:
 
 
 def _both(one: Any, other: Any) -> Any:
-    """Of two faults of the same key: both."""
+    """Merge the values of two faults with the same key."""
     if isinstance(one, list) and isinstance(other, list):
         return one + other
     return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
@@ -83,13 +83,13 @@ def _dated(value: Any, now: float) -> Any:
 
 
 def before(faults: Sequence[Fault]) -> dict[str, Any]:
-    """Scenario of the node for all of them: where one of them needs a node that is free, nobody works."""
+    """Return the scenario of the node for all faults: idle if one of them needs an idle node."""
     known = {key: value for fault in faults for key, value in fault.before.items()}
     return {key: value for key, value in known.items() if key != "busy" or "idle" not in known}
 
 
 class Trial:
-    """One or two faults, each at its GPU, in one world."""
+    """One or two faults, each on its GPU, in one world."""
 
     def __init__(self, world: World, faults: Sequence[tuple[int, Fault]]) -> None:
         self._world = world
@@ -98,11 +98,11 @@ class Trial:
         self._began = 0.0
         self._in_force: dict[int, Step] = {}
         self.found: dict[Key, float] = {}
-        """Seconds after the beginning at which a verdict was there."""
+        """Seconds from the start of the fault to the verdict."""
         self.last: dict[Key, Verdict] = {}
 
     def begin(self) -> None:
-        """Healthy first: then what is said is no news."""
+        """Run the healthy node, then schedule the steps of the faults."""
         self._world.go_on(HEALTHY_SECONDS)
         self._began = self._world.clock
         self._known = {one.key for one in self._world.verdicts}
@@ -111,7 +111,7 @@ class Trial:
                 self._world.after(step.at, partial(self._take, number, gpu, step))
 
     def _take(self, number: int, gpu: int, step: Step) -> None:
-        """Takes a step of one fault; those of the other stay as they are."""
+        """Apply a step of one fault; the step of the other fault remains active."""
         world = self._world
         self._in_force[number] = step
         placed = [(self._faults[n][0], one) for n, one in self._in_force.items()]
@@ -130,7 +130,7 @@ class Trial:
                 self.last[one.key] = one
 
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
-        """Primary verdicts but these, in words."""
+        """Return the other verdicts that are not inhibited, as text."""
         return tuple(
             _device_text(world, one) for one in self.last.values() if one.key not in keys and one.inhibited_by is None
         )
@@ -141,7 +141,7 @@ class Trial:
 
 
 def device(world: World, fault: Fault, gpu: int) -> str:
-    """As verdicts name what is to blame."""
+    """Return the device as verdicts name it."""
     if fault.where == "gpu":
         bus_id = PROFILES[world.profile].bus_ids[gpu]
         return next((one.uuid for one in world.report.gpus if one.bus_id == bus_id), f"pci-{bus_id.lower()}")
@@ -149,12 +149,12 @@ def device(world: World, fault: Fault, gpu: int) -> str:
 
 
 def deadline(fault: Fault) -> float:
-    """Seconds after its last step until which it has to be known."""
+    """Return the seconds after the last step in which the verdict must be raised."""
     return ALLOWED + BY_NAME[fault.check].after if fault.within is None else fault.within
 
 
 def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcome:
-    """One fault on one node."""
+    """Measure one fault on one node."""
     gpu = target(profile)
     with world_of(profile, [fault], settings) as world:
         trial = Trial(world, [(gpu, fault)])
@@ -195,13 +195,13 @@ def _device_text(world: World, verdict: Verdict) -> str:
 
 
 def _device_name(world: World, verdict: Verdict) -> str:
-    """For people, and the same at each run."""
+    """Return a readable name of the device that is the same in each run."""
     gpu = world.report.gpu(verdict.device) if verdict.device else None
     return f"GPU {gpu.index}" if gpu is not None else verdict.device or "node"
 
 
 class _Folder:
-    """A world with a folder of its own."""
+    """A world in a temporary folder."""
 
     def __init__(self, profile: str, before: str, settings: Mapping[str, Any], **more: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpumon-truth-")
@@ -216,27 +216,27 @@ class _Folder:
 
 
 def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] | None = None) -> _Folder:
-    """Ready for these faults."""
+    """Return a world for these faults."""
     asked: dict[str, Any] = {section: one for fault in faults for section, one in fault.settings.items()}
     return _Folder(profile, yaml.safe_dump(before(faults)), {**asked, **(settings or {})})
 
 
-# What is no fault
+# Disturbances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalmOutcome:
-    """What was said while nothing was wrong."""
+    """Result of one disturbance on one node."""
 
     name: str
     profile: str
     hours: float
     verdicts_raised: tuple[tuple[str, str], ...] = ()
-    """Check and level of every verdict that was raised."""
+    """Check and level of each verdict."""
 
 
 def measure_disturbance(one: Disturbance, profile: str, hours: float) -> CalmOutcome:
-    """A disturbance, over and over."""
+    """Repeat a disturbance for this time, and collect the verdicts."""
     with _Folder(profile, yaml.safe_dump(dict(one.before)), one.settings, uptime=one.uptime) as world:
         world.go_on(2 * HEALTHY_SECONDS)
         end = world.clock + 3600.0 * hours

@@ -37,7 +37,7 @@ Misses are explained below the table.
 
 
 PARTLY = "This page is incomplete"
-"""Words by which a page says so of itself."""
+"""Marks a page with missing measurements."""
 MIXED = "These results come from several versions of the code"
 
 
@@ -48,9 +48,9 @@ def page(
     pieces: int,
     states: int = 1,
 ) -> str:
-    """The whole page. `pieces`: how many results there are when everything has been measured.
+    """Return the whole page. `pieces`: number of results of a complete measurement.
 
-    `states`: of the code in which these were measured.
+    `states`: number of versions of the code with which the results were measured.
     """
     known = tuple(results)
     outcomes = {
@@ -72,7 +72,7 @@ def page(
 
 
 def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
-    """Nothing when all of it is of one state of the code."""
+    """Yield nothing if everything was measured with one version of the code."""
     if known < pieces:
         yield (
             f"\n**{PARTLY}: {known} of {pieces} measurements; `make truth` adds the rest.** A disturbance that was\n"
@@ -85,12 +85,12 @@ def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
 
 
 def missed(one: Outcome) -> bool:
-    """Not found, or found on the wrong part too."""
+    """Return whether the fault was not found, or also found on a wrong device."""
     return one.seconds is None or not one.right_device
 
 
 def false(one: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:
-    """Check and level of what was said and is not true."""
+    """Return check and level of each false verdict."""
     return tuple(
         (check, level)
         for check, level in calm.verdicts_raised
@@ -99,7 +99,7 @@ def false(one: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:
 
 
 def missing_verdicts(one: Disturbance, calm: CalmOutcome) -> list[str]:
-    """Checks that had to speak, and did not."""
+    """Return the expected checks without a verdict."""
     return sorted(one.expected_verdicts.keys() - {check for check, _ in calm.verdicts_raised})
 
 
@@ -230,7 +230,7 @@ def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcom
 def problems_of(
     results: Iterable[Outcome | PairOutcome | CalmOutcome], faults: Sequence[Fault], disturbances: Sequence[Disturbance]
 ) -> list[str]:
-    """Why this page is not good enough: misses without a reason, and verdicts that page for nothing."""
+    """Return misses without a reason, false verdicts and missing expected verdicts."""
     reasons = {fault.name: fault.miss for fault in faults}
     rows = {one.name: one for one in disturbances}
     wrong = []

@@ -1,4 +1,4 @@
-"""Two faults at once, on different GPUs and on the same one: each is found, or stands under the other."""
+"""Two faults at once, on different GPUs and on the same one: each must be found or inhibited by the other."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ NAMES = (
     "clocks reduced by a power brake",
     "a port is down",
 )
-"""Representatives of their kinds."""
+"""One or two faults of each kind."""
 BESIDE = {
     "one GPU slows the all-reduce down": ("clocks reduced by a hardware slowdown", "one NVLink is down"),
     "one GPU returns wrong data in the all-reduce": ("one NVLink is down",),
 }
-"""What the all-reduce says, and what may be its cause."""
+"""Faults that the all-reduce detects, and their possible causes."""
 PAIRED_ON = ("h100x8", "a100x8")
 FIRST, SECOND = 1, 5
-"""The GPUs of a pair on different ones."""
+"""GPUs of a pair on different GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOutcome:
-    """What became of two faults."""
+    """Result of two faults on one node."""
 
     names: tuple[str, str]
     profile: str
     same_gpu: bool
     found: tuple[bool, bool]
     hidden: tuple[bool, bool]
-    """By the other one: a GPU that cannot be read has no readings."""
+    """Whether the other fault makes the GPU unreadable."""
     inhibited: tuple[bool, bool]
-    """Whether it stands under another verdict."""
+    """Whether another verdict inhibits it."""
     others: tuple[str, ...] = ()
 
     @property
@@ -56,7 +56,7 @@ class PairOutcome:
 
 
 def pairs() -> Iterator[tuple[str, str, str, bool]]:
-    """Names, profile, and whether both are of the same GPU."""
+    """Yield the names, the profile, and whether both faults are on the same GPU."""
     by_name = {fault.name: fault for fault in FAULTS}
     for profile in PAIRED_ON:
         known = [by_name[name] for name in NAMES if by_name[name].on(PROFILES[profile])]
@@ -67,7 +67,7 @@ def pairs() -> Iterator[tuple[str, str, str, bool]]:
 
 
 def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> PairOutcome:
-    """PairOutcome at once."""
+    """Measure two faults at once."""
     placed = [(FIRST, one), (FIRST if same_gpu else SECOND, other)]
     with world_of(profile, [one, other]) as world:
         trial = Trial(world, placed)

@@ -1,7 +1,7 @@
-"""What the ranks of an all-reduce would tell of GPUs that are simulated. All else of a run is the agent's own.
+"""Generated results of the ranks of an all-reduce. Everything else of a run is the agent's own code.
 
-No rank runs: real ones need real GPUs, and real time. The guard, the course of the run, the judge, the place that is
-named, the store and the fold are those of the daemon.
+No rank runs: real ranks need real GPUs and real time. Preflight, the steps of the run, its assessment, the location
+of the fault, the store and the reducer are those of the daemon.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from gpumon.state.messages import ProbeStarted
 RUN_SECONDS = 20.0
 PERIOD = 6 * 3600.0
 BLAMED = 1
-"""The rank on the GPU at which faults happen."""
+"""The rank on the faulty GPU."""
 PID = 4_000_000
-"""Of the rank that cannot be killed: no process of this host has it."""
+"""Pid of the rank that cannot be killed; no process of this host has it."""
 USUAL = 100e9
-"""Bytes a second, where nobody has published what such hosts come to."""
+"""Bytes per second of hosts without published results."""
 LATENCY = 20e-6
 OPERATIONS = 20
 WRONG_ELEMENTS = 1000
@@ -43,24 +43,24 @@ VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBehaviour:
-    """What ranks tell: all is well, unless it is said otherwise."""
+    """Results that the ranks return; the defaults are those of a healthy node."""
 
     share: float = 1.0
-    """Of the usual bandwidth of an all-reduce."""
+    """Share of the usual bandwidth."""
     repeated: float | None = None
-    """The same when it is measured again; None: it stays so."""
+    """Share in a repeated measurement; None: unchanged."""
     algorithms: Sequence[str] = ("default", "ring")
-    """Of which that is true."""
+    """Algorithms with this share."""
     slow: Callable[[int, int], bool] = field(default=lambda _a, _b: False)
-    """Whether two ranks alone are slow with each other."""
+    """Returns whether the path between two ranks is slow."""
     wrong: bool = False
-    """Sums are wrong."""
+    """True if sums are wrong."""
     spoilt: int | None = None
-    """The rank that gives wrong data to every other; None: nobody alone does."""
+    """Rank that sends wrong data to all others; None: no single rank."""
     stage: str = "end"
-    """At which its ranks are when it ends."""
+    """Stage of the ranks when the run ends."""
     error: str = ""
-    """Of the one that failed."""
+    """Error of the rank that failed."""
     ending: Ending = Ending(duration=RUN_SECONDS)
 
 
@@ -68,7 +68,7 @@ HEALTHY = RankBehaviour()
 
 
 def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
-    """A run is due, now: the guard lets it begin, or its result is a skip."""
+    """Return an action that starts a run, or records a skip if preflight refuses."""
 
     def act(world: World) -> None:
         this, now = _run(world.clock), _now(world)
@@ -91,7 +91,7 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
 
 
 def record_good_runs(world: World) -> None:
-    """As many runs as a median of this host's own takes; the last one a period ago."""
+    """Record enough good runs for a baseline; the last one a period ago."""
     plans, judge = _planned(world, _now(world))
     for number in range(ENOUGH_RUNS, 0, -1):
         world.keep(_ended(_run(world.clock, -number * PERIOD), plans, judge))
@@ -106,7 +106,7 @@ def _run(clock: float, later: float = 0.0) -> Run:
 
 
 def _now(world: World) -> PreflightFacts:
-    """As if the GPUs were real ones."""
+    """Return the facts as if the GPUs were real."""
     return replace(
         gather_facts(world.report, boot_clock()), simulated=False, unkillable=world.agent.unkillable, scheduled=True
     )
@@ -119,28 +119,28 @@ def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge
 
 
 def _passes(plans: Sequence[Plan], judge: Judge, behaviour: RankBehaviour) -> list[Pass]:
-    """What does not end well is not measured in another way."""
+    """Return the passes; after a failed pass no other algorithm is measured."""
     each = [_Ranks(plan, judge, behaviour) for plan in plans]
     return [one.led() for one in each] if behaviour.stage == "end" else [each[0].broken()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Those of one pass."""
+    """The ranks of one pass."""
 
     plan: Plan
     judge: Judge
     behaviour: RankBehaviour
 
     def broken(self) -> Pass:
-        """Before its first step was done."""
+        """Return a pass that ended before its first step."""
         stage, error = self.behaviour.stage, self.behaviour.error
         accounts = [Account(progress=Progress(rank=rank, stage=stage), status=-9) for rank in range(self.plan.ranks)]
         accounts[BLAMED] = replace(accounts[BLAMED], error=error, status=1 if error else -9)
         return Pass(plan=self.plan, steps=self.plan.measures[:1], accounts=accounts, ending=self.behaviour.ending)
 
     def led(self) -> Pass:
-        """Through all that the course of a run asks for."""
+        """Return a pass with all steps of a run."""
         one = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
         while (step := next_step(one, self.judge)) is not None:
             accounts = [self._stepped(each, len(one.steps), step) for each in one.accounts]
@@ -155,7 +155,7 @@ class _Ranks:
             met = [rank for together in step.rounds for pair in together if account.rank in pair for rank in pair]
             peers = {(number, one): self._exchanged(account.rank, one, step) for one in met if one != account.rank}
             return replace(account, pairs={**account.pairs, **peers})
-        raise ValueError(f"no rank is told to do this here: {step}")
+        raise ValueError(f"unsupported step: {step}")
 
     def _sized(self, number: int, size: int) -> Sized:
         again = number >= len(self.plan.measures) and self.behaviour.repeated is not None
@@ -165,7 +165,7 @@ class _Ranks:
         return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.behaviour.wrong else 0)
 
     def _usual(self, size: int) -> float:
-        """What others have published, if anybody has."""
+        """Return the published bandwidth, if any."""
         asked = Measurement(
             algorithm=self.plan.algorithm,
             bytes=size,
@@ -205,7 +205,7 @@ SLOW_GPU = RankBehaviour(share=0.5, slow=_with_blamed)
 SLOW_PATH = RankBehaviour(share=0.5, slow=_on_path)
 SLOW = RankBehaviour(share=0.7)
 LESS = RankBehaviour(share=0.88)
-"""Less than this host came to before, and no less than others have published."""
+"""Less than this host's baseline, and not less than published results."""
 WITHOUT_SHARP = RankBehaviour(share=0.7, algorithms=("default",))
 UNCONFIRMED = RankBehaviour(share=0.5, repeated=1.0)
 WRONG_GPU = RankBehaviour(wrong=True, spoilt=BLAMED)

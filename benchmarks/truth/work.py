@@ -1,4 +1,4 @@
-"""What there is to measure, in pieces that processes share among themselves."""
+"""The measurements, as pieces of work that are shared among processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.truth.pairs import PairOutcome, measure_pair, pairs
 from gpumon.sim.profiles import PROFILES
 
 CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
-"""Profiles on which all that is no fault is tried."""
+"""Profiles on which disturbances are measured."""
 HOURS = 0.4
-"""Of each disturbance on each profile."""
+"""Simulated hours per disturbance and profile."""
 FRESH = 60
-"""Pieces after which processes are replaced."""
+"""Number of pieces after which the worker processes are replaced."""
 WORKERS = 1 + (os.cpu_count() or 1)
-"""Each waits for its store's thread a quarter of its time."""
+"""One more than the CPUs: each worker waits for the thread of its store a quarter of the time."""
 
 Result = Outcome | PairOutcome | CalmOutcome
 _FAULTS = {fault.name: fault for fault in FAULTS}
@@ -35,7 +35,7 @@ _CALMS = {one.name: one for one in DISTURBANCES}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing to measure: the table in which it stands, and where."""
+    """One measurement: its table, its rows and its node."""
 
     kind: str
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Piece:
     hours: float = HOURS
 
     def run(self) -> Result:
-        logging.disable(logging.CRITICAL)  # what the agent logs of the faults is not ours to tell
+        logging.disable(logging.CRITICAL)  # the agent logs every fault
         if self.kind == "fault":
             return measure(_FAULTS[self.names[0]], self.profile)
         if self.kind == "pair":
@@ -54,7 +54,7 @@ class Piece:
 
 
 def all_pieces() -> Iterator[Piece]:
-    """Every fault on every profile on which it can happen, pairs, and what is no fault."""
+    """Yield every fault on every possible profile, the pairs, and the disturbances."""
     for fault in FAULTS:
         yield from (Piece("fault", (fault.name,), name) for name, kind in PROFILES.items() if fault.on(kind))
     yield from (Piece("pair", (one, other), profile, same) for one, other, profile, same in pairs())
@@ -63,7 +63,7 @@ def all_pieces() -> Iterator[Piece]:
 
 
 def quick_pieces() -> Iterator[Piece]:
-    """On one node each, and no pairs."""
+    """Yield every fault on its smallest node."""
     for fault in FAULTS:
         names = [name for name, kind in PROFILES.items() if fault.on(kind)]
         yield Piece("fault", (fault.name,), min(names, key=lambda name: len(PROFILES[name].bus_ids)))
@@ -75,11 +75,11 @@ def disturbance_profiles(on: Callable[..., bool]) -> list[str]:
 
 
 def measure_all(pieces: Sequence[Piece], known: ResultStore, tell: Callable[[int, Piece], None]) -> list[Result]:
-    """The results, in the order of the pieces; what is known is not measured again."""
+    """Return the results in the order of the pieces; stored results are not measured again."""
     left = [piece for piece in pieces if piece not in known]
     done = len(pieces) - len(left)
     for begin in range(0, len(left), FRESH):
-        # Processes that begin anew: this one may have threads, and what their worlds leave behind goes with them.
+        # Spawn new processes: this one may have threads, and a new process frees what earlier worlds leave behind.
         with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
             waiting = {pool.submit(piece.run): piece for piece in left[begin : begin + FRESH]}
             for future in as_completed(waiting):
@@ -90,7 +90,7 @@ def measure_all(pieces: Sequence[Piece], known: ResultStore, tell: Callable[[int
 
 
 class ResultStore:
-    """Results by piece, and in a file where one is named: an hour's work is not to be lost."""
+    """Results by piece, also in a file if one is given, so that an interrupted measurement can continue."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -115,12 +115,12 @@ class ResultStore:
                 file.write(json.dumps(row) + "\n")
 
     def states(self, pieces: Iterable[Piece]) -> int:
-        """Of the code, in which these were measured."""
+        """Return the number of versions of the code with which these pieces were measured."""
         return len({self._states[piece] for piece in pieces})
 
 
 def state_of_code() -> str:
-    """Short, and another one whenever a file changes on which a result may depend."""
+    """Return a short digest of all files on which a result may depend."""
     root = Path(__file__).parents[2]
     digest = sha256()
     for one in sorted(file for room in ("gpumon", "benchmarks/truth") for file in (root / room).rglob("*.py")):
@@ -129,7 +129,7 @@ def state_of_code() -> str:
 
 
 def _read(line: str) -> tuple[Piece, Result, str]:
-    """Who does not know the state of the code, measured in one of his own."""
+    """Parse a row; a row without a version of the code counts as a separate version."""
     row = json.loads(line, object_hook=_tuples)
     piece = Piece(**row["piece"])
     kinds: Mapping[str, type[Outcome | PairOutcome | CalmOutcome]] = {
@@ -141,7 +141,7 @@ def _read(line: str) -> tuple[Piece, Result, str]:
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists alone."""
+    """Convert lists, which JSON has, to tuples."""
     return {name: _tuple(value) for name, value in values.items()}
 
 
