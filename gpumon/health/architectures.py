@@ -1,6 +1,6 @@
-"""TABLE: Xids that only some GPUs can have, by the columns "applies to" of NVIDIA's catalogue. The others: every GPU.
+"""TABLE: Xids that only some GPUs can have, by the columns "applies to" of NVIDIA's catalogue.
 
-A counter of what cannot happen says nothing, and a critical Xid is counted from 0 on every GPU that can have it.
+A critical Xid is exported as 0 on every GPU that can have it, and not at all on the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RANKS: Mapping[str, int] = {
     "Volta": 5,
     "Turing": 6,
     "Ampere": 7,
-    "Ada": 9,  # the catalogue has no column for it: what either neighbour can have
+    "Ada": 9,  # the catalogue has no column for Ada: the codes of Ampere and of Hopper
     "Hopper": 9,
     "Blackwell": 10,
 }
@@ -26,15 +26,15 @@ SINCE: Mapping[int, int] = {
     **dict.fromkeys((110, 136, 143, 151, 156, 157, 167, 169), _HOPPER),
     **dict.fromkeys((150, 155), _BLACKWELL),
 }
-"""The rank from which on a code exists."""
+"""The first rank that has the code."""
 UNTIL: Mapping[int, int] = {57: _TURING, 58: _TURING, 74: _HOPPER, 136: _HOPPER}
-"""The last rank that has it."""
+"""The last rank that has the code."""
 CHIP_TO_CHIP = frozenset({173})
-"""Only GPUs with links to a Grace CPU."""
+"""Codes of GPUs with links to a Grace CPU."""
 
 
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
-    """Those of these codes that such a GPU can have. None: not opened yet. An architecture not known here: all."""
+    """Yield the codes that a GPU can have: all if its architecture is unlisted. None: it was not opened yet."""
     rank = RANKS.get(architecture or "")
     for xid in xids:
         if xid in CHIP_TO_CHIP:

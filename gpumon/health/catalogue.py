@@ -63,7 +63,9 @@ class Catalogue:
         if kind == NIC:
             return _nic(code)
         row = self.xid(code)
-        return min((explain(row, text) for text in texts), key=lambda one: _WORST_FIRST.index(one.severity))
+        return min(
+            (explain(row, text) for text in texts), key=lambda explanation: _WORST_FIRST.index(explanation.severity)
+        )
 
 
 SHIPPED = Catalogue(XIDS)
@@ -100,19 +102,19 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     if match is None:
         return plain
     number, words = int(match[1], 16), match[2] or "without a name"
-    asked = recovery.recovery_of(number)
-    action = asked.next_step if number in recovery.RECOVERY else f"{asked.next_step}: {words}"
-    return replace(plain, severity=asked.severity, action=action, detail=f"The driver now asks for: {words}.")
+    requested = recovery.recovery_of(number)
+    action = requested.next_step if number in recovery.RECOVERY else f"{requested.next_step}: {words}"
+    return replace(plain, severity=requested.severity, action=action, detail=f"The driver now requests: {words}.")
 
 
 def _sxid(*, fatal: bool | None) -> Explanation:
-    grade = {True: "fatal", False: "not fatal", None: "of unknown gravity"}[fatal]
+    grade = {True: "fatal", False: "not fatal", None: "of unknown severity"}[fatal]
     return Explanation(
         name=f"NVSwitch error, {grade}",
         severity=Severity.CRITICAL if fatal else Severity.WARNING,
-        action="drain the node and reboot it: its GPUs and NVSwitches have to be reset together"
+        action="drain the node and reboot it: its GPUs and NVSwitches must be reset together"
         if fatal
-        else "watch the NVLinks of all GPUs",
+        else "monitor the NVLinks of all GPUs",
         if_it_recurs=SUPPORT,
     )
 
@@ -120,7 +122,7 @@ def _sxid(*, fatal: bool | None) -> Explanation:
 OVERRUN_EXPLAINED = Explanation(
     name="Records of the kernel log were lost",
     severity=Severity.WARNING,
-    action="look for Xids of that time in the journal: journalctl -k -g 'Xid|SXid'",
+    action="find Xids of that time in the journal: journalctl -k -g 'Xid|SXid'",
     if_it_recurs="enlarge the kernel's buffer: boot with log_buf_len=4M",
 )
 
@@ -137,15 +139,15 @@ _OF_ADAPTERS = {"none": NOTHING, "reboot": "drain the node and reboot it", "insp
 
 
 def _nic(code: int) -> Explanation:
-    known = nic_error(code)
+    error = nic_error(code)
     return Explanation(
-        name=known.meaning,
-        severity=Severity.CRITICAL if known.fatal else Severity.WARNING,
-        action=_OF_ADAPTERS[known.action],
+        name=error.meaning,
+        severity=Severity.CRITICAL if error.fatal else Severity.WARNING,
+        action=_OF_ADAPTERS[error.action],
         if_it_recurs="update the adapter's firmware, then replace it",
     )
 
 
 def _cancelled(read: Explanation, code: int) -> Explanation:
-    over = f"Xid {CANCELLED_BY[code]} says that it is over."
+    over = f"Xid {CANCELLED_BY[code]} cleared it."
     return replace(read, severity=Severity.INFO, action=NOTHING, detail=" ".join(filter(None, (read.detail, over))))

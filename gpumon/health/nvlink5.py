@@ -1,12 +1,12 @@
-"""TABLE: what Xids 144 to 150 ask for, which only their text can tell: NVLink 5, Blackwell and later.
+"""TABLE: actions for Xids 144 to 150 by unit and status in their text: NVLink 5, Blackwell and later.
 
     145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)
 
-The first register says which unit and, for a link that went down, why; the second is the unit's error status. Where the
-unit stands in the first register differs between drivers before and since R575. As the text names the unit too, and the
-two codings of no unit look alike, the line itself tells which it is: nobody has to know the driver of that time.
+The first register contains the unit and, for a link that went down, the reason; the second is the unit's error status.
+Drivers before and since R575 encode the unit in the first register at different places. The text names the unit too,
+and no unit has two equal codings, so the line itself shows which coding is used.
 
-From NVIDIA's decode table, in our words.
+From NVIDIA's decode table, paraphrased.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from dataclasses import dataclass
 
 from gpumon.health.xids import NOTHING, RESET, SUPPORT, Severity
 
-FOLLOW_154 = "do what the Xid 154 beside it says; when there is none, restart the application"
-READ_IT = "it is not in the table of this version: read the line, and ask the vendor"
+FOLLOW_154 = "perform the action of the Xid 154 reported with it; if there is none, restart the application"
+READ_IT = "not in the table of this version: read the line and ask the vendor"
 
-ALONE = "follow the errors beside it; when there are none, open a case with the vendor"
-CABLES = "look for a bad cable, transceiver or seat, and at its temperature"
-DAILY = "open a case with the vendor when it comes more than once a day"
-HOST = "look into the other logs of the host: something acted on the GPU, perhaps from outside"
-LINK_FAILURE = "look for a link that went down in the 30 s before; when there is none, open a case with the vendor"
-PEER = "look at the GPU or switch at the other end of the link: it took the link down"
+ALONE = "see the errors reported with it; if there are none, open a case with the vendor"
+CABLES = "check cable, transceiver, seating and temperature"
+DAILY = "open a case with the vendor if it occurs more than once a day"
+HOST = "check the other logs of the host for an action on the GPU, perhaps out of band"
+LINK_FAILURE = "find the link that went down in the 30 s before; if there is none, open a case with the vendor"
+PEER = "check the GPU or switch at the other end of the link, which took the link down"
 SIGNAL = "inspect the link's signal path"
-SOFTWARE = "find out which software or user took the link down"
-SOFTWARE_OR_SIGNAL = f"{SOFTWARE}; nobody did: {SIGNAL}"
+SOFTWARE = "find the software or user that took the link down"
+SOFTWARE_OR_SIGNAL = f"{SOFTWARE}; if there is none: {SIGNAL}"
 
 Outcome = tuple[str, str]
-"""What to do at once, and if it recurs."""
+"""The first action, and the action if it recurs."""
 _OVER: Outcome = (NOTHING, NOTHING)
 _NOTED: Outcome = (NOTHING, SUPPORT)
 _RESET: Outcome = (RESET, SUPPORT)
 PROMOTED = _RESET
-"""Of an error that the driver has made a fatal one, where the unit has a bit that says so."""
+"""Outcome of an error that the driver promoted to fatal, as a bit of the first register shows."""
 _HANDLED: Outcome = (FOLLOW_154, NOTHING)
 _STOPPED: Outcome = (FOLLOW_154, SUPPORT)
 _LINK: Outcome = (FOLLOW_154, LINK_FAILURE)
@@ -49,21 +49,21 @@ class Unit:
 
     xid: int
     names: tuple[str, ...]
-    """As the text has them, before and after R575."""
+    """Names in the text, before and since R575."""
     before: int
-    """Its subcode before R575: bits 5 to 9 of the first register."""
+    """Subcode before R575: bits 5 to 9 of the first register."""
     since: tuple[int, ...]
-    """Its subcodes since: bits 0 to 6."""
+    """Subcodes since R575: bits 0 to 6."""
     by_status: Mapping[int, Outcome]
     """The whole second register -> outcome."""
     by_reason: Mapping[int, Outcome] | None = None
-    """Bits 20 to 25 of the first register -> outcome, whatever the status. None: they have to be 0."""
+    """Bits 20 to 25 of the first register -> outcome, for any status. None: the bits must be 0."""
     promoted: frozenset[int] = frozenset()
-    """Statuses that ask for a reset when the driver has made the error a fatal one."""
+    """Statuses that require a reset if the driver promoted the error to fatal."""
 
     @property
     def group(self) -> int:
-        """Bits 0 to 4 of the first register before R575."""
+        """Return bits 0 to 4 of the first register before R575."""
         return 0 if self.xid == 150 else self.xid - 143
 
 
@@ -173,7 +173,7 @@ CODES = frozenset(unit.xid for unit in TABLE)
 
 @dataclass(frozen=True, slots=True)
 class DecodedEvent:
-    """What a text says, and what it asks for."""
+    """The meaning of a text, and the actions."""
 
     words: str
     severity: Severity
@@ -190,11 +190,11 @@ _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
 def decode(xid: int, text: str) -> DecodedEvent | None:
-    """What a text says; None when it has not this form."""
+    """Return the meaning of a text; None if it does not have this form."""
     match = _LINE.search(text)
     if match is None:
         return None
-    registers = [int(one, 16) for one in _REGISTER.findall(match["registers"])]
+    registers = [int(number, 16) for number in _REGISTER.findall(match["registers"])]
     fatal = match["fatal"].lower() == "fatal"
     where = "" if match["link"].startswith("-") else f" of link {int(match['link'])}"
     words = f"{match['unit']}{where}: {'fatal' if fatal else 'not fatal'}."
@@ -204,15 +204,15 @@ def decode(xid: int, text: str) -> DecodedEvent | None:
 
 def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
     info, status = (*registers, 0, 0)[:2]
-    named = (unit for unit in TABLE if unit.xid == xid and name.upper() in (one.upper() for one in unit.names))
-    for unit in named:
+    units = (unit for unit in TABLE if unit.xid == xid and name.upper() in map(str.upper, unit.names))
+    for unit in units:
         if promoted_bit := _promoted_bit(unit, info):
             return _of_unit(unit, info >> 20 & 0x3F, status, promoted=bool(info >> promoted_bit & 1))
     return None
 
 
 def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """The bit that says whether the error was made a fatal one; None when the register is not this unit's."""
+    """Return the bit that shows a promotion to fatal; None if the register is not of this unit."""
     if info & 0x7F in unit.since:
         return 7
     return 10 if info & 0x3FF == unit.before << 5 | unit.group else None

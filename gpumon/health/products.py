@@ -1,4 +1,4 @@
-"""TABLE: what differs by product: the NVLinks in use, the margin at which heat is too much.
+"""TABLE: properties of products: the NVLinks in use, the thermal margin of the slowdown.
 
 A link that is down is a fault only where it should be up.
 """
@@ -14,17 +14,17 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One row: GPUs of one or more names that are wired alike."""
+    """GPUs of one or more names with the same NVLink wiring."""
 
     names: str
-    """Regular expression for the whole product name, as NVML gives it."""
+    """Regular expression for the whole product name, as NVML returns it."""
     links: int
     link_speed: float | None = None
-    """Bytes a second and direction that each is good for; None where nobody has written it down."""
+    """Bytes per second and direction of each link; None if it is not documented."""
     boards: tuple[int, ...] = ()
-    """How many GPUs are soldered together with all their links. None: links come with a bridge that is sold apart."""
+    """Numbers of GPUs on a board with all links connected. Empty: links need a separate bridge."""
     fewer: tuple[int, ...] = ()
-    """Numbers with which hosts are sold as well, though nobody can tell there which links are in use."""
+    """Other numbers of GPUs with which hosts are sold. There the links in use are unknown."""
     source: str
 
 
@@ -73,7 +73,7 @@ PRODUCTS = (
         names=r"NVIDIA H100 (PCIe|NVL)",
         links=12,
         link_speed=25e9,
-        # Where NVML counts 18, six stay down (Azure/azurehpc-health-checks #162): then those that were up should be.
+        # If NVML counts 18, six stay down (Azure/azurehpc-health-checks #162): only links that were up are expected.
         source="600 GB/s over three bridges, of four links each",
     ),
     Product(
@@ -86,7 +86,7 @@ PRODUCTS = (
     Product(
         names=r"(Tesla T4|NVIDIA (A2|A10|A10G|A16|L4|L20|L40|L40S|T4|RTX PRO .*|RTX .* Ada Generation))",
         links=0,
-        source="data sheets: PCIe alone",
+        source="data sheets: PCIe only",
     ),
 )
 
@@ -94,22 +94,22 @@ SLOWDOWN_MARGINS = (
     (r"NVIDIA B[23]00.*", -3.0),
     (r"NVIDIA (GB[23]00|GH200|H100|H200|H800|H20|L40|L40S)\b.*", -2.0),
 )
-"""Thermal margin in degrees, by product name, below which the hardware slows it down; down to it the software does.
+"""Thermal margin in degrees, by product name, below which the hardware slows it down; above it the software does.
 
 `GPU Slowdown T.Limit Temp` of published nvidia-smi output, and NVSentinel's design 042.
 """
 COHERENT = r"NVIDIA (GH|GB)\d+.*"
-"""Names of GPUs that share their memory with a Grace CPU: the kernel gives it to whom it likes."""
+"""Names of GPUs that share their memory with a Grace CPU: the kernel may allocate it to any process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """The GPUs around one."""
+    """The GPUs of a host."""
 
     count: int
-    """All that this host has, itself included."""
+    """Number of GPUs of the host."""
     passed_through: frozenset[str]
-    """Bus ids of those that belong to virtual machines: the fabric may be divided."""
+    """Bus ids of GPUs that are assigned to virtual machines: the fabric may be partitioned."""
 
 
 class ExpectedLinks(enum.Enum):
@@ -118,15 +118,15 @@ class ExpectedLinks(enum.Enum):
     ALL = "all"
     ALL_OR_NONE = "all, once one of them has been up"
     BEEN_UP = "those that have been up"
-    UNKNOWN = "nobody can tell"
+    UNKNOWN = "unknown"
 
 
 def link_expectation(
     name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
 ) -> ExpectedLinks:
-    """What can be expected of a GPU that has so many links by NVML's count.
+    """Return which links should be up for a GPU with `nvlinks` links by NVML's count.
 
-    A part of a board is a guest's or a container's: its links may be switched off. With MIG on, no link is used.
+    A guest or a container may have a part of a board, whose links may be switched off. With MIG, no link is used.
     """
     if mig:
         return ExpectedLinks.UNKNOWN
@@ -139,37 +139,37 @@ def link_expectation(
 
 
 def expected_links(what: ExpectedLinks, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
-    """The links that should be up, given those that have been up since the agent's start."""
+    """Return the links that should be up, given those that have been up since the agent's start."""
     if what is ExpectedLinks.ALL or (what is ExpectedLinks.ALL_OR_NONE and been_up):
         return links
     return () if what is ExpectedLinks.UNKNOWN else been_up
 
 
 def board_size(name: str | None, count: int) -> int | None:
-    """How many GPUs a host has where at least so many of this product are; None where any number can be."""
+    """Return the number of GPUs on a host with at least `count` of this product; None if any number is possible."""
     product = _product(name or "")
     sizes = sorted({*product.boards, *product.fewer}) if product is not None and product.boards else []
     return next((size for size in sizes if size >= count), None)
 
 
 def link_speed(name: str | None) -> float | None:
-    """Bytes a second and direction that each NVLink of this product is good for."""
+    """Return the bytes per second and direction of each NVLink of this product; None if not documented."""
     product = _product(name or "")
     return None if product is None else product.link_speed
 
 
 @cache
 def _product(name: str) -> Product | None:
-    return next((one for one in PRODUCTS if re.fullmatch(one.names, name)), None)
+    return next((product for product in PRODUCTS if re.fullmatch(product.names, name)), None)
 
 
 @cache
 def slowdown_margin(name: str) -> float | None:
-    """Of a product that is known here."""
+    """Return the thermal margin of the slowdown; None for an unlisted product."""
     return next((margin for names, margin in SLOWDOWN_MARGINS if re.fullmatch(names, name)), None)
 
 
 @cache
 def is_coherent(name: str) -> bool:
-    """Whether its memory is the host's as well: what is used of it need not belong to a process on the GPU."""
+    """Return whether the GPU's memory is host memory too: its use need not belong to a process on the GPU."""
     return re.fullmatch(COHERENT, name) is not None

@@ -1,4 +1,4 @@
-"""TABLE: what the driver asks for, by NVML's number of the recovery action; Xid 154 says when that changes."""
+"""TABLE: the recovery actions that the driver requests, by NVML's number. Xid 154 reports a change."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gpumon.health.xids import NOTHING, REBOOT, RESET, Severity
 
 
 class Recovery(NamedTuple):
-    """One of its wishes."""
+    """One recovery action."""
 
     words: str
-    """As in: it asks for ..."""
+    """Completes "The driver requests ..."."""
     severity: Severity
-    """Of the Xid that says so."""
+    """Severity of an Xid 154 that reports it."""
     next_step: str
-    """In the words of the catalogue of Xids."""
+    """The action as in the Xid table."""
     action: Action
     hint: str = ""
-    """What more a person should know."""
+    """Additional information for the operator."""
 
 
 DRAIN = "stop the jobs that use this GPU's links"
@@ -28,26 +28,30 @@ RECOVERY: Mapping[int, Recovery] = {
     0: Recovery("nothing", Severity.INFO, NOTHING, Action.NONE),
     1: Recovery("a reset of the GPU", Severity.CRITICAL, RESET, Action.RESET),
     2: Recovery(
-        "a reboot of the node", Severity.CRITICAL, REBOOT, Action.REBOOT, "the operating system may be harmed too"
+        "a reboot of the node", Severity.CRITICAL, REBOOT, Action.REBOOT, "the operating system may be affected too"
     ),
     3: Recovery(
-        "an end of all peer-to-peer traffic",
+        "the end of all peer-to-peer traffic",
         Severity.WARNING,
         DRAIN,
         Action.RESTART,
-        "end the applications that use it, and it will say what comes next",
+        "end the applications that use it; the driver then reports the next step",
     ),
-    4: Recovery("the GPU to be drained, and then reset", Severity.CRITICAL, f"{DRAIN}, then {RESET}", Action.RESET),
-    5: Recovery("the IMEX domain to be recovered", Severity.WARNING, "recover the IMEX domain", Action.INSPECT),
+    4: Recovery("draining and then resetting the GPU", Severity.CRITICAL, f"{DRAIN}, then {RESET}", Action.RESET),
+    5: Recovery("recovery of the IMEX domain", Severity.WARNING, "recover the IMEX domain", Action.INSPECT),
     6: Recovery(
-        "a reset of the GPU's PCIe bus", Severity.CRITICAL, REBOOT, Action.REBOOT, "nvidia-smi cannot, a reboot does"
+        "a reset of the GPU's PCIe bus",
+        Severity.CRITICAL,
+        REBOOT,
+        Action.REBOOT,
+        "nvidia-smi cannot reset the bus, a reboot does",
     ),
     7: Recovery("a reboot of the node", Severity.CRITICAL, REBOOT, Action.REBOOT),
 }
 
 
 def recovery_of(number: float) -> Recovery:
-    """What a newer driver may ask for is for a person."""
-    words = f"something that this version does not know (action {number:.0f})"
-    unknown = Recovery(words, Severity.WARNING, "do what it says", Action.INSPECT)
+    """Return the recovery action; an unlisted one, as a newer driver may request, is for an operator to inspect."""
+    words = f"an action that is not in the table of this version (action {number:.0f})"
+    unknown = Recovery(words, Severity.WARNING, "perform the action that it names", Action.INSPECT)
     return RECOVERY.get(int(number), unknown)

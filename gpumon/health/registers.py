@@ -1,4 +1,4 @@
-"""TABLE: the registers in the text of an Xid 74, bit by bit: NVLink up to Hopper. NVIDIA's workflow in our words.
+"""TABLE: the registers in the text of an Xid 74, bit by bit: NVLink up to Hopper. NVIDIA's workflow, paraphrased.
 
 NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)
 """
@@ -12,34 +12,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BitFinding:
-    """What a bit says, and what it asks for."""
+    """The meaning of a bit, and the action."""
 
     words: str
     action: str
 
 
 CONNECTION = BitFinding(
-    "perhaps a fault of the link's hardware", "check the link's connections and reseat; run diagnostics"
+    "possible hardware fault of the link", "check the link's connections and reseat; run diagnostics"
 )
 SIGNAL = BitFinding(
-    "the channel's signal is marginal",
-    "resolve the other errors of this GPU first; none: check the link's connections and run diagnostics",
+    "marginal signal integrity",
+    "resolve other errors of this GPU first; if there are none, check the link's connections and run diagnostics",
 )
 PARITY = BitFinding(
-    "an ECC or parity error in the link's hardware", "replace the GPU when it comes a third time on this link"
+    "an ECC or parity error in the link's hardware", "replace the GPU if it occurs a third time on this link"
 )
-DIAGNOSE = BitFinding(
-    "harmful when it comes repeatedly", "run diagnostics and open a case with the vendor when it recurs"
-)
-REPORT = BitFinding("harmful when it comes repeatedly", "open a case with the vendor when it recurs")
+DIAGNOSE = BitFinding("harmful if it recurs", "run diagnostics and open a case with the vendor if it recurs")
+REPORT = BitFinding("harmful if it recurs", "open a case with the vendor if it recurs")
 UNEXPECTED = BitFinding("not expected in production", "open a case with the vendor")
-FABRIC = BitFinding(
-    "follows another error", "resolve the other error, and reset the fabric: all GPUs and NVSwitches together"
-)
+FABRIC = BitFinding("follows another error", "resolve the other error, then reset all GPUs and NVSwitches together")
 SECONDARY = BitFinding(
-    "follows another error", "resolve the other error; when there is none, open a case with the vendor"
+    "follows another error", "resolve the other error; if there is none, open a case with the vendor"
 )
-THRESHOLD = BitFinding("corrected errors have become many", "nothing; run diagnostics when convenient")
+THRESHOLD = BitFinding("corrected errors exceeded a threshold", "nothing; run diagnostics when convenient")
 HARMLESS = BitFinding("harmless", "nothing")
 
 WORST_FIRST = (
@@ -73,14 +69,14 @@ _LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re
 
 @dataclass(frozen=True, slots=True)
 class DecodedRegisters:
-    """What the registers say, and what the worst of them asks for."""
+    """The meaning of the registers, and the action for the worst bit."""
 
     words: str
     action: str
 
 
 def decode(text: str) -> DecodedRegisters | None:
-    """None for a text without registers."""
+    """Return the decoded registers; None for a text without registers."""
     match = _LINE.search(text)
     if match is None:
         return None

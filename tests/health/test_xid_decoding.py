@@ -37,7 +37,7 @@ def judged(code: int, text: str) -> tuple[Severity, str]:
         ("0x2 (OS Reboot)", CRITICAL, REBOOT),
         ("0x3 (Drain P2P)", WARNING, "stop the jobs that use this GPU's links"),
         ("0x4 (Drain and Reset)", CRITICAL, f"stop the jobs that use this GPU's links, then {RESET}"),
-        ("0x9 (Sing To It)", WARNING, "do what it says: Sing To It"),
+        ("0x9 (Sing To It)", WARNING, "perform the action that it names: Sing To It"),
     ],
 )
 def test_advice_on_recovery_is_followed_by_its_number(to: str, severity: Severity, action: str) -> None:
@@ -185,7 +185,7 @@ def test_what_another_xid_ends_is_over() -> None:
     lost = error_event(1, 163)
     assert SHIPPED.explain(lost).severity is WARNING
     over = SHIPPED.explain(replace(lost, cancelled_wall=2.0))
-    assert (over.severity, over.action, over.detail) == (INFO, NOTHING, "Xid 162 says that it is over.")
+    assert (over.severity, over.action, over.detail) == (INFO, NOTHING, "Xid 162 cleared it.")
 
 
 def test_the_worst_line_of_a_burst_stands_for_it() -> None:

@@ -201,11 +201,11 @@ def test_errors_are_shown(node: Node, port: int) -> None:
     """Each with code, place, count and action; cancelled and historical errors have no action."""
     text = words(page(node, port, samples.troubled()))
     assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
-    assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
+    assert "Xid 31 9000 times GPU 1 MIG 2 GPU memory page fault." in text
     assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
     assert "kernel log Records of the kernel log were lost." in text
-    assert "Xid 163 GPU 1 Power smoothing is lost. Cancelled by a later Xid." in text
-    assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). Older than the first start of the agent." in text
+    assert "Xid 163 GPU 1 Power smoothing unavailable. Cancelled by a later Xid." in text
+    assert "Xid 48 GPU 1 Uncorrectable (double bit) ECC error. Older than the first start of the agent." in text
 
 
 def test_links_without_any_state_are_not_drawn(node: Node, port: int) -> None:
