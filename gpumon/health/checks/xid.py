@@ -41,8 +41,8 @@ RECURRING = Limit(
 _ACTIONS = {
     xids.NOTHING: Action.NONE,
     "nothing; run diagnostics when convenient": Action.NONE,
-    "watch ECC and remapping": Action.NONE,
-    "wait for Xid 162, which cancels it": Action.NONE,
+    "monitor ECC counters and row remapping": Action.NONE,
+    "wait for Xid 162, which clears it": Action.NONE,
     "update the vGPU software": Action.NONE,
     xids.RESTART: Action.RESTART,
     FOLLOW_154: Action.RESTART,
