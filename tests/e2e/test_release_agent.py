@@ -112,7 +112,7 @@ def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
         assert agent.get("/api/v1/node")["releases"][0]["by"] == "command"
         assert "Every GPU is released until" in gpumon(agent, "status").stdout
         assert "Every GPU is released until" in agent.ask("/")[1].decode()
-        assert agent.post("/probe/allreduce")[1]["reason"] == "maintenance"
+        assert agent.post("/probe/allreduce")[1]["reason"] == "released"
 
         configure(agent, max_seconds=60)
         agent.process.send_signal(signal.SIGHUP)

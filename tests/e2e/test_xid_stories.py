@@ -114,5 +114,5 @@ def test_an_operators_opinion_is_in_force_after_a_reload(node: Node) -> None:
     node.overrides.write_text("13: {severity: fatal}\n")
     node.agent.process.send_signal(signal.SIGHUP)
     notices = eventually(lambda: node.agent.get("/api/v1/node")["notices"])
-    assert f"{node.overrides}:1: 13.severity: 'fatal' is not known" in notices[0]["message"]
+    assert f"{node.overrides}:1: 13.severity: unknown value 'fatal'" in notices[0]["message"]
     assert node.events("severity=critical")
