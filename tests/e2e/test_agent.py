@@ -222,7 +222,8 @@ def test_once_gives_up_when_its_sampler_keeps_crashing(tmp_path: Path) -> None:
 def test_the_agent_takes_all_descriptors_that_it_may_have(agent: Agent) -> None:
     """Its soft limit becomes its hard limit, so that a small default does not keep it from starting children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1, 512), hard))
+    highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1, highest + 256), hard))
     try:
         agent.start(quiet(agent))
     finally:
@@ -297,7 +298,8 @@ def test_a_driver_that_is_upgraded_under_the_agent_loses_no_gpu(agent: Agent) ->
         eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
 
     assert any(page.value("gpumon_nvml_up") == 0 for _, page in scrapes.pages)
-    assert not agent.get("/api/v1/alerts")["alerts"]
+    # While the GPUs are read one after the other, their versions differ for a poll.
+    assert not [alert for alert in agent.get("/api/v1/alerts")["alerts"] if alert["state"] != "pending"]
     assert "is lost" not in agent.log.read_text(encoding="utf-8")
     assert agent.metrics().value("gpumon_sampler_restarts_total", reason="mismatch") == 1
 
