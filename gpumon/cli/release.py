@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     read_below_zero(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--for", dest="lasting", metavar="DURATION", help="how long, such as 5m; without it: show")
-    what.add_argument("--end", action="store_true", help="take the GPUs up again at once")
+    what.add_argument("--end", action="store_true", help="open the GPUs again at once")
     parser.add_argument("--gpu", metavar="GPU", help="only this one: uuid, index or PCI address")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
     add_flags(parser)
