@@ -6,6 +6,7 @@ Sizes are those of nccl-tests: of the whole array, of which each rank holds a sh
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ def share(elements: int, ranks: int, width: int) -> int:
     return max(aligned, elements // ranks // aligned * aligned)
 
 
-class Collective:
+class Collective(ABC):
     """One collective at one size, in bytes."""
 
     SUMS = False
@@ -51,30 +52,30 @@ class Collective:
         self.allocate()
 
     @property
+    @abstractmethod
     def given(self) -> Any:
         """Return the buffer that this rank gives to the others."""
-        raise NotImplementedError
 
     @property
     def received(self) -> Any:
         """Return where data arrives; None: in the buffer that is given."""
         return None
 
-    def allocate(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def allocate(self) -> None: ...
 
-    def fill(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def fill(self) -> None: ...
 
-    def ready(self) -> None:
+    def ready(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
         """Prepare for one timed act."""
 
-    def act(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def act(self) -> None: ...
 
+    @abstractmethod
     def wrong(self) -> int:
         """Return the wrong elements on this rank after an act on what `fill` left."""
-        raise NotImplementedError
 
     def checked(self) -> int:
         """Fill, act once and count. What arrived before is cleared, so that an act that does nothing is wrong."""
@@ -266,7 +267,7 @@ class DeviceToHost(HostToDevice):
         return self._pattern.wrong(self._there, self._rank)
 
 
-TABLE = {
+TABLE: dict[str, type[Collective]] = {
     "all_reduce": AllReduceCollective,
     "all_gather": AllGather,
     "reduce_scatter": ReduceScatter,
