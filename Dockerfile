@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# The agent in a container. With NVIDIA's container runtime it sees the GPUs that the container is given; docs/install.md
-# says what a container hides. --build-arg EXTRAS=[probe] adds torch, and several GB.
+# The agent in a container. With NVIDIA's container runtime it monitors the GPUs of the container; docs/install.md lists
+# what a container hides. --build-arg EXTRAS=[probe] adds torch, which is several GB.
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim-bookworm AS build
@@ -20,7 +20,7 @@ RUN groupadd --system --gid 17400 gpumon \
  && useradd --system --uid 17400 --gid gpumon --home-dir /var/lib/gpumon --shell /usr/sbin/nologin gpumon \
  && install -d -o gpumon -g gpumon -m 0750 /var/lib/gpumon
 COPY --from=build /opt/gpumon /opt/gpumon
-# utility is NVML; the probe needs compute.
+# NVML needs the capability utility, the probe needs compute.
 ENV PATH=/opt/gpumon/bin:$PATH \
     STATE_DIRECTORY=/var/lib/gpumon \
     NVIDIA_VISIBLE_DEVICES=all \

@@ -1,18 +1,18 @@
-# One command each; `make help` lists them.
+# `make help` lists the commands.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constraints.txt
 STATE := .gpumon
 TORCH := 2.13.0
 WORKERS ?= 3
-# Tests mostly wait for child processes, so more run at a time than there are cores.
+# Tests mostly wait for child processes, so there are more workers than cores.
 PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow check generate captures bench soak truth lock build clean
 
-help: ## List these commands
+help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
 
 run: .venv/.run ## Start the agent on 127.0.0.1:17400, on a simulated h100x8 where no NVIDIA driver loads (ARGS: more flags)
@@ -20,9 +20,9 @@ run: .venv/.run ## Start the agent on 127.0.0.1:17400, on a simulated h100x8 whe
 	@exec $(BIN)/gpumon serve --simulate.fallback h100x8 \
 	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)
 
-test: .venv/.test ## Run the quick tests, or those that ARGS names, slow or not
+test: .venv/.test ## Run the quick tests, or the tests in ARGS (quick or slow)
 	@scripts/debian.sh prometheus prometheus-alertmanager gcc docker-compose systemd-sysusers:systemd
-	@$(BIN)/python -m compileall -q gpumon # where Python writes no bytecode, every child would compile it again
+	@$(BIN)/python -m compileall -q gpumon # otherwise every child compiles it where Python writes no bytecode
 	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
 
 test-slow: .venv/.test .venv/.peers ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
@@ -30,45 +30,45 @@ test-slow: .venv/.test .venv/.peers ## Run the slow tests: whole agents, browser
 	@$(BIN)/python -m compileall -q gpumon
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 
-check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh
+check: .venv/.test ## Check format, lint, types, import layers and generated files
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.generate --check
 
-generate: .venv/.test ## Write again what is made from code: reference pages, alert rules, dashboards
+generate: .venv/.test ## Regenerate files from code: reference pages, alert rules, dashboards
 	$(BIN)/python -m scripts.generate
 
-captures: .venv/.test ## Record the captures of tests/captures/ again, from the simulation; takes two minutes
+captures: .venv/.test ## Record tests/captures/ from the simulation; takes two minutes
 	$(BIN)/python -m scripts.record_captures
 
-bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe beside a bare script
+bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe against a plain script
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 	$(BIN)/python -m benchmarks.probe $(ARGS)
 
-soak: .venv/.test ## Everything that can go wrong, at random, for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
+soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-truth: .venv/.test ## Measure what verdicts are worth, on simulated nodes: docs/truth.md; most of an hour (ARGS: --quick)
+truth: .venv/.test ## Measure how fast and reliably faults are detected (docs/truth.md); up to an hour (ARGS: --quick)
 	$(BIN)/python -m benchmarks.truth $(ARGS)
 
-lock: .venv/.test ## Pin the newest versions that fit together
+lock: .venv/.test ## Pin the newest compatible versions
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)
 	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
 	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
 
-build: .venv/.test ## Make the wheel and the source archive in dist/, stamped with the revision
+build: .venv/.test ## Build the wheel and the source archive in dist/, stamped with the revision
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
 	    $(BIN)/python -m build --no-isolation
 
-clean: ## Delete what these commands made, but not the agent's state in .gpumon/
+clean: ## Delete what these commands created, but not the agent's state in .gpumon/
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "gpumon needs Python 3.11 or later: name one, as in make PYTHON=python3.12" >&2; exit 1; }
+	    { echo "gpumon needs Python 3.11 or later: set one, for example make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	@touch $@
 
@@ -77,7 +77,7 @@ clean: ## Delete what these commands made, but not the agent's state in .gpumon/
 	$(INSTALL) --no-build-isolation -e '.[probe]'
 	@touch $@
 
-# Other people's clients of NVML, in an environment of their own: what they need must not hold back what we do.
+# Other NVML clients, in their own environment so that their requirements do not limit the versions of gpumon.
 .venv/.peers: .venv/.made requirements/peers.txt
 	$(PYTHON) -m venv .venv/peers
 	.venv/peers/bin/pip install --disable-pip-version-check --quiet -r requirements/peers.txt

@@ -1,1 +1,1 @@
-"""Dashboards for Grafana: written here, generated as JSON beside it."""
+"""Dashboards for Grafana. `make generate` writes the JSON file beside these modules."""

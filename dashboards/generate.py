@@ -1,4 +1,4 @@
-"""The dashboards as Grafana's classic JSON, which file provisioning and grafana.com share."""
+"""Render the dashboards as Grafana's classic JSON, which both file provisioning and grafana.com accept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dashboards import overview
 from dashboards.panels import SOURCE, Json, layout, series
 
 SCHEMA = 39
-"""The oldest Grafana that shows these panels has it; later ones migrate it when they load it."""
+"""Schema of the oldest Grafana that can show these panels. Later versions migrate it on load."""
 
 
 def dashboards() -> Mapping[str, str]:
-    """JSON by file name."""
+    """Return the JSON of each dashboard by file name."""
     return {f"{overview.UID}.json": json.dumps(_overview(), indent=2, ensure_ascii=False) + "\n"}
 
 
@@ -21,7 +21,7 @@ def _overview() -> Json:
     return {
         "uid": overview.UID,
         "title": overview.TITLE,
-        "description": "GPU nodes as gpumon sees them. Generated: change dashboards/, not this file.",
+        "description": "GPU nodes that gpumon monitors. Generated: change dashboards/, not this file.",
         "tags": ["gpumon"],
         "schemaVersion": SCHEMA,
         "editable": False,
@@ -38,7 +38,7 @@ def _overview() -> Json:
 
 
 def _variables() -> list[Json]:
-    """Their names are in people's bookmarks: they stay. Every agent has build_info, whatever its driver does."""
+    """Return the variables. Bookmarks contain their names. Every agent exports build_info, with or without a driver."""
     chosen = 'instance=~"$instance"'
     return [
         {
@@ -57,7 +57,7 @@ def _variables() -> list[Json]:
 
 
 def _variable(name: str, label: str, query: str) -> Json:
-    """All of them at first, those too that the query does not list."""
+    """Return a variable that selects all values by default, including those that the query does not list."""
     return {
         "name": name,
         "label": label,
@@ -107,7 +107,7 @@ def _link() -> Json:
         "title": "gpumon",
         "tags": ["gpumon"],
         "icon": "external link",
-        "tooltip": "Other dashboards of gpumon, for the same nodes and the same time",
+        "tooltip": "Other gpumon dashboards, for the same nodes and time range",
         "targetBlank": False,
         "asDropdown": True,
         "includeVars": True,

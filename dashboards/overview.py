@@ -11,7 +11,7 @@ TITLE = "gpumon: overview"
 
 MAX_SERIES = 24
 """Series in one graph: those of three nodes."""
-SHOWN = f"At most the {MAX_SERIES} that stand out at each moment: choose nodes and GPUs above to see others."
+SHOWN = f"Shows the {MAX_SERIES} most extreme series at each time. Select nodes and GPUs above to see others."
 
 GPU = "{{instance}} GPU {{gpu}}"
 EACH_GPU = "instance, gpu, uuid"
@@ -20,19 +20,19 @@ GPU_COLUMNS = {"instance": "node", "gpu": "GPU"}
 RED, ORANGE, PURPLE = ({None: ok, 1: bad} for ok, bad in (("green", "red"), ("green", "orange"), ("text", "purple")))
 
 LEVELS = {0.0: ("ok", "green"), 1.0: ("unknown", "purple"), 2.0: ("warn", "orange"), 3.0: ("fail", "red")}
-"""Of verdicts."""
+"""Text and color of each verdict level."""
 
 _TARGETS = f'up{{job="{JOB}",instance=~"$instance"}}'
 _RULES = "|".join(rule.name for rule in rules())
 
 
 def alerts(*matchers: str) -> str:
-    """Return panels of Prometheus's own evaluation of the rules, and what is firing."""
+    """Return the selector of gpumon's alerts that fire in Prometheus."""
     return "ALERTS{" + ",".join((f'alertname=~"{_RULES}"', 'alertstate="firing"', *matchers)) + "}"
 
 
 def _count(expression: str, known_by: str) -> str:
-    """How many; 0 only where it is known that there are none: without any series of `known_by`, absent."""
+    """Return an expression that counts series. It is 0 only if `known_by` has series, else absent."""
     return f"count({expression}) or 0 * count({known_by})"
 
 
@@ -45,7 +45,7 @@ def _lowest(expression: str) -> str:
 
 
 def _new(metric: str, by: str) -> str:
-    """Gained between two points."""
+    """Return the increase between two points."""
     return f"sum by ({by}) (increase({series(metric)}[$__rate_interval]))"
 
 
@@ -53,7 +53,7 @@ def _rate(metric: str) -> str:
     return f"rate({series(metric)}[$__rate_interval])"
 
 
-def _both_ways(prefix: str) -> str:
+def _both_directions(prefix: str) -> str:
     return f"{_rate(f'{prefix}_receive_bytes_total')} + {_rate(f'{prefix}_transmit_bytes_total')}"
 
 
@@ -70,7 +70,7 @@ _FIRING, _NOT_IDLE = (
 _LANES, _MAX_LANES = series("gpumon_gpu_pcie_link_width"), series("gpumon_gpu_pcie_link_width_max")
 _UP = series("gpumon_gpu_up")
 _FLEET_RATIO = ratio_at_best_size('{instance=~"$instance"}')
-_WATCHED = _rate("gpumon_gpu_observed_seconds_total")
+_OBSERVED = _rate("gpumon_gpu_observed_seconds_total")
 
 SECTIONS = (
     Section(
@@ -79,37 +79,37 @@ SECTIONS = (
             stat("Agents", "Agents that Prometheus reaches.", f"count({series('gpumon_build_info')})"),
             stat(
                 "Agents down",
-                f"Targets of the scrape job {JOB} that do not answer: nobody watches their GPUs.",
+                f"Targets of the scrape job {JOB} that do not answer. Their GPUs are not monitored.",
                 _count(f"{_TARGETS} == 0", _TARGETS),
                 colors=RED,
             ),
             stat(
                 "GPUs expected",
-                "What should be there; `gpumon inventory` on the node says why.",
+                "Configured, accepted or learned number of GPUs; `gpumon inventory` on the node shows its source.",
                 f"sum({series('gpumon_gpus_expected')})",
             ),
             stat("GPUs up", "GPUs that answer.", f"sum({_UP})"),
             stat(
                 "GPUs not up",
-                "GPUs that the agents know and that do not answer; the table of faults says why.",
+                "Known GPUs that do not answer. The table of faults shows the cause.",
                 _count(f"{_UP} == 0", _UP),
                 colors=RED,
             ),
             stat(
                 "Nodes that fail",
-                "Nodes with a verdict that makes them, or one of their GPUs, unfit for work.",
+                "Nodes with a fail verdict: the node or one of its GPUs is unfit for work.",
                 _count(f"{series('gpumon_node_health')} == 3", series("gpumon_node_health")),
                 colors=RED,
             ),
             stat(
                 "Alerts firing",
-                "Alerts of the agents themselves, which need no Prometheus.",
+                "Alerts that the agents evaluate themselves, without Prometheus.",
                 f"sum({_FIRING}) or 0 * sum({series('gpumon_exposed_series')})",
                 colors=ORANGE,
             ),
             stat(
                 "Simulated nodes",
-                "Agents that watch a simulated node, not hardware.",
+                "Agents that monitor a simulated node, not hardware.",
                 f"sum({series('gpumon_simulated')})",
                 colors=PURPLE,
             ),
@@ -120,21 +120,21 @@ SECTIONS = (
         panels=(
             table(
                 "Firing alerts",
-                "Rules of gpumon that fire in Prometheus; docs/alerts.md says what to do about each.",
+                "gpumon's rules that fire in Prometheus. docs/alerts.md has a runbook for each.",
                 [_max(f"alertname, severity, {EACH_GPU}", alerts('instance=~"$instance"'))],
                 {"alertname": "alert", "severity": "severity", **GPU_COLUMNS, "uuid": "uuid"},
                 quiet=True,
             ),
             table(
                 "Faults",
-                "Why a GPU is not up. Its readings are absent; identity, fault and Xid counters stay.",
+                "Why a GPU is not up. Its readings are absent; identity, fault and Xid counters remain.",
                 [f"{series('gpumon_gpu_fault')} == 1"],
                 {**GPU_COLUMNS, "fault": "fault", "uuid": "uuid"},
                 quiet=True,
             ),
             table(
                 "Verdicts",
-                "What the agents have found, each fault once; `gpumon status` on the node says why, and what to do.",
+                "One verdict for each fault. `gpumon status` on the node shows the reason and the action.",
                 [f"{_max(f'check, device, port, {EACH_GPU}', series('gpumon_health_check'))} > 1"],
                 {
                     **GPU_COLUMNS,
@@ -149,14 +149,14 @@ SECTIONS = (
             ),
             timeline(
                 "Health of the nodes",
-                "The worst verdict of each node, and unknown where nobody looks.",
+                "The worst verdict of each node.",
                 _max("instance", series("gpumon_node_health")),
                 "{{instance}}",
                 words=LEVELS,
             ),
             table(
                 "Nodes",
-                "A line for each agent.",
+                "One line for each agent.",
                 [
                     _max("instance, version", series("gpumon_build_info")),
                     _max("instance, driver", series("gpumon_driver_info")),
@@ -178,7 +178,7 @@ SECTIONS = (
             ),
             table(
                 "Xids",
-                "When each Xid was last seen, and how often since the agent's store was made.",
+                "The time of the last occurrence of each Xid, and its count since the agent's store was created.",
                 [
                     _max(f"{EACH_GPU}, xid", f"1000 * {series('gpumon_gpu_xid_last_timestamp_seconds')}"),
                     _max(f"{EACH_GPU}, xid", f"{series('gpumon_gpu_xid_errors_total')} > 0"),
@@ -194,8 +194,8 @@ SECTIONS = (
         panels=(
             graph(
                 "Time busy",
-                f"Share of the watched time in which a kernel ran, not share of the GPU in use. {SHOWN}",
-                _highest(f"{_rate('gpumon_gpu_busy_seconds_total')} / {_WATCHED}"),
+                f"Share of the observed time in which a kernel ran, not the share of the GPU in use. {SHOWN}",
+                _highest(f"{_rate('gpumon_gpu_busy_seconds_total')} / {_OBSERVED}"),
                 GPU,
                 unit="percentunit",
                 minimum=0,
@@ -212,8 +212,8 @@ SECTIONS = (
             ),
             graph(
                 "Multiprocessors busy",
-                f"Share of the watched time and of the multiprocessors with work, on Hopper and later. {SHOWN}",
-                _highest(f"{_rate('gpumon_gpu_sm_active_seconds_total')} / {_WATCHED}"),
+                f"Share of multiprocessors with work, averaged over the observed time. Hopper and later. {SHOWN}",
+                _highest(f"{_rate('gpumon_gpu_sm_active_seconds_total')} / {_OBSERVED}"),
                 GPU,
                 unit="percentunit",
                 minimum=0,
@@ -221,8 +221,8 @@ SECTIONS = (
             ),
             graph(
                 "Tensor cores busy",
-                f"Share of the watched time, on Hopper and later: low where there is little matrix work. {SHOWN}",
-                _highest(f"{_rate('gpumon_gpu_tensor_active_seconds_total')} / {_WATCHED}"),
+                f"Share of the observed time. Hopper and later. Low for jobs with little matrix work. {SHOWN}",
+                _highest(f"{_rate('gpumon_gpu_tensor_active_seconds_total')} / {_OBSERVED}"),
                 GPU,
                 unit="percentunit",
                 minimum=0,
@@ -247,29 +247,29 @@ SECTIONS = (
         panels=(
             graph(
                 "Core temperature",
-                f"What is too hot differs from board to board: look at the margin. {SHOWN}",
+                f"Limits differ between boards: compare the margin. {SHOWN}",
                 _highest(_CORE),
                 GPU,
                 unit="celsius",
             ),
             graph(
-                "Degrees left to slowdown",
-                "The driver's margin, else slowdown threshold less core temperature. At 0 the GPU slows down. "
-                f"The {MAX_SERIES} smallest at each moment.",
+                "Margin to slowdown",
+                "The driver's margin, else slowdown threshold minus core temperature. At 0 the GPU reduces its clocks. "
+                f"Shows the {MAX_SERIES} smallest at each time.",
                 f"bottomk({MAX_SERIES}, {_MARGIN})",
                 GPU,
                 unit="celsius",
             ),
             graph(
                 "Memory temperature",
-                f"Of boards with HBM. {SHOWN}",
+                f"Boards with HBM only. {SHOWN}",
                 _highest(series("gpumon_gpu_memory_temperature_celsius")),
                 GPU,
                 unit="celsius",
             ),
             graph(
-                "Power, share of the limit",
-                f"Of the limit enforced. Near 100 % the GPU is held back by power. {SHOWN}",
+                "Power as a share of the limit",
+                f"Power divided by the enforced limit. Near 100 % the limit reduces clocks. {SHOWN}",
                 _highest(f"{series('gpumon_gpu_power_watts')} / {series('gpumon_gpu_power_limit_watts')}"),
                 GPU,
                 unit="percentunit",
@@ -277,7 +277,7 @@ SECTIONS = (
             ),
             graph(
                 "Power of each node's GPUs",
-                f"From the energy counters: the true mean between points. {SHOWN}",
+                f"Mean between points, from the energy counters. {SHOWN}",
                 _highest(f"sum by (instance) ({_rate('gpumon_gpu_energy_joules_total')})"),
                 "{{instance}}",
                 unit="watt",
@@ -285,19 +285,19 @@ SECTIONS = (
             ),
             stat(
                 "Energy, 24 hours",
-                "Of all chosen GPUs, from the energy counters.",
+                "Sum of the selected GPUs, from the energy counters.",
                 f"sum(increase({series('gpumon_gpu_energy_joules_total')}[1d]))",
                 unit="joule",
                 width=4,
                 height=8,
             ),
             timeline(
-                "Clocks held down",
-                "Reasons other than idleness for which the driver holds clocks down. sw_power_cap is common under "
+                "Clocks reduced",
+                "Reasons other than idle for which the driver reduces clocks. sw_power_cap is common under "
                 "load; hw_slowdown, hw_thermal and hw_power_brake are not.",
                 f"{_max('instance, gpu, reason', _NOT_IDLE)} == 1",
                 f"{GPU} {{{{reason}}}}",
-                words={1: ("held down", "orange")},
+                words={1: ("reduced", "orange")},
                 quiet=True,
                 width=20,
             ),
@@ -316,25 +316,25 @@ SECTIONS = (
             ),
             table(
                 "Memory rows",
-                "GPUs with replaced rows. Pending: waits for a reset. Failed: no spare left, replace the board.",
+                "GPUs with remapped rows. Pending: reset the GPU. Failed: no spare row is left, replace the board.",
                 [
                     f"sum by ({EACH_GPU}) ({series('gpumon_gpu_rows_remapped_total')}) > 0",
                     f"{_max(EACH_GPU, series('gpumon_gpu_row_remap_pending'))} > 0",
                     f"{_max(EACH_GPU, series('gpumon_gpu_row_remap_failed'))} > 0",
                 ],
-                {**GPU_COLUMNS, "Value #A": "replaced", "Value #B": "pending", "Value #C": "failed", "uuid": "uuid"},
+                {**GPU_COLUMNS, "Value #A": "remapped", "Value #B": "pending", "Value #C": "failed", "uuid": "uuid"},
                 quiet=True,
             ),
             table(
-                "PCIe links narrower than they could be",
-                "Lanes in use and possible. Generation falls on idle GPUs by design, width does not.",
+                "PCIe links with fewer lanes than possible",
+                "Lanes in use and maximum. The generation drops on idle GPUs by design, the width does not.",
                 [_max(EACH_GPU, f"{_LANES} < {_MAX_LANES}"), _max(EACH_GPU, f"{_MAX_LANES} > {_LANES}")],
                 {**GPU_COLUMNS, "Value #A": "lanes", "Value #B": "possible", "uuid": "uuid"},
                 quiet=True,
             ),
             graph(
-                "PCIe packets sent again",
-                f"New replays between points: a link that is electrically poor. {SHOWN}",
+                "PCIe replays",
+                f"New replays between points. Many indicate poor signal quality. {SHOWN}",
                 _highest(_new("gpumon_gpu_pcie_replays_total", "instance, gpu")),
                 GPU,
                 minimum=0,
@@ -346,8 +346,8 @@ SECTIONS = (
         title="Links",
         panels=(
             graph(
-                "NVLinks that carry no traffic",
-                "Links the GPU has, less those that are active or asleep. A board without a bridge has links that "
+                "NVLinks down",
+                "Links of the GPU minus active and sleeping links. A board without a bridge has links that "
                 f"never come up. {SHOWN}",
                 _highest(f"{series('gpumon_gpu_nvlinks')} - {series('gpumon_gpu_nvlinks_active')}"),
                 GPU,
@@ -355,7 +355,7 @@ SECTIONS = (
             ),
             graph(
                 "NVLink errors",
-                f"New errors between points, over all links of a GPU. {SHOWN}",
+                f"New errors between points, summed over the links of a GPU. {SHOWN}",
                 _highest(_new("gpumon_nvlink_errors_total", "instance, gpu, kind")),
                 f"{GPU} {{{{kind}}}}",
                 minimum=0,
@@ -363,24 +363,24 @@ SECTIONS = (
             ),
             graph(
                 "NVLink traffic",
-                f"Payload of all links of a GPU, both ways. {SHOWN}",
-                _highest(_both_ways("gpumon_gpu_nvlink")),
+                f"Payload of all links of a GPU, both directions. {SHOWN}",
+                _highest(_both_directions("gpumon_gpu_nvlink")),
                 GPU,
                 unit="Bps",
                 minimum=0,
             ),
             graph(
                 "InfiniBand and RoCE traffic",
-                f"Of a port, both ways. {SHOWN}",
-                _highest(_both_ways("gpumon_infiniband")),
+                f"Traffic of each port, both directions. {SHOWN}",
+                _highest(_both_directions("gpumon_infiniband")),
                 "{{instance}} {{device}}:{{port}}",
                 unit="Bps",
                 minimum=0,
             ),
             table(
                 "GPUs that are not in their NVLink fabric",
-                "State 1: not started, 2: in progress; 3 with a code other than 0: failed. Such a GPU runs no job that "
-                "needs the others.",
+                "State 1: not started, 2: in progress; 3 with a code other than 0: failed. Jobs that use NVLink cannot "
+                "run on such a GPU.",
                 [
                     f"({_max(EACH_GPU, series('gpumon_fabric_state'))} > 0) < 3",
                     f"{_max(EACH_GPU, series('gpumon_fabric_status'))} > 0",
@@ -390,7 +390,7 @@ SECTIONS = (
             ),
             table(
                 "InfiniBand and RoCE ports that are down",
-                "Jobs over several nodes are slow or fail.",
+                "Jobs on several nodes are slow or fail.",
                 [f"{_max('instance, device, port, link_layer', series('gpumon_infiniband_port_up'))} == 0"],
                 {"instance": "node", "device": "device", "port": "port", "link_layer": "network"},
                 quiet=True,
@@ -402,7 +402,7 @@ SECTIONS = (
         panels=(
             graph(
                 "Bus bandwidth",
-                f"Of the last success, at its best size. gloo runs on CPUs and says nothing of GPUs. {SHOWN}",
+                f"Last successful run at its best size. gloo runs on CPUs and does not measure GPUs. {SHOWN}",
                 _highest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_busbw_bytes_per_second"))),
                 "{{instance}} {{backend}} {{algorithm}}",
                 unit="Bps",
@@ -418,8 +418,8 @@ SECTIONS = (
                 quiet=True,
             ),
             graph(
-                "Beside this host's own median",
-                f"Below 90 % a run that is low twice is degraded; it may exceed 100 %. {SHOWN}",
+                "Compared with the host's median",
+                f"A run below 90 % twice is degraded. The ratio may exceed 100 %. {SHOWN}",
                 _lowest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_baseline_ratio"))),
                 "{{instance}} {{backend}} {{algorithm}}",
                 unit="percentunit",
@@ -427,8 +427,8 @@ SECTIONS = (
                 quiet=True,
             ),
             graph(
-                "Beside what others have published",
-                f"For the same hardware: below 85 % a run is degraded, and it may exceed 100 %. {SHOWN}",
+                "Compared with published figures",
+                f"Published for the same hardware. A run below 85 % is degraded. The ratio may exceed 100 %. {SHOWN}",
                 _lowest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_expected_ratio"))),
                 "{{instance}} {{backend}} {{algorithm}}",
                 unit="percentunit",
@@ -447,8 +447,8 @@ SECTIONS = (
             ),
             table(
                 "Last runs",
-                "Wrong elements other than 0 are silent corruption: drain the node. A success older than the last run "
-                "says that the last run did not succeed.",
+                "Wrong elements above 0 are silent data corruption: drain the node. If the last success is older than "
+                "the last run, the last run did not succeed.",
                 [
                     _max("instance", f"1000 * {series('gpumon_probe_allreduce_last_run_timestamp_seconds')}"),
                     _max("instance", f"1000 * {series('gpumon_probe_allreduce_last_success_timestamp_seconds')}"),
@@ -475,7 +475,7 @@ SECTIONS = (
         panels=(
             graph(
                 "Duration of a poll",
-                f"Of each tier's last; mostly the driver's own time. {SHOWN}",
+                f"Duration of the last poll of each tier, mostly time in the driver. {SHOWN}",
                 _highest(series("gpumon_poll_duration_seconds")),
                 "{{instance}} {{tier}}",
                 unit="s",
@@ -490,7 +490,7 @@ SECTIONS = (
             ),
             graph(
                 "Sampler replacements",
-                "By reason; deadline is a driver call that did not return.",
+                "Replacements of the sampler child by reason. deadline: a driver call did not return.",
                 f"{_new('gpumon_sampler_restarts_total', 'instance, reason')} > 0",
                 "{{instance}} {{reason}}",
                 minimum=0,
@@ -499,7 +499,7 @@ SECTIONS = (
             ),
             graph(
                 "Failed driver calls",
-                "Calls and fields that failed between points; what a GPU does not support is not counted.",
+                "Calls and fields that failed between points. Unsupported ones are not counted.",
                 f"{_new('gpumon_poll_errors_total', 'instance, tier, error')} > 0",
                 "{{instance}} {{tier}} {{error}}",
                 minimum=0,

@@ -1,4 +1,4 @@
-"""How a panel is written, and what becomes of it in Grafana's classic JSON."""
+"""The panel types of the dashboards and their rendering as Grafana's classic JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def series(metric: str, *matchers: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel; what is common to a kind is added when it is written."""
+    """A panel of a dashboard. Rendering adds the options of its kind."""
 
     kind: str
     """stat, timeseries, table or state-timeline."""
@@ -41,41 +41,41 @@ class Panel:
     legend: str = ""
     """{{label}} is a label of the result."""
     unit: str = "none"
-    """One of Grafana's."""
+    """Unit id of Grafana."""
     width: int = 12
     height: int = 8
     quiet: bool = False
-    """Shows only what is wrong: no series while all is well."""
+    """True if the panel shows problems only, so that no series is normal."""
     colors: Mapping[float | None, str] = field(default_factory=lambda: {None: "text"})
-    """From this value on, this color; the first begins at None."""
+    """Color by the value at which it begins. The first begins at None."""
     minimum: float | None = None
     maximum: float | None = None
     bars: bool = False
     columns: Mapping[str, str] | None = None
-    """Of a table, in order: heading by the name of a label, or of a query's value: Value #A, Value #B."""
+    """Headings of a table, in order, by label name or query value (Value #A, Value #B)."""
     units: Mapping[str, str] = field(default_factory=dict)
-    """Of a table, by heading."""
+    """Units of the columns of a table, by heading."""
     words: Mapping[float, tuple[str, str]] = field(default_factory=dict)
-    """Text and color in place of a value."""
+    """Text and color that replace a value."""
 
     @property
     def instant(self) -> bool:
-        """A stat or a table shows this moment; only graphs show a range."""
+        """Return whether the query is instant, as for a stat or a table. Graphs query a range."""
         return self.kind in {"stat", "table"}
 
 
 def stat(title: str, description: str, query: str, **more: Any) -> Panel:
-    """One number."""
+    """Return a panel with one number."""
     return Panel(**{"width": 3, "height": 4} | more, kind="stat", title=title, description=description, queries=[query])
 
 
 def graph(title: str, description: str, query: str, legend: str, **more: Any) -> Panel:
-    """Values over time, a line a series, or bars for what is counted between points."""
+    """Return a graph with a line for each series, or with bars for increases between points."""
     return Panel(**more, kind="timeseries", title=title, description=description, queries=[query], legend=legend)
 
 
 def timeline(title: str, description: str, query: str, legend: str, **more: Any) -> Panel:
-    """States over time, a row a series."""
+    """Return a timeline of states with a row for each series."""
     return Panel(**more, kind="state-timeline", title=title, description=description, queries=[query], legend=legend)
 
 
@@ -93,7 +93,7 @@ class Section:
 
 
 def layout(sections: Sequence[Section]) -> list[Json]:
-    """All panels with their ids and places on the grid."""
+    """Return all panels with their ids and positions on the grid."""
     placed: list[Json] = []
     bottom = 0
     for section in sections:
@@ -172,7 +172,7 @@ def _overrides(panel: Panel) -> list[Json]:
 
 
 def _columns(columns: Mapping[str, str]) -> list[Json]:
-    """One line for each set of labels, with the values of all queries; columns that are not named go."""
+    """Return transformations to one row for each set of labels, with the named columns only."""
     names = list(columns)
     keep = {"id": "filterFieldsByName", "options": {"include": {"names": names}}}
     order = {"indexByName": {name: place for place, name in enumerate(names)}, "renameByName": dict(columns)}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs those of the Debian packages named that are missing. Each is known by the command of the same name, or by
-# another one written before it, as in systemd-sysusers:systemd.
+# Installs the given Debian packages that are missing. A package is present if its command exists: the command of the same
+# name, or the one before the colon, as in systemd-sysusers:systemd.
 set -eu
 missing=
 for package in "$@"; do command -v "${package%%:*}" > /dev/null || missing="$missing ${package#*:}"; done

@@ -1,6 +1,6 @@
 """TABLE: the GPU metrics that simulated nodes lack, and why. All others must be present.
 
-A test compares it with what is read, so a new row or profile fails until it is decided here.
+A test compares it with the readings, so a new row or profile fails until it is listed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records the captures of the tests from the simulation: `make captures`. Takes the length of the captures."""
+"""Records the captures of the tests from the simulation: `make captures`. It takes as long as the captures are."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Functions shared by gpumon's scripts for Slurm, which read this file from their own folder. It does nothing by itself.
 #
-#   say TEXT           writes to the system log, under the name of the script, and to standard error
-#   ask [ARGUMENT...]  runs gpumon check; sets line (its output) and code (its exit code; 3 if it printed no result)
-#   probe ACTION ...   hold: holds gpumon's all-reduce off the GPUs for this job, and ends one that runs; unhold: allows it
-#                      again. Sets held: 0 on success
+#   log TEXT                 writes to the system log, under the name of the script, and to standard error
+#   run_check [ARGUMENT...]  runs gpumon check; sets line (its output) and code (its exit code; 3 if it printed no result)
+#   probe ACTION ...         hold: keeps gpumon's all-reduce off the GPUs during this job, and ends one that runs;
+#                            unhold: allows it again. Sets held: 0 on success
 #
 # Settings, from the environment or /etc/default/gpumon-slurm:
 #   GPUMON              the command (/opt/gpumon/bin/gpumon)
@@ -17,13 +17,13 @@ export PATH
 name=${0##*/}
 name=${name%.sh}
 
-say() {
+log() {
     printf '%s\n' "$1" >&2
     logger -t "$name" -- "$1" 2>/dev/null
     return 0
 }
 
-ask() {
+run_check() {
     # shellcheck disable=SC2086 # split on purpose
     line=$(timeout 10 "${GPUMON:-/opt/gpumon/bin/gpumon}" check "$@" ${GPUMON_SLURM_CHECK:-})
     code=$?
@@ -41,7 +41,7 @@ probe() {
     [ "${GPUMON_SLURM_HOLD:-}" != no ] || return 0
     output=$(timeout 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
     held=$?
-    [ "$held" -eq 0 ] || say "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $output"
+    [ "$held" -eq 0 ] || log "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $output"
 }
 
 settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}
@@ -54,6 +54,6 @@ if [ -r "$settings" ]; then
         . "$settings"
         set +e -u # a `set -e` in it would end these scripts at the first exit code that is not 0
     else
-        say "$settings is invalid and is ignored"
+        log "$settings is invalid and is ignored"
     fi
 fi

@@ -20,7 +20,7 @@ fi
 
 [ -n "${SLURM_JOB_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ] || exit 0
 
-ask --for-job
-[ "$code" -eq 0 ] || say "job ${SLURM_JOB_ID:-?} ended: $line (exit code $code)"
+run_check --for-job
+[ "$code" -eq 0 ] || log "job ${SLURM_JOB_ID:-?} ended: $line (exit code $code)"
 probe unhold
 exit 0

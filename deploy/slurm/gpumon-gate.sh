@@ -12,11 +12,11 @@ PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 node=${SLURMD_NODENAME:-$(hostname -s)}
 
-shown=$(timeout 5 scontrol --oneliner show node "$node" 2>&1) || {
-    echo "Slurm does not report the state of node $node: $shown"
+record=$(timeout 5 scontrol --oneliner show node "$node" 2>&1) || {
+    echo "Slurm does not report the state of node $node: $record"
     exit 2
 }
-state=${shown#* State=}
+state=${record#* State=}
 state=${state%% *}
 case "$state" in
 *COMPLETING* | *PLANNED* | *RESERVED* | *MAINT* | *REBOOT* | *POWER* | *'*'*)

@@ -28,37 +28,37 @@ node=${SLURMD_NODENAME:-$(hostname -s)}
 own='gpumon: '
 
 # shellcheck disable=SC2119 # the whole node: no argument
-ask
-[ "$code" -eq 0 ] || say "$line (exit code $code)"
+run_check
+[ "$code" -eq 0 ] || log "$line (exit code $code)"
 
 case "$line" in *" [maintenance until "*) exit 0 ;; esac # the operator works on the node
 case "$code ${GPUMON_SLURM_DRAIN:-no} ${GPUMON_SLURM_RESUME:-no}" in
-"2 fail "*) wanted=drain ;;
-"0 "*" yes") wanted=resume ;;
+"2 fail "*) change=drain ;;
+"0 "*" yes") change=resume ;;
 *) exit 0 ;;
 esac
 
-shown=$(timeout 20 scontrol --oneliner show node "$node") || {
-    say "Slurm does not report the state of node $node: neither drained nor resumed"
+record=$(timeout 20 scontrol --oneliner show node "$node") || {
+    log "Slurm does not report the state of node $node: neither drained nor resumed"
     exit 0
 }
 # The first match of each: a reason may contain the same words.
-state=${shown#* State=}
+state=${record#* State=}
 state=${state%% *}
 reason=
-case "$shown" in
-*" Reason="*) reason=${shown#* Reason=} ;;
+case "$record" in
+*" Reason="*) reason=${record#* Reason=} ;;
 esac
 
-case "$wanted $state" in
+case "$change $state" in
 "drain "*DRAIN* | "drain "*DOWN* | "drain "*FAIL* | "drain "*MAINT*)
     ;; # already out of service
 "drain "*)
-    words=$(printf '%s%s' "$own" "$line" | cut -c1-200)
-    if timeout 20 scontrol update nodename="$node" state=drain reason="$words"; then
-        say "node $node drained: $words"
+    reason_text=$(printf '%s%s' "$own" "$line" | cut -c1-200)
+    if timeout 20 scontrol update nodename="$node" state=drain reason="$reason_text"; then
+        log "node $node drained: $reason_text"
     else
-        say "node $node could not be drained"
+        log "node $node could not be drained"
     fi
     ;;
 "resume "*DOWN* | "resume "*FAIL*)
@@ -67,9 +67,9 @@ case "$wanted $state" in
     case "$reason" in
     "$own"*)
         if timeout 20 scontrol update nodename="$node" state=resume; then
-            say "node $node resumed: $line"
+            log "node $node resumed: $line"
         else
-            say "node $node could not be resumed"
+            log "node $node could not be resumed"
         fi
         ;;
     esac

@@ -25,8 +25,8 @@ fi
 [ -n "${SLURM_JOB_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ] || exit 0
 
 probe hold --ttl "${GPUMON_SLURM_HOLD:-24h}" --reason "Slurm job"
-ask --for-job
-[ "$code" -eq 0 ] || say "job ${SLURM_JOB_ID:-?}: $line (exit code $code)"
+run_check --for-job
+[ "$code" -eq 0 ] || log "job ${SLURM_JOB_ID:-?}: $line (exit code $code)"
 
 case "${GPUMON_SLURM_REFUSE:-no} $code $held" in
 "fail 2 "* | "unknown 2 "* | "unknown 3 "* | "unknown "*" "[!0]*) exit 1 ;;

@@ -90,7 +90,8 @@ def check_result(
     levels += [health.level] if job is None and not ignored else []
     levels += [UNKNOWN] if uncertain else []
     level = max(levels, key=order.index)
-    line = f"GPU {level.name}: {_words(health, gpus, verdicts, for_job=job is not None)}{_maintenance(health)}"
+    words = _words(health, gpus, verdicts, for_job=job is not None, uncertain=level is UNKNOWN)
+    line = f"GPU {level.name}: {words}{_maintenance(health)}"
     return CheckResult(level=level, line=_one_line(line), health=health, verdicts=verdicts, gpus=gpus)
 
 
@@ -104,7 +105,9 @@ def _concerning(groups: Collection[VerdictGroup], job: Collection[str]) -> Itera
             yield from (VerdictGroup(verdict=verdict) for verdict in group.consequences if verdict["device"] in job)
 
 
-def _words(health: NodeHealth, gpus: Collection[GpuHealth], verdicts: Sequence[Document], *, for_job: bool) -> str:
+def _words(
+    health: NodeHealth, gpus: Collection[GpuHealth], verdicts: Sequence[Document], *, for_job: bool, uncertain: bool
+) -> str:
     if health.stale and verdicts:
         worst = _worst(verdicts)
         failed = LEVELS[verdicts[0]["level"]] is FAIL
@@ -114,7 +117,11 @@ def _words(health: NodeHealth, gpus: Collection[GpuHealth], verdicts: Sequence[D
     unseen = _unseen(health, gpus)
     if unseen and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
         return unseen + _more(len(verdicts))
-    return _worst(verdicts) if verdicts else _ok(gpus, for_job=for_job)
+    if verdicts:
+        return _worst(verdicts)
+    if uncertain:
+        return "the agent has not evaluated its checks for every GPU yet. Check again soon."
+    return _ok(gpus, for_job=for_job)
 
 
 def _unseen(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:

@@ -1,4 +1,4 @@
-"""Errors of GPUs and NVSwitches: one sighting in one source, and the burst that sightings of both sources make."""
+"""Errors of GPUs, NVSwitches and PCIe devices: observations of one source, and the burst that they are counted as."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ from dataclasses import dataclass
 
 XID, SXID, OVERRUN, AER, NIC = "xid", "sxid", "overrun", "aer", "nic"
 MAX_TEXTS = 3
-"""Different lines that are kept of one error, beside the newest."""
+"""Maximum number of different lines to keep of one error, besides the newest."""
 KINDS = (XID, SXID, OVERRUN, AER, NIC)
-"""Of a GPU; of an NVSwitch; records of the kernel log that were lost, and Xids perhaps with them; of a PCIe device, by
-the kernel's Advanced Error Reporting; of a network adapter, by its driver."""
+"""xid: of a GPU. sxid: of an NVSwitch. overrun: lost records of the kernel log, possibly with Xids. aer: of a PCIe
+device, from the kernel's Advanced Error Reporting. nic: of a network adapter, from its driver."""
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Prefix of the stand-in for the uuid of a GPU that has never reported its own; its bus id follows, in lower case."""
+"""Prefix of the substitute for the uuid of a GPU that has never reported one. The bus id in lower case follows."""
 AER_FATAL = 1
-"""The kernel's number for PCIe errors that are neither corrected nor survived."""
+"""The kernel's number for fatal PCIe errors."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 FIRMWARE_SILENT = frozenset({119, 120})
-"""Xids after which the GPU's own processor answers no more: the next call on it may hang."""
+"""Xids after which the GPU's system processor (GSP) no longer answers. The next driver call on the GPU may hang."""
 CANCELLED_BY = {163: 162}
-"""Xid -> the one that says of the same GPU that it is over."""
+"""Xid that ends another Xid of the same GPU, by the code of the latter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorObservation:
-    """What one source said, `times` times over."""
+    """An error that one source reported `times` times."""
 
     kind: str
     code: int
-    """Of an overrun: 0."""
+    """Xid or SXid; 0 for an overrun."""
     bus_id: str
-    """A GPU's as NVML writes it, an NVSwitch's as the kernel does, "" for an overrun."""
+    """PCI address: of a GPU in NVML's format, of an NVSwitch in the kernel's, "" for an overrun."""
     at: float
-    """Boot clock, of the last time."""
+    """Boot clock of the last occurrence."""
     since: float
-    """Boot clock, of the first time."""
+    """Boot clock of the first occurrence."""
     wall: float
-    """Seconds since the epoch, of the last time."""
+    """Wall time of the last occurrence."""
     source: str
     times: int = 1
     text: str = ""
-    """The kernel's words, of the last time; names no process."""
+    """The kernel's latest message, without process names."""
     texts: tuple[str, ...] = ()
-    """Different words of the times before it, the first ones."""
+    """The first different messages before it."""
     numbered: bool = True
-    """False: the kernel said in words alone that the GPU fell off the bus, and may say it with its number too."""
+    """False if the kernel reported that the GPU fell off the bus without an Xid. A line with the Xid may follow."""
     uuid: str | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
-    """Of an NVSwitch, where the line says it."""
+    """Whether the error of an NVSwitch is fatal; None if the line does not contain it."""
     historical: bool = False
-    """It stood in the kernel log before the agent was ever installed."""
+    """True if the record is older than the installation of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEvent:
-    """One error of one device, for as long as it recurs without a pause of three minutes.
+    """A burst: one error of one device, until it has not recurred for three minutes.
 
-    Both sources report the same errors, so each is counted separately and the higher count is right.
+    Both sources report the same errors, so each is counted separately and the higher count is used.
     """
 
     id: str
@@ -73,26 +73,26 @@ class ErrorEvent:
     boot_id: str
     first_at: float
     last_at: float
-    """Boot clock of that boot."""
+    """Boot clock of the boot `boot_id`."""
     first_wall: float
     last_wall: float
     nvml: int = 0
-    """Events of NVML."""
+    """Number of NVML events."""
     kmsg: int = 0
-    """Lines of the kernel log."""
+    """Number of lines in the kernel log."""
     unnumbered: bool = False
-    """Whether it came from a line without a number."""
+    """Whether a line without an Xid reported the error."""
     texts: tuple[str, ...] = ()
     """The first of the different lines."""
     text: str = ""
     """The newest line."""
     fatal: bool | None = None
     historical: bool = False
-    """It is on record, and neither counted nor news."""
+    """True if the event is listed but not counted and raises no alert."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     cancelled_wall: float | None = None
-    """When another Xid said that it is over: not stored, but derived from the other's time."""
+    """Wall time of the Xid that ended this one. Derived, not stored."""
 
     @property
     def count(self) -> int:
@@ -100,13 +100,13 @@ class ErrorEvent:
 
     @property
     def device(self) -> str:
-        """The name under which it is counted: a GPU's uuid or its stand-in, an NVSwitch's PCI address."""
+        """Return the label of its counter: the uuid of a GPU or its substitute, or the PCI address of an NVSwitch."""
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 
     @property
     def sources(self) -> tuple[str, ...]:
-        heard = {NVML: self.nvml, KMSG: self.kmsg or self.unnumbered}
-        return tuple(source for source in SOURCES if heard[source])
+        counts = {NVML: self.nvml, KMSG: self.kmsg or self.unnumbered}
+        return tuple(source for source in SOURCES if counts[source])
 
 
 def common(instances: Iterable[int | None]) -> int | None:
@@ -117,7 +117,7 @@ def common(instances: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorChange:
-    """A burst as it is now, and by how much more than before it counts."""
+    """The new state of a burst, and the increase of its count."""
 
     event: ErrorEvent
     gained: int

@@ -20,7 +20,7 @@ CHECKS = {
     "route_recovery": RowCheck(2, 2, healthy=_FALSE),
     "route_unhealthy": RowCheck(4, 2, healthy=_FALSE),
     "access_timeout_recovery": RowCheck(6, 2, healthy=_FALSE),
-    "incorrect_configuration": RowCheck(8, 4, healthy=1),  # 1 none; 2 and up say what is wrong
+    "incorrect_configuration": RowCheck(8, 4, healthy=1),  # 1 is none, 2 and above are errors
     "partition_assigned": RowCheck(12, 2, healthy=_TRUE),
     "fabric_manager_connected": RowCheck(14, 2, healthy=_TRUE),
 }

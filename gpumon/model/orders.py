@@ -81,7 +81,7 @@ class LinksOrders:
     """Devices and collectors whose files do not answer."""
     sysfs: str = "/sys"
     root: str = "/"
-    """Of the host, for the units of systemd."""
+    """Root of the host's file system, for systemd units."""
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"

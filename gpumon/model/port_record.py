@@ -20,7 +20,7 @@ class PortRecord:
     """Node GUID of its card; "" where it has none."""
     link_layer: str
     board: str
-    """What kind of card it is on, by its vendor's own name; "" where it does not say."""
+    """Board id of the card (its kind, as named by the vendor); "" if not reported."""
     firmware: str
     first_wall: float
     last_wall: float

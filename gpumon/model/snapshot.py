@@ -126,10 +126,10 @@ class XidEvent:
     source: str = "nvml"
     """nvml, or kmsg for the kernel log."""
     gpu_instance_id: int | None = None
-    """On a GPU that is partitioned, where the driver can say."""
+    """MIG instance of the error, if the driver reports it."""
     compute_instance_id: int | None = None
     sequence: int | None = None
-    """Of the kernel log's record."""
+    """Sequence number of the record in the kernel log."""
     text: str = ""
     """Text of the kernel without address and number; without process names."""
 
@@ -147,7 +147,7 @@ class PortReading:
     bus_id: str = ""
     """PCI address of its device, in NVML's spelling; "" where it has none."""
     board: str = ""
-    """What kind of card it is on, by its vendor's own name; "" where it does not say."""
+    """Board id of the card (its kind, as named by the vendor); "" if not reported."""
     guid: str = ""
     """Node GUID of its device, which names the card wherever it is; "" where it has none."""
     firmware: str = ""

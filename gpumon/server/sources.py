@@ -37,7 +37,7 @@ class Sources:
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
     """Ends time windows."""
     acknowledge: Callable[[AckRequest], Future[AckResult]]
-    """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
+    """Clears verdicts on request. Answers when the change is stored or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
     """Has what is here expected from now on. Answers when it is stored."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]

@@ -79,7 +79,7 @@ def instance(value: Any, path: shapes.Path) -> Wanted:
 def field(value: Any, path: shapes.Path) -> str:
     """Accept the name of a field."""
     if value not in NAMES:
-        raise shapes.ShapeError(path, f"unknown field {value!r}; known are " + ", ".join(sorted(NAMES)))
+        raise shapes.ShapeError(path, f"unknown field {value!r}; valid fields: " + ", ".join(sorted(NAMES)))
     return str(value)
 
 

@@ -132,7 +132,7 @@ def fields(known: Mapping[str, Shape]) -> Shape:
 
 def _known(known: Mapping[str, Shape], key: Any, path: Path) -> Shape:
     if key not in known:
-        raise ShapeError((*path, key), f"unknown key {key!r}; known are " + ", ".join(sorted(known)))
+        raise ShapeError((*path, key), f"unknown key {key!r}; valid keys: " + ", ".join(sorted(known)))
     return known[key]
 
 

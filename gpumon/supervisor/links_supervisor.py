@@ -138,7 +138,7 @@ class LinksSupervisor:
             self._restart(0.0)
             return
         log.error("links child ended", extra={"code": code, "restart_in": self._delay})
-        self._trouble = "the child that reads the links has ended; the log says why"
+        self._trouble = "the links child has ended; the log has the reason"
         self._restart_later()
 
     def _abandoned_ended(self, child: FramedChild) -> None:

@@ -20,8 +20,8 @@ The metrics on `/metrics`. `gpumon metrics` prints the same list. A reading that
 of the agent do not provide is an absent series, never 0. CHANGELOG.md announces changes of names.
 
 Units are base units. Ratios are 0 to 1, except ratios to an expected value. `gpu` is the NVML index and `uuid` the
-identity of a GPU: join on `uuid`. Counters restart with the agent or the driver unless their help says that they
-persist over restarts; use `rate()` or `increase()`.
+identity of a GPU: join on `uuid`. Counters restart with the agent or the driver unless their help states that
+they persist over restarts; use `rate()` or `increase()`.
 
 Tiers: fast is every poll ({Tier.FAST.value:g} s by default), slow every {Tier.SLOW.value:g} s, rare every
 {Tier.RARE.value:g} s, once when a GPU is first opened. `nvmlDeviceGet...` is an NVML function, `field ...` a field of

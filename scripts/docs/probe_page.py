@@ -1,4 +1,4 @@
-"""The parts of docs/probe.md that are made from code."""
+"""Generates the sections of docs/probe.md that come from code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.probe.core.published_figures import TABLE
 
 
 def sections() -> Mapping[str, str]:
-    """Text by the name that the page gives it."""
+    """Return the text of each section by its name in the page."""
     return {"figures": _table(("GPU", "ranks", "algorithm", "size", "busbw", "source"), _figures())}
 
 

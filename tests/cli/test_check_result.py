@@ -49,6 +49,13 @@ def test_a_node_whose_gpus_are_not_counted_yet_is_unknown() -> None:
         assert (content.code, content.line.endswith(" healthy.")) == (0, True)
 
 
+def test_a_node_with_a_gpu_that_was_not_evaluated_yet_is_not_reported_healthy() -> None:
+    """After the start, the line states why the health is unknown without a verdict."""
+    result = check_result(node(level=LEVELS["unknown"]))
+    assert result.code == 3
+    assert result.line.startswith("GPU UNKNOWN: the agent has not evaluated its checks for every GPU yet.")
+
+
 def test_no_warning_hides_an_unread_history() -> None:
     """What failed before the agent started may still fail: only a current failure has precedence."""
     past, hot = VerdictGroup(verdict=verdict("unknown", check=HISTORY_UNREAD)), VerdictGroup(verdict=verdict("warn", 1))

@@ -110,7 +110,7 @@ def prometheus(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-COMPARED = {"Beside this host's own median", "Beside what others have published", "Compared with the fleet"}
+COMPARED = {"Compared with the host's median", "Compared with published figures", "Compared with the fleet"}
 """Panels that a simulated node fills after five runs, or never: they need GPUs, or several nodes."""
 
 

@@ -41,13 +41,18 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     try:
         for agent in (healthy, failed):
             agent.launch()
-        eventually(lambda: failed.get("/api/v1/health")["level"] == "fail")
-        eventually(lambda: healthy.get("/api/v1/health")["level"] == "ok")
         stores = {"healthy": healthy.folder / "gpumon.db", "failed": failed.folder / "gpumon.db"}
+        eventually(lambda: _level(stores["failed"]) == "fail")
+        eventually(lambda: _level(stores["healthy"]) == "ok")
         yield Agents(failed, stores | {"none": healthy.folder / "none.db"})
     finally:
         healthy.stop()
         failed.stop()
+
+
+def _level(store: Path) -> str:
+    """Return the level in the health file beside a store."""
+    return str(json.loads(Path(f"{store}.health.json").read_text())["level"])
 
 
 @pytest.fixture

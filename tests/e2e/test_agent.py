@@ -169,7 +169,7 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
             ("config", "check"),
             "t4x1",
             "gpus:\n  0: {lsot: true}\n",
-            "s.yml:2: gpus.0.lsot: unknown key 'lsot'; known are ",
+            "s.yml:2: gpus.0.lsot: unknown key 'lsot'; valid keys: ",
         ),
         (("config", "check"), "t4x1", "seed: 2020-13-45\n", "s.yml: not YAML (month must be in 1..12)"),
         (("once",), "nope", None, "--simulate: simulate.profile: unknown name 'nope'; valid names: a100x8,"),

@@ -20,9 +20,9 @@ from gpumon.sim.library import open_node
     [
         (
             "gpus:\n  3: {lost: true}\n  4: {lsot: true}\n",
-            r":3: gpus\.4\.lsot: unknown key 'lsot'; known are .*\blost\b",
+            r":3: gpus\.4\.lsot: unknown key 'lsot'; valid keys: .*\blost\b",
         ),
-        ("drvier: absent\n", r":1: drvier: unknown key 'drvier'; known are .*\bdriver\b"),
+        ("drvier: absent\n", r":1: drvier: unknown key 'drvier'; valid keys: .*\bdriver\b"),
         ("driver: broken\n", "driver: must be one of 'absent', 'not_loaded', 'mismatch'"),
         ("lost: true\n", "unknown key 'lost'"),
         ("gpus: {8: {lost: true}}\n", "no GPU 8; there are 0 to 7"),
@@ -30,7 +30,7 @@ from gpumon.sim.library import open_node
         ("gpus: {0: {lost: 1}}\n", "must be true or false"),
         ("gpus: [1]\n", "gpus: must be a mapping"),
         ("gpus: {0: {set: {temperature: warm}}}\n", "must be a number from 0 to 255: degrees Celsius"),
-        ("gpus: {0: {set: {power: {vlaue: 1}}}}\n", "unknown key 'vlaue'; known are from, rate, value"),
+        ("gpus: {0: {set: {power: {vlaue: 1}}}}\n", "unknown key 'vlaue'; valid keys: from, rate, value"),
         ("gpus: {0: {set: {utilization: 101}}}\n", "must be a number from 0 to 100"),
         ("gpus: {0: {nvlinks: {3: {state: up}}}}\n", "'down', 'active', 'sleep'"),
         ("gpus: {0: {nvlinks: {99: {state: down}}}}\n", "number of a link"),

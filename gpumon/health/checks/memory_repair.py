@@ -47,7 +47,7 @@ CHECKS = (
         name="gpu_recovery_action",
         help="The driver requests a GPU reset or a reboot of the node.",
         steps="""\
-1. Drain the GPU and do what the verdict says; `nvidia-smi -q | grep -A1 Recovery` shows the driver's recovery action.
+1. Drain the GPU and carry out the verdict's action; `nvidia-smi -q | grep -A1 Recovery` shows the driver's.
 2. If it requests an end of peer-to-peer traffic: end the jobs that use more than one GPU, and check again.
 3. If the request stays after that: take the next step (a reset, a reboot), then inspect the hardware.
 """,
