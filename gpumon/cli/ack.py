@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import ClientError, RefusedError
+from gpumon.cli.client import STORED_LATER, ClientError, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.errors import UserError
 from gpumon.outputs.verdict_text import name
@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--gpu", metavar="GPU", help="only verdicts on this GPU: uuid, index or PCI address")
     which.add_argument("--device", metavar="DEVICE", help="only verdicts on this device, as the verdict names it")
     which.add_argument("--all", action="store_true", dest="every", help="every verdict that can be acknowledged")
-    parser.add_argument("--note", metavar="TEXT", default="", help="note for the history: what was found or done")
+    parser.add_argument("--note", metavar="TEXT", default="", help="note for the history: what was observed or done")
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     add_flags(parser)
 
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(response: Any) -> list[str]:
     lines = [f"acknowledged: {name(verdict)}: {verdict['reason']}" for verdict in response["acknowledged"]]
-    lines += [f"stays: {name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in response["refused"]]
+    lines += [
+        f"not cleared: {name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in response["refused"]
+    ]
     if lines and not response["stored"]:
-        lines.append("The store cannot be written now: the agent stores this when it recovers. See gpumon status.")
+        lines.append(STORED_LATER)
     return lines or ["There is nothing to acknowledge."]

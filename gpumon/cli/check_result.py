@@ -16,7 +16,7 @@ REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
 }
-"""What was done since the verdict was last active, by `repair` of the verdict."""
+"""What was done since the verdict was last active, by the `repair` field of the verdict."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
@@ -24,9 +24,9 @@ SILENCE = frozenset(
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that state that a GPU is missing: if one is ignored, missing GPUs are ignored too."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
-"""From the mildest level to the worst if the current state is known."""
+"""Levels in ascending order if the current state is known."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""The same if it is not: a warning does not hide that the state is unknown, a failure does."""
+"""Levels in ascending order if it is unknown: a warning does not hide that, a failure does."""
 
 
 class CheckResult(NamedTuple):
@@ -37,7 +37,7 @@ class CheckResult(NamedTuple):
     health: NodeHealth
     verdicts: tuple[Document, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
-    """Those that were asked for."""
+    """The selected GPUs; without a selection all GPUs of the node."""
 
     @property
     def code(self) -> int:
@@ -80,7 +80,7 @@ def check_result(
         groups = tuple(_concerning(groups, {gpu.uuid for gpu in job}))
     if job is not None or COUNTING.intersection(ignored):
         health = health._replace(missing_gpus=0)
-    uncertain = bool(health.stale or _unseen(health, gpus))
+    uncertain = bool(health.stale or _unknown_state(health, gpus))
     history_unread = any(group.verdict["check"] == HISTORY_UNREAD for group in groups)
     order = UNCERTAIN_ORDER if uncertain or history_unread else CERTAIN_ORDER
     verdicts = tuple(
@@ -114,9 +114,9 @@ def _words(
         return f"{worst} Stale: {health.stale}" if failed else f"{health.stale} Last reported: {worst}"
     if health.stale:
         return health.stale
-    unseen = _unseen(health, gpus)
-    if unseen and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
-        return unseen + _more(len(verdicts))
+    unknown_state = _unknown_state(health, gpus)
+    if unknown_state and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
+        return unknown_state + _more(len(verdicts))
     if verdicts:
         return _worst(verdicts)
     if uncertain:
@@ -124,10 +124,10 @@ def _words(
     return _ok(gpus, for_job=for_job)
 
 
-def _unseen(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return why the current state of a GPU is unknown; empty if that of all is known."""
+def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
+    """Return why the current state of a GPU is unknown; empty if the state of all is known."""
     if not health.gpus:
-        return "the agent sees no GPU: check that the driver is loaded."
+        return "the agent detects no GPU: check that the driver is loaded."
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
     if blind is not None:
         return f"{blind.name}: {blind.unwatched}, so its health is unknown."

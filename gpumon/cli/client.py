@@ -17,6 +17,10 @@ TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
 PROBLEM = ("detail", "remedy")
 """Members of every error response."""
+STORED_LATER = (
+    "The store cannot be written now. The agent writes this when the store recovers; a restart before then loses it."
+)
+"""What commands print for a response with `stored: false`."""
 
 
 class ClientError(Exception):
@@ -94,7 +98,7 @@ class Client:
 
 
 class _NotGpumonError(Exception):
-    """The response is not one of gpumon; the message states what it is."""
+    """The response does not come from gpumon; the message describes it."""
 
 
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import re
 
-_BELOW_ZERO = re.compile(r"-\.?[0-9]")
+from gpumon.cli.errors import UserError
+from gpumon.model import durations
+
+_NEGATIVE = re.compile(r"-\.?[0-9]")
 
 
-def read_below_zero(parser: argparse.ArgumentParser) -> None:
-    """Have `-5m` read as a value, so that the command can say what is wrong with it; no flag of ours is a digit.
+def accept_negative_values(parser: argparse.ArgumentParser) -> None:
+    """Make the parser read `-5m` as a value, so that the command can reject it with a reason.
 
-    To argparse it is a flag that nobody knows, or the end of the one before it: "expected one argument".
+    By default argparse takes it for an unknown flag. No flag of this parser may begin with a digit.
     """
-    parser._negative_number_matcher = _BELOW_ZERO  # noqa: SLF001 - there is no other way to say which these are
+    parser._negative_number_matcher = _NEGATIVE  # noqa: SLF001 - argparse has no public setting for this
+
+
+def parse_duration(text: str, flag: str = "") -> float:
+    """Return the seconds of a duration above 0. Raises UserError; `flag` is where the text was given."""
+    seconds = durations.seconds(text)
+    if not seconds:
+        raise UserError(f"{flag} {text!r} is not a duration: write 90s, 5m or 1h30m".strip())
+    return seconds

@@ -1,4 +1,4 @@
-"""Reads the health file that the agent writes, and states whether it is current. Raises CheckError for all else."""
+"""Reads the health file that the agent writes, and states whether it is current."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GpuHealth(NamedTuple):
     """A GPU, by all its names."""
 
     number: int | None
-    """Its index in this boot, by which the agent shows it."""
+    """The index that the agent shows for it; it does not change until the next boot."""
     uuid: str
     bus_id: str
     nvml_index: int | None = None
@@ -48,7 +48,7 @@ class GpuHealth(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """Return whether its index in the driver differs from the one by which it is shown."""
+        """Return whether its index in the driver differs from the index that the agent shows."""
         return self.nvml_index is not None and self.nvml_index != self.number
 
     @property
@@ -71,7 +71,7 @@ class NodeHealth(NamedTuple):
     groups: tuple[VerdictGroup, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0
-    """GPUs that are expected and that the driver does not count. During boot that is no verdict yet."""
+    """Expected GPUs that the driver does not count. During boot this is not a verdict yet."""
     maintenance: str | None = None
     """The active maintenance window, in words."""
     stale: str = ""

@@ -36,7 +36,7 @@ def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
     if cuda is not None and "-" in cuda and not cuda.startswith(NO_DEVICE):
         return GpuNames(CUDA, tuple(_split(cuda)))
     variables = {name: environ[name] for name in (*SLURM, CUDA, ORDINAL) if name in environ}
-    if variables:  # an empty one is skipped while another names GPUs
+    if variables:  # an empty variable is skipped if another one names GPUs
         origin = next((name for name, text in variables.items() if text), next(iter(variables)))
         return GpuNames(origin, tuple(_split(variables[origin])))
     if SLURM_JOB in environ:
@@ -45,7 +45,7 @@ def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
 
 
 def _from_flag(text: str) -> tuple[str, ...]:
-    """Return the names in a flag; an empty one is a mistake in a script, not a job without GPUs."""
+    """Return the names in a flag. An empty flag is a mistake in a script, not a job without GPUs."""
     names = tuple(_split(text))
     if not names:
         raise CheckError(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
@@ -93,7 +93,7 @@ def _matching(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable[G
 
 
 def _indexed(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
-    """Return those with this index in the driver, else, unless another GPU has moved, those shown by this index."""
+    """Return the GPU with this index in the driver. If there is none and no GPU moved, use the agent's index."""
     listed = [gpu for gpu in gpus if gpu.nvml_index == number]
     if listed or any(gpu.moved for gpu in gpus):
         return listed

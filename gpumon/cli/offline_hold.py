@@ -1,4 +1,4 @@
-"""Holds where no agent runs: in its store, for the one that starts next, and what one that was killed has left."""
+"""Holds on a host where no agent runs: they are stored for the next agent. Ranks of a killed agent are detected."""
 
 from __future__ import annotations
 
@@ -33,122 +33,124 @@ from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
 
 KILLED_SECONDS = 3.0
-"""How long ranks may take to die with their agent."""
-LOOK_SECONDS = 0.05
+"""Time that ranks may take to end after their agent."""
+POLL_SECONDS = 0.05
 DEVICES = Path("/dev")
-NO_AGENT = "No agent runs, so nothing of ours is on a GPU."
-UNKNOWN = "An agent that is started before it is over does not know of it"
+NO_AGENT = "No agent runs, so no process of gpumon is on a GPU."
+NOT_STORED = "This could not be stored for the next agent"
 
 
-class InUse(Exception):  # noqa: N818 - it says what is so
-    """An agent uses the store; the message says which process."""
+class StoreInUseError(Exception):
+    """An agent uses the store; the message names its process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a hold or its end."""
+class HoldOutcome:
+    """The result of a hold or of its end."""
 
     document: Mapping[str, Any]
-    words: str
+    """The response of the API."""
+    message: str
     certain: bool = True
-    """Nothing of ours is on a GPU, nor comes there."""
+    """Whether it is certain that no process of a probe is on a GPU, or comes there before the hold ends."""
 
 
-def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: float) -> Done:
-    """Begin one. Raises InUse, and UserError for one that is longer than `max_seconds` seconds."""
-    wrong = duration_problem(seconds, max_seconds, "probe.max_hold_seconds")
-    if wrong:
-        raise UserError(f"{wrong} {LOWER_DURATION}")
+def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: float) -> HoldOutcome:
+    """Store a hold. Raises StoreInUseError, and UserError if it is longer than `max_seconds`."""
+    problem = duration_problem(seconds, max_seconds, "probe.max_hold_seconds")
+    if problem:
+        raise UserError(f"{problem} {LOWER_DURATION}")
     request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, owner=owner, reason=reason)
     window = new_window(request, wall=time.time(), at=boot_clock(), boot_id=boot_id())
-    done = _kept(store, lambda known: time_window.start(known, window))
-    left, others = _left(), sorted({*_of_others(), *_agents()})
-    if others:
-        words = f"An agent (process {', '.join(others)}) runs on GPUs of this host, and was not asked."
-        return Done({}, f"{words} Name it, by --store.path or --web.listen-address.", certain=False)
-    if left:
-        words = f"No agent runs, and yet a rank of a probe does (process {', '.join(map(str, left))})."
-        return Done({}, f"{words} Ask again in a while; what SIGKILL does not end sits in the driver.", certain=False)
-    return done
+    outcome = _change_store(store, lambda stored: time_window.start(stored, window))
+    ranks, agents = _remaining_ranks(), sorted({*_agents_with_ranks(), *_agents()})
+    if agents:
+        found = f"Another agent (process {', '.join(agents)}) runs on GPUs of this host, and its probes are not held."
+        return HoldOutcome({}, f"{found} Give its --store.path or --web.listen-address.", certain=False)
+    if ranks:
+        found = f"No agent runs, but a rank of a probe does (process {', '.join(map(str, ranks))})."
+        advice = "Retry later; a process that SIGKILL does not end is blocked in the driver."
+        return HoldOutcome({}, f"{found} {advice}", certain=False)
+    return outcome
 
 
-def unhold(store: Path, owner: str) -> Done:
-    """End one. Raises InUse."""
+def unhold(store: Path, owner: str) -> HoldOutcome:
+    """End a stored hold. Raises StoreInUseError."""
     selection = WindowSelection(kind=WindowKind.HOLD, owner=owner.strip(), by=COMMAND)
 
-    def ended(known: Windows) -> Windows:
-        ids = frozenset(window.id for window in in_force(known) if selection.matches(window))
-        return time_window.end(known, WindowsEnded(ids=ids, by=COMMAND, wall=time.time(), at=boot_clock()))
+    def end(stored: Windows) -> Windows:
+        ids = frozenset(window.id for window in in_force(stored) if selection.matches(window))
+        return time_window.end(stored, WindowsEnded(ids=ids, by=COMMAND, wall=time.time(), at=boot_clock()))
 
-    return _kept(store, ended)
+    return _change_store(store, end)
 
 
-def _kept(path: Path, change: Callable[[Windows], Windows]) -> Done:
-    """In a store that is there: one that is made now could belong to another user than the agent's."""
-    known: Windows = ()
+def _change_store(path: Path, change: Callable[[Windows], Windows]) -> HoldOutcome:
+    """Change the windows in an existing store. No store is created: it could belong to another user than the agent."""
+    stored: Windows = ()
     try:
         if not path.exists():
-            return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: there is no store {path}.")
+            return _outcome(change(stored), stored=False, message=f"{NO_AGENT} {NOT_STORED}: there is no store {path}.")
         with Store.open(path) as store:
-            known = _stored(store)
+            stored = _current_windows(store)
             with store.writing() as connection:
-                windows.put(connection, change(known))
+                windows.put(connection, change(stored))
     except StoreError as error:
         if error.in_use:
-            raise InUse(str(error)) from error
-        return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: {error}.")
-    return _done(change(known), stored=True, words=f"{NO_AGENT} One that is started keeps to it.")
+            raise StoreInUseError(str(error)) from error
+        return _outcome(change(stored), stored=False, message=f"{NO_AGENT} {NOT_STORED}: {error}.")
+    return _outcome(change(stored), stored=True, message=f"{NO_AGENT} This is stored for the next agent.")
 
 
-def _stored(store: Store) -> Windows:
+def _current_windows(store: Store) -> Windows:
     at = boot_clock()
     with store.reading() as connection:
         stored = windows.read(connection)
     return time_window.advance(stored, Now(at=at, wall=time.time(), uptime=at), boot_id())
 
 
-def _done(known: Windows, *, stored: bool, words: str) -> Done:
-    response = HoldResponse.from_windows(in_force(known, WindowKind.HOLD))
-    return Done({"hold": None if response is None else response.document(), "stored": stored}, words)
+def _outcome(after: Windows, *, stored: bool, message: str) -> HoldOutcome:
+    response = HoldResponse.from_windows(in_force(after, WindowKind.HOLD))
+    return HoldOutcome({"hold": None if response is None else response.document(), "stored": stored}, message)
 
 
-def _left() -> tuple[int, ...]:
-    """Ranks that are there although their agent is not, after they had time to go."""
+def _remaining_ranks() -> tuple[int, ...]:
+    """Return the ranks whose agent is gone, after they have had time to end."""
     deadline = time.monotonic() + KILLED_SECONDS
-    while (left := tuple(_ranks())) and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
-    return left
+    while (ranks := tuple(_orphaned_ranks())) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return ranks
 
 
-def _of_others() -> list[str]:
-    """Pids of the agents that have ranks on GPUs, wherever they listen."""
-    return sorted({agent_of(one) for one in _processes() if not _is_orphan(one) and has_gpus(one)})
+def _agents_with_ranks() -> list[str]:
+    """Return the pids of agents that have ranks on GPUs, whatever their address."""
+    return sorted({agent_of(rank) for rank in _ranks() if not _is_orphan(rank) and has_gpus(rank)})
 
 
 def _agents() -> Iterator[str]:
-    """Pids of those that run; none has a GPU where there is none, nor one that says that it simulates."""
-    if any(DEVICES.glob("nvidia[0-9]*")):
-        for one in Path("/proc").glob("[0-9]*"):
-            words = _read(one / "cmdline").decode(errors="replace").split("\0")
-            serves = any((Path(program).name, word) == ("gpumon", "serve") for program, word in pairwise(words))
-            if serves and not any(word.startswith("--simulate") for word in words):
-                yield one.name
+    """Yield the pids of running agents if the host has GPUs, except those of a simulated node."""
+    if not any(DEVICES.glob("nvidia[0-9]*")):
+        return
+    for process in Path("/proc").glob("[0-9]*"):
+        words = _read(process / "cmdline").decode(errors="replace").split("\0")
+        serves = any((Path(program).name, word) == ("gpumon", "serve") for program, word in pairwise(words))
+        if serves and not any(word.startswith("--simulate") for word in words):
+            yield process.name
 
 
-def _ranks() -> list[int]:
-    """Those that have lost the agent that started them, and what they have started."""
-    started = (one for one in Path("/proc").glob("[0-9]*") if is_orphaned_rank(one))
-    return sorted({int(one.name) for one in (*filter(_is_orphan, _processes()), *started)})
+def _orphaned_ranks() -> list[int]:
+    """Return the pids of ranks without their agent, and of the processes that they started."""
+    descendants = (process for process in Path("/proc").glob("[0-9]*") if is_orphaned_rank(process))
+    return sorted({int(process.name) for process in (*filter(_is_orphan, _ranks()), *descendants)})
 
 
-def _processes() -> list[Path]:
-    """All ranks."""
+def _ranks() -> list[Path]:
     workers = {str(probe.worker).encode() for probe in PROBES.values()}
-    return [one for one in Path("/proc").glob("[0-9]*") if workers & _words(one / "cmdline")]
+    return [process for process in Path("/proc").glob("[0-9]*") if workers & _words(process / "cmdline")]
 
 
 def _is_orphan(process: Path) -> bool:
-    """Return whether the process lives, also if its details belong to another user and cannot be read."""
+    """Return whether the parent of a rank is not its agent. A mark that cannot be read counts as an orphan's."""
     return agent_of(process) != _parent(process)
 
 
@@ -164,5 +166,5 @@ def _words(path: Path) -> set[bytes]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""

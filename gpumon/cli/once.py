@@ -78,7 +78,7 @@ class SingleReading:
         self._links = LinksSupervisor(
             self._loop,
             lambda page: links_orders(settings, page, epoch),
-            on_seen=self._see_links,
+            on_seen=self._take_links,
             on_state=self._monitor.take,
         )
 
@@ -105,8 +105,8 @@ class SingleReading:
         if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):
             self._end(f"the sampler ended {crashes} times before it had read a GPU; its messages are above")
 
-    def _see_links(self, seen: LinksSnapshot) -> None:
-        self._monitor.take(seen)
+    def _take_links(self, snapshot: LinksSnapshot) -> None:
+        self._monitor.take(snapshot)
         self._linked = True
         if self.failure is None:
             self._loop.stop()

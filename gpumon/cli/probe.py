@@ -25,7 +25,7 @@ from gpumon.probe.core.result import ProbeResult, from_document
 
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Longest time for which the result of a run may not be stored yet, and thus not be found."""
+"""Longest time from the end of a run until the agent returns its result."""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Run a probe and wait for its result (exit code: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped), "
         "show earlier results, or hold probes off the GPUs (exit code: 0 no process of a probe is on a GPU, "
-        "1 that is not certain, 2 refused)."
+        "1 a process may still be on a GPU, 2 refused)."
     )
     parser.add_argument(
         "name",

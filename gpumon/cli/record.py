@@ -13,13 +13,12 @@ from pathlib import Path
 
 from gpumon import __version__, log
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.duration_arguments import read_below_zero
+from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
-from gpumon.model import durations
 from gpumon.sim import SimulationError
 from gpumon.sim.capture import Header, read, write
 from gpumon.sim.recording.builder import Builder
@@ -30,9 +29,9 @@ CUT_SHORT = 1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    read_below_zero(parser)
+    accept_negative_values(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="recording to write or to summarise")
-    parser.add_argument("--for", dest="lasting", default="60s", metavar="DURATION", help="how long, such as 5m (60s)")
+    parser.add_argument("--for", dest="duration", default="60s", metavar="DURATION", help="length, such as 5m (60s)")
     parser.add_argument("--unmasked", action="store_true", help="do not mask serials, uuids and process ids")
     parser.add_argument("--summary", action="store_true", help="print what FILE holds, and record nothing")
     add_flags(parser)
@@ -42,13 +41,11 @@ def run(args: argparse.Namespace) -> int:
     if args.summary:
         print(_summary(args.file), end="")
         return 0
-    wanted = durations.seconds(args.lasting)
-    if not wanted:
-        raise UserError(f"--for {args.lasting} is no duration: write 90s, 5m or 1h")
+    seconds = parse_duration(args.duration, "--for")
     settings = configuration_to_start(args)
     log.configure(level="warning", format=settings.log.format)
     _check_writable(args.file)
-    return _record(args.file, settings, wanted, masked=not args.unmasked)
+    return _record(args.file, settings, seconds, masked=not args.unmasked)
 
 
 def _summary(path: Path) -> str:
@@ -64,11 +61,11 @@ def _check_writable(path: Path) -> None:
         raise UserError(f"{path} cannot be written: name a file in a folder that exists and that you may write to")
 
 
-def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool) -> int:
+def _record(path: Path, settings: Configuration, seconds: float, *, masked: bool) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped unit or batch job ends like ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
-    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), began=began, seconds=wanted)
+    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), began=began, seconds=seconds)
     outcome = recording.run()
     if not outcome.up:
         raise UserError(f"nothing was recorded: {'; '.join(outcome.remarks)}")

@@ -55,7 +55,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the time is over or ^C. What has been recorded by then is kept."""
+        """Record until the time is over or ^C, and return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:
@@ -91,8 +91,8 @@ class Recording:
             self._loop,
             launch,
             on_message=self._take,
-            on_end=lambda code: self._ended(child, code, reader, lines),
-            on_abandoned=lambda: self._abandoned(child, reader),
+            on_end=lambda code: self._end(child, code, reader, lines),
+            on_abandoned=lambda: self._abandon(child, reader),
         )
         os.close(writer)
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
@@ -124,7 +124,7 @@ class Recording:
         if self._child is not None:
             self._child.kill(reason)
 
-    def _ended(self, child: FramedChild, code: int, reader: int, lines: LineSplitter) -> None:
+    def _end(self, child: FramedChild, code: int, reader: int, lines: LineSplitter) -> None:
         self._deadline.cancel()
         while piece := os.read(reader, 1 << 20):
             lines.feed(piece)
@@ -138,7 +138,7 @@ class Recording:
         else:
             self._loop.stop()
 
-    def _abandoned(self, child: FramedChild, reader: int) -> None:
+    def _abandon(self, child: FramedChild, reader: int) -> None:
         """Give up a child that SIGKILL does not end, because the driver blocks it in the kernel."""
         self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)

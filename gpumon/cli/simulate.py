@@ -47,7 +47,7 @@ class Program(NamedTuple):
 def add(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]"
     parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording")
-    parser.add_argument("--scenario", type=Path, metavar="FILE", help="scenario: what happens on the node")
+    parser.add_argument("--scenario", type=Path, metavar="FILE", help="file with the events of the simulated node")
     parser.add_argument("--at", metavar="DURATION", help="start at this time of the scenario, such as 5m")
 
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 def _age(at: str | None) -> float:
     seconds = 0.0 if at is None else durations.seconds(at)
     if seconds is None:
-        raise UserError(f"--at {at} is no duration: write 90s, 5m or 1h")
+        raise UserError(f"--at {at!r} is not a duration: write 90s, 5m or 1h30m")
     return seconds
 
 

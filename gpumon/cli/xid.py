@@ -36,7 +36,7 @@ class ErrorCode:
 def run(args: argparse.Namespace) -> int:
     xids = xid_catalogue(configuration(args))
     if args.code is None and args.text is None:
-        rows = [_of_code(xids, code) for code in sorted(xids.rows)]
+        rows = [_explain_code(xids, code) for code in sorted(xids.rows)]
         print(json.dumps([_document(xids, row) for row in rows], indent=2) if args.json else _table(xids, rows))
         return 0
     error = _error_code(xids, args.code, args.text)
@@ -51,13 +51,13 @@ def _error_code(xids: Catalogue, code: str | None, text: str | None) -> ErrorCod
     if code is not None and not code.isdecimal():
         raise UserError(f"{code!r} is not the number of an Xid: give a number, as in `gpumon xid 79`")
     if line is None:
-        return _of_code(xids, int(code or 0), without_processes(text or ""))
+        return _explain_code(xids, int(code or 0), without_processes(text or ""))
     if code is not None and int(code) != line.code:
         raise UserError(f"the line contains {line.code}, not {code}: omit one of them")
     return ErrorCode(line.kind, line.code, line.text, xids.read(line.kind, line.code, (line.text,), fatal=line.fatal))
 
 
-def _of_code(xids: Catalogue, code: int, text: str = "") -> ErrorCode:
+def _explain_code(xids: Catalogue, code: int, text: str = "") -> ErrorCode:
     return ErrorCode(XID, code, text, xids.read(XID, code, (text,)))
 
 

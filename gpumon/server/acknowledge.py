@@ -28,7 +28,7 @@ class AcknowledgeFilter(Filter):
     check: str | None = Field(None, description="Only verdicts of this check.")
     gpu: str | None = Field(None, description="Only of this GPU: uuid, index or PCI address.")
     device: str | None = Field(None, description="Only of this device, as its verdict names it.")
-    note: str = Field("", max_length=MAX_NOTE, description="Text for the record: what was found or done.")
+    note: str = Field("", max_length=MAX_NOTE, description="Text for the record: what was observed or done.")
     every: bool = Field(
         default=False, alias="all", description="All that can be acknowledged; without a check or a device."
     )
@@ -50,18 +50,18 @@ class AcknowledgeFilter(Filter):
 async def acknowledge(request: Request, chosen: Annotated[AcknowledgeFilter, Query()]) -> AcknowledgeResponse:
     """Clear verdicts, and answer after the change is stored. A verdict whose fault is present cannot be cleared."""
     report = sources(request).latest()
-    asked = _request(chosen, report)
-    answer = await main_loop_answer(sources(request).acknowledge(asked), TIMEOUT_SECONDS)
+    selection = _selection(chosen, report)
+    answer = await main_loop_answer(sources(request).acknowledge(selection), TIMEOUT_SECONDS)
     if answer.error:
         raise Problem(503, "Not acknowledged", answer.error, "Retry in ten seconds.")
     if not answer.cleared and answer.refused:
         raise _still_present(answer, report)
     if not answer.cleared and not chosen.every:
-        raise _no_such_verdict(asked, report)
+        raise _no_such_verdict(selection, report)
     return AcknowledgeResponse.from_answer(answer, report)
 
 
-def _request(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
+def _selection(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
     if chosen.gpu is not None and chosen.device is not None:
         raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
     device = chosen.device if chosen.gpu is None else parameters.gpu(report, chosen.gpu).uuid
@@ -72,17 +72,17 @@ def _request(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
     return AckRequest(check=chosen.check, device=device, note=note)
 
 
-def _no_such_verdict(asked: AckRequest, report: Report) -> Problem:
+def _no_such_verdict(selection: AckRequest, report: Report) -> Problem:
     verdicts = [VerdictResponse.from_verdict(verdict, report).document() for verdict in report.health.verdicts]
-    unknown_check = asked.check is not None and asked.check not in BY_NAME
+    unknown_check = selection.check is not None and selection.check not in BY_NAME
     wanted = " and ".join(
-        f"of {what} {value!r}" for what, value in (("check", asked.check), ("device", asked.device)) if value
+        f"of {what} {value!r}" for what, value in (("check", selection.check), ("device", selection.device)) if value
     )
     names = "; ".join(map(verdict_text.name, verdicts))
     return Problem(
         404,
         "Unknown check" if unknown_check else "No such verdict",
-        f"There is no check {asked.check!r}." if unknown_check else f"There is no verdict {wanted}.",
+        f"There is no check {selection.check!r}." if unknown_check else f"There is no verdict {wanted}.",
         f"Existing verdicts: {names}." if verdicts else "The node has no verdict.",
         verdicts=verdicts,
     )

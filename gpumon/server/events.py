@@ -111,7 +111,7 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
     """Return PCI address and uuid of a GPU; the address selects its events that have no uuid.
 
-    A GPU that was removed is found by its uuid.
+    A GPU that was removed is selected by its uuid.
     """
     if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
         state.uuid for state in latest.gpus

@@ -1,4 +1,4 @@
-"""/api/v1/inventory: the GPUs and ports that should be here; an operator accepts those that are."""
+"""/api/v1/inventory: the expected GPUs and ports; an operator can accept those that are present."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AcceptFilter(Filter):
     )
 
 
-@router.get("/inventory", summary="GPUs and ports that should be here")
+@router.get("/inventory", summary="Expected GPUs and ports")
 async def state(request: Request, _: NoParameters) -> InventoryResponse:
     """List a missing GPU, over restarts and reboots, until it is back, replaced or accepted as gone."""
     return InventoryResponse.from_report(sources(request).latest())
@@ -35,7 +35,7 @@ async def state(request: Request, _: NoParameters) -> InventoryResponse:
 
 @router.post(
     "/inventory/accept",
-    summary="Accept what is here",
+    summary="Accept the GPUs and ports that are present",
     dependencies=[needs_token],
     responses=errors(
         {

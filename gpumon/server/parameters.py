@@ -1,4 +1,4 @@
-"""Request parameters: durations, times, GPUs and probes. The answer to an invalid one is 400 and names it."""
+"""Request parameters: durations, times, GPUs and probes. An invalid parameter is answered with 400 and its name."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class AlertFilter(Filter):
     severity: Literal["critical", "warning", "info"] | None = Field(None, description="Only of this severity.")
 
 
-@router.get("/report", summary="Everything, from one moment")
+@router.get("/report", summary="The whole report")
 async def report(request: Request, _: NoParameters) -> ReportResponse:
     return ReportResponse.from_report(sources(request).latest(), host_time(request))
 

@@ -31,17 +31,17 @@ class Sources:
     allowed_hosts: frozenset[str]
     """Allowed names in the Host header besides IP addresses; "*" allows any name."""
     request_probe: Callable[[str], Future[ProbeRequest]]
-    """Asks for a run of this probe now. When it answers, `latest` already names the run, so that its id can be read."""
+    """Requests a run of this probe. When the future is done, `latest` has the run, which clients can read by id."""
     start_window: Callable[[WindowRequest], Future[RequestResult]]
-    """Starts a time window. Answers when it is stored and its effect is complete, or cannot be completed in time."""
+    """Starts a time window. Done when it is stored and its effect is complete, or cannot be completed in time."""
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
     """Ends time windows."""
     acknowledge: Callable[[AckRequest], Future[AckResult]]
-    """Clears verdicts on request. Answers when the change is stored or cannot be stored."""
+    """Clears verdicts on request of an operator. Done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
-    """Has what is here expected from now on. Answers when it is stored."""
+    """Expects the GPUs and ports that are present. Done when the change is stored."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
-    """Asks the store. StoreError in the future when it cannot be read."""
+    """Reads events from the store; the future raises StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
     """Reads runs of the probes from the store; the future raises StoreError if the store cannot be read."""
     wall: Callable[[], float]

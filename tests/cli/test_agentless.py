@@ -62,7 +62,10 @@ def test_the_next_agent_finds_it_in_the_store(path: Path, flags: list[str], caps
     """Each owner has one there too; the end of one is written as well."""
     for owner in ("4711", "4712", "4711"):
         assert main(["probe", "hold", "--owner", owner, *flags]) == 0
-    assert "No agent runs, so nothing of ours is on a GPU. One that is started keeps to it." in capsys.readouterr().out
+    assert (
+        "No agent runs, so no process of gpumon is on a GPU. This is stored for the next agent."
+        in capsys.readouterr().out
+    )
     assert owners(path) == ["4712", "4711"]
     assert main(["probe", "unhold", "--owner", "4712", "--json", *flags]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -95,7 +98,7 @@ def test_a_store_that_cannot_be_written_keeps_no_job_waiting(
     path.write_text("no store of ours, and longer than the head of one" * 3)
     path.with_name("gpumon.db.lock").unlink()
     assert main(["probe", "hold", *flags]) == 0
-    assert "An agent that is started before it is over does not know of it" in capsys.readouterr().out
+    assert "This could not be stored for the next agent" in capsys.readouterr().out
 
 
 def test_a_rank_that_its_agent_has_left_is_named(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +117,7 @@ def test_an_agent_that_was_not_found_and_runs_a_probe_is_named(
     with rank(agent=os.getpid(), gpus="GPU-0,GPU-1"):
         assert main(["probe", "hold", *flags]) == 1
     told = capsys.readouterr()
-    assert f"An agent (process {os.getpid()}) runs on GPUs of this host" in told.err
+    assert f"Another agent (process {os.getpid()}) runs on GPUs of this host" in told.err
     assert "--store.path or --web.listen-address" in told.err
     assert "No agent runs" not in told.out
 

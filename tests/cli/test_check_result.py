@@ -77,7 +77,7 @@ def test_no_warning_hides_an_unread_history() -> None:
             {"missing_gpus": 2},
             "the driver does not count 2 expected GPUs yet: `gpumon inventory` lists them. Check again soon.",
         ),
-        ({"gpus": ()}, "the agent sees no GPU: check that the driver is loaded."),
+        ({"gpus": ()}, "the agent detects no GPU: check that the driver is loaded."),
     ],
 )
 def test_no_warning_hides_an_unknown_gpu(values: dict[str, Any], line: str) -> None:
@@ -180,7 +180,7 @@ def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
 
 def test_a_node_without_gpus_is_unknown() -> None:
     """The driver may not be loaded yet."""
-    assert check_result(node(gpus=())).line == "GPU UNKNOWN: the agent sees no GPU: check that the driver is loaded."
+    assert check_result(node(gpus=())).line == "GPU UNKNOWN: the agent detects no GPU: check that the driver is loaded."
     assert check_result(node(VerdictGroup(verdict=verdict("fail")), gpus=())).code == 2
 
 

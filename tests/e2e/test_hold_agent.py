@@ -31,7 +31,7 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         ranks = eventually(lambda: agent.children(RANKS))
         began = gpumon(agent, "probe", "hold", "--ttl", "2h", "--owner", "4711", "--reason", "prolog")
         assert not alive(ranks)
-        assert (began.returncode, "Nothing of a run is on a GPU." in began.stdout) == (0, True), began
+        assert (began.returncode, "No process of a probe is on a GPU." in began.stdout) == (0, True), began
         assert eventually(lambda: agent.get("/probe/allreduce")["last"])["reason"] == "held"
         assert agent.post("/probe/allreduce")[1]["reason"] == "held"
         assert "held by command for 4711 (prolog)" in gpumon(agent, "status").stdout
@@ -45,7 +45,7 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
 
         assert gpumon(agent, "probe", "unhold", "--owner", "4711").returncode == 0
         agent.stop()
-        assert "Nobody keeps probes away." in gpumon(agent, "probe", "unhold", "--owner", "4712").stdout
+        assert "No hold is in force." in gpumon(agent, "probe", "unhold", "--owner", "4712").stdout
         agent.start()
         assert agent.get("/api/v1/probes/hold") == {"hold": None}
         assert agent.post("/probe/allreduce")[0] == 202
@@ -60,6 +60,6 @@ def test_where_there_never_was_an_agent_nothing_is_made(tmp_path: Path) -> None:
     """A prolog goes on; a store that root makes would be in the way of an agent of another user."""
     agent = Agent(tmp_path)
     began = gpumon(agent, "probe", "hold")
-    assert (began.returncode, "No agent runs, so nothing of ours is on a GPU." in began.stdout) == (0, True), began
+    assert (began.returncode, "No agent runs, so no process of gpumon is on a GPU." in began.stdout) == (0, True), began
     assert "there is no store" in began.stdout
     assert not (tmp_path / "gpumon.db").exists()

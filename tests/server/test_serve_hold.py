@@ -147,15 +147,15 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
     """In two lines, or as JSON."""
     node.report = held("4711")
     assert main(["probe", "hold", "--ttl", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
-    assert capsys.readouterr().out == f"{SAID.format('')}\nNothing of a run is on a GPU.\n"
+    assert capsys.readouterr().out == f"{SAID.format('')}\nNo process of a probe is on a GPU.\n"
     assert main(["probe", "hold", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"hold": SHOWN, "stored": True}
     node.let_go = RequestResult(stored=False)
     assert main(["probe", "hold", *flags]) == 0
-    assert "It is not on disk" in capsys.readouterr().out
+    assert "The store cannot be written now." in capsys.readouterr().out
     node.report = samples.healthy()
     assert main(["probe", "unhold", "--owner", "4711", *flags]) == 0
-    assert capsys.readouterr().out.startswith("Nobody keeps probes away.\n")
+    assert capsys.readouterr().out.startswith("No hold is in force.\n")
     first, second, _, last = (asked for (asked,) in node.asked)
     assert (first, last) == (start(5400.0, "prolog", "4711", "command"), end("4711", "command"))
     assert second == start(900.0, "", "", "command")
@@ -164,7 +164,7 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
 @each_case(
     ("arguments", "told"),
     [
-        (["hold", "--ttl", "soon"], "'soon' is no duration: give it as 30s, 15m or 2h"),
+        (["hold", "--ttl", "soon"], "--ttl 'soon' is not a duration: write 90s, 5m or 1h30m"),
         (["hold", "--owner", "x" * 101], "101 characters"),
         (["hold", "--reason", "a\nb"], "characters that cannot be printed"),
         (["unhold", "--ttl", "2h"], "go with hold"),

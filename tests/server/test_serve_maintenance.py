@@ -112,16 +112,16 @@ def test_the_command_begins_shows_and_ends_one(
     assert json.loads(capsys.readouterr().out) == {"maintenance": SHOWN, "stored": True}
     node.let_go = RequestResult(stored=False)
     assert main(["maintenance", "end", *flags]) == 0
-    assert "It is not on disk" in capsys.readouterr().out
+    assert "The store cannot be written now." in capsys.readouterr().out
     assert node.asked[1:] == [(end("command"),), (end("command"),)]
 
 
 @each_case(
     ("arguments", "told"),
     [
-        (["start"], "start needs a duration: give it as 30m, 2h or 1h30m"),
-        (["start", "soon", "--reason", "x"], "'soon' is no duration: give it as 30m, 2h or 1h30m"),
-        (["start", "2h"], 'A maintenance needs a reason. Say why in a few words: --reason "new power supply".'),
+        (["start"], "start needs a duration: gpumon maintenance start 2h --reason WHY"),
+        (["start", "soon", "--reason", "x"], "'soon' is not a duration: write 90s, 5m or 1h30m"),
+        (["start", "2h"], 'A maintenance needs a reason. Give it as a short text: --reason "new power supply".'),
         (["start", "2h", "--reason", "a\nb"], "characters that cannot be printed"),
         (["end", "2h"], "go with start"),
         (["--reason", "x"], "go with start"),

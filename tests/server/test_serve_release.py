@@ -212,9 +212,9 @@ def test_command_fails_when_a_process_stays(node: Node, flags: list[str], capsys
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--for", "5"], "--for '5' is no duration: give it as 90s, 5m or 1h"),
-        (["--for", "0s"], "is no duration"),
-        (["--gpu", "3"], "--gpu alone says nothing"),
+        (["--for", "5"], "--for '5' is not a duration: write 90s, 5m or 1h30m"),
+        (["--for", "0s"], "is not a duration"),
+        (["--gpu", "3"], "--gpu needs another flag"),
         (["--for", "5m", "--gpu", "42"], "There is no GPU '42'"),
     ],
 )

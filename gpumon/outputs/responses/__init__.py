@@ -1,1 +1,1 @@
-"""The bodies of the API's answers, as pydantic models: each is built from the Report by one function."""
+"""The responses of the API as pydantic models. One function builds each of them from the Report."""

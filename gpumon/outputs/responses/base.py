@@ -1,4 +1,4 @@
-"""What all response models share, and how the rows of a metric table become fields of one."""
+"""The base of all response models, and fields made from the rows of a metric table."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class EventResponse(ResponseModel):
         description="xid: error of a GPU. sxid: error of an NVSwitch. overrun: records of the kernel log were lost. "
         "aer: fatal error of a PCIe device. nic: error of a network adapter."
     )
-    time: str = timestamp("When it was last seen.")
-    since: str = timestamp("When it was first seen.")
-    count: int = Field(description="How often it was seen.")
+    time: str = timestamp("When it last occurred.")
+    since: str = timestamp("When it first occurred.")
+    count: int = Field(description="How often it occurred.")
     severity: Literal[SEVERITIES] = Field(description="Severity on this host at present.")  # type: ignore[valid-type]
     xid: int | None
     sxid: int | None
@@ -36,11 +36,11 @@ class EventResponse(ResponseModel):
     detail: str = Field(description="Meaning of the numbers in the text; empty if there is none.")
     text: str = Field(description="Text of the kernel log without names and ids of processes; empty if there is none.")
     gpu: int | None = Field(description="Index of the GPU; null if the GPU is not in the inventory.")
-    uuid: str | None = Field(description="UUID of the GPU, also of one that was last seen before the host was booted.")
+    uuid: str | None = Field(description="UUID of the GPU, also if the GPU was last read before the host was booted.")
     pci_bus_id: str | None = Field(description="Address of the GPU, NVSwitch, adapter or PCIe port.")
     gpu_instance_id: int | None = Field(description="MIG instance of the GPU, if it is reported.")
     compute_instance_id: int | None
-    sources: list[Literal[SOURCES]] = Field(description="Which sources reported it.")  # type: ignore[valid-type]
+    sources: list[Literal[SOURCES]] = Field(description="The sources that reported it.")  # type: ignore[valid-type]
     historical: bool = Field(description="It is older than the first start of the agent; it is counted nowhere.")
     cancelled: str | None = timestamp("When another Xid ended it.")
 

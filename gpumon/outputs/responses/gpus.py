@@ -59,7 +59,7 @@ class C2cLinkResponse(ResponseModel):
 class GpuResponse(ResponseModel):
     """One GPU of the inventory. A lost GPU keeps its identity and fault; its readings are null."""
 
-    gpu: int = Field(description="NVML index under which the GPU was first seen since boot.")
+    gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has reported its UUID.")
     state: Literal[("up", *FAULTS, "released")] = Field(description="up, the fault, or released.")  # type: ignore[valid-type]
     detail: str = Field(description="Description of the fault; empty if there is none.")

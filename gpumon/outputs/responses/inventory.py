@@ -1,4 +1,4 @@
-"""Responses about the inventory: GPUs and ports that should be here. Built from the Report, or from the store alone."""
+"""Responses about the inventory: the expected GPUs and ports. Built from the Report, or from the store alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEFT = {
     Removal.REPLACED: "was replaced",
     Removal.ACCEPTED: "is no longer expected",
 }
-"""Why a GPU that was here is not missed."""
+"""Why a GPU that was present is not expected."""
 AGENT, STORE = SOURCES = ("agent", "store")
 UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
     "up",
@@ -40,9 +40,9 @@ UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
 
 
 class InventoryGpuResponse(ResponseModel):
-    """One GPU that should be here."""
+    """One expected GPU."""
 
-    gpu: int | None = Field(description="Index in the boot in which the GPU was last seen.")
+    gpu: int | None = Field(description="Index in the boot in which the GPU was last read.")
     uuid: str
     state: str | None = Field(description="As in /api/v1/gpus: `up`, `missing`, ...")
     detail: str
@@ -53,8 +53,8 @@ class InventoryGpuResponse(ResponseModel):
     vbios: str | None
     inforom: str | None
     gsp: str | None
-    first_seen: str | None = timestamp("When it was first seen.")
-    last_seen: str | None = timestamp("When it was last seen.")
+    first_seen: str | None = timestamp("When it was first read.")
+    last_seen: str | None = timestamp("When it was last read.")
 
     @classmethod
     def from_state(cls, state: GpuState) -> InventoryGpuResponse:
@@ -87,7 +87,7 @@ class InventoryGpuResponse(ResponseModel):
 
 
 class InventoryPortResponse(ResponseModel):
-    """One InfiniBand or RoCE port that is or should be here."""
+    """One InfiniBand or RoCE port that is present or expected."""
 
     device: str = Field(description="Device name. A missing port has its PCI address if another port has its name now.")
     port: str
@@ -101,8 +101,8 @@ class InventoryPortResponse(ResponseModel):
     board: str | None
     firmware: str | None
     guid: str | None = Field(description="Node GUID of its adapter.")
-    first_up: str | None = timestamp("When it was first seen up.")
-    last_up: str | None = timestamp("When it was last seen up.")
+    first_up: str | None = timestamp("When it was first up.")
+    last_up: str | None = timestamp("When it was last up.")
 
     @classmethod
     def from_record(cls, record: PortRecord, device: str, state: str | None) -> InventoryPortResponse:
@@ -122,7 +122,7 @@ class InventoryPortResponse(ResponseModel):
 
 
 class FormerGpuResponse(ResponseModel):
-    """One GPU that was here and is not expected any more."""
+    """One GPU that was present and is no longer expected."""
 
     uuid: str
     pci_bus_id: str
@@ -130,12 +130,12 @@ class FormerGpuResponse(ResponseModel):
     message: str
 
     @classmethod
-    def from_gone(cls, uuid: str, gone: RemovedGpu) -> FormerGpuResponse:
-        return cls(uuid=uuid, pci_bus_id=gone.bus_id, reason=gone.why.value, message=LEFT[gone.why])
+    def from_removed(cls, uuid: str, gpu: RemovedGpu) -> FormerGpuResponse:
+        return cls(uuid=uuid, pci_bus_id=gpu.bus_id, reason=gpu.why.value, message=LEFT[gpu.why])
 
 
 class InventoryResponse(ResponseModel):
-    """GPUs and ports that should be here."""
+    """The expected GPUs and ports."""
 
     source: Literal[SOURCES]  # type: ignore[valid-type]
     place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
@@ -151,7 +151,7 @@ class InventoryResponse(ResponseModel):
     unlisted: list[str] = Field(description="PCI addresses of GPUs on the bus that the driver does not list.")
     gpus: list[InventoryGpuResponse]
     ports: list[InventoryPortResponse]
-    former_gpus: list[FormerGpuResponse] = Field(description="GPUs that were here and are not expected any more.")
+    former_gpus: list[FormerGpuResponse] = Field(description="GPUs that were present and are no longer expected.")
 
     @classmethod
     def from_report(cls, report: Report) -> InventoryResponse:
@@ -195,12 +195,12 @@ class InventoryResponse(ResponseModel):
         )
 
 
-def _former_gpus(gone: Mapping[str, RemovedGpu]) -> list[FormerGpuResponse]:
-    return [FormerGpuResponse.from_gone(uuid, gpu) for uuid, gpu in gone.items()]
+def _former_gpus(removed: Mapping[str, RemovedGpu]) -> list[FormerGpuResponse]:
+    return [FormerGpuResponse.from_removed(uuid, gpu) for uuid, gpu in removed.items()]
 
 
 def _without_duplicate_indexes(boards: Iterable[StoredGpu]) -> Iterator[StoredGpu]:
-    """Return the boards, without its index if a board that was seen later has the same one."""
+    """Yield the boards. A board loses its index if a board that was read more recently has the same index."""
     taken = set[int]()
     for board in sorted(boards, key=lambda board: -board.last_wall):
         yield replace(board, gpu=None) if board.gpu in taken else board
@@ -215,7 +215,7 @@ def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
 
 
 def _ports(report: Report) -> Iterator[InventoryPortResponse]:
-    """Return the ports that are or should be here."""
+    """Yield the ports that are present or expected."""
     ports = report.internal.ports
     missing = {port.identity: port.port.device for port in report.gone_ports}
     up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}

@@ -1,4 +1,4 @@
-"""The response that holds everything."""
+"""The response with the whole report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumon.state.report import Report
 
 
 class ReportResponse(ResponseModel):
-    """The whole Report at one moment."""
+    """The whole report: all parts are of the same moment."""
 
     node: NodeResponse
     gpus: list[GpuResponse]

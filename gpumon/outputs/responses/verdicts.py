@@ -28,20 +28,20 @@ class VerdictResponse(ResponseModel):
     title: str = Field(description="What is wrong if this check fails.")
     device: str | None = Field(description="uuid of a GPU, `device/port` of a port; null for the node.")
     gpu: int | None
-    reason: str = Field(description="What was found, with the numbers that matter.")
+    reason: str = Field(description="What was observed, with the relevant numbers.")
     action: str = Field(
         description="none, restart, reset, reboot, inspect or replace. none while a repair is being verified."
     )
     action_text: str
     repair: str | None = Field(
-        description="reboot or reset: the repair that was made since the fault was last seen, and is being verified. "
-        "Else null."
+        description="reboot or reset: the repair that was made since the fault was last observed and is being "
+        "verified. Else null."
     )
     repaired_at: str | None = timestamp("When that repair was made.")
     evidence: dict[str, float | str]
     active: bool = Field(description="The fault is present now. False: it was, and is latched until it is cleared.")
     since: str = timestamp("When the verdict was raised.")
-    last_seen: str = timestamp("When the fault was last seen.")
+    last_seen: str = timestamp("When the fault was last observed.")
 
     @classmethod
     def from_verdict(cls, verdict: Verdict, report: Report) -> VerdictResponse:
@@ -77,7 +77,7 @@ class RefusedVerdictResponse(VerdictResponse):
 class GpuHealthResponse(ResponseModel):
     """The health of one GPU."""
 
-    gpu: int = Field(description="NVML index under which the GPU was first seen since boot.")
+    gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
     nvml_index: int | None = Field(
         description="Current NVML index. It differs from `gpu` if the driver was initialised again without a GPU of a "
         "lower index. null if the driver does not list the GPU."

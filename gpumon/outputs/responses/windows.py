@@ -78,7 +78,7 @@ class WindowsChangeResponse(WindowsResponse):
 
 
 class ReleaseWindowResponse(RequestedResponse):
-    """A period in which the agent keeps one GPU, or the whole node, closed."""
+    """A period in which no process of the agent has a GPU, or any GPU of the node, open."""
 
     gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
     uuid: str | None
