@@ -13,7 +13,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,15 @@ from agents import Agent, all_cores_busy, cpu_seconds, eventually
 
 from benchmarks import exporter
 from benchmarks.check import check_times
-from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape, scrape_times, traced
+from benchmarks.measures import (
+    neighbours_read,
+    percentiles,
+    resident_megabytes,
+    scrape,
+    scrape_each_second,
+    scrape_times,
+    traced,
+)
 from gpumon.clock import boot_clock
 
 PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
@@ -33,8 +41,9 @@ POLLS = 10
 AIMS = {
     "scrape, idle": "p99 5 ms",
     "driver calls a second": "60",
-    "CPU without driver": "0.6 s/min",
-    "resident, all": "80 MB",
+    "CPU without driver": "0.9 s/min",
+    "CPU without driver, scraped": "1.2 s/min",
+    "resident, all": "95 MB",
     "start to first complete scrape": "2 s",
     "gpumon check": "p99 100 ms",
 }
@@ -90,26 +99,31 @@ def scrape_times_while_stuck(port: int) -> list[float]:
 
 
 def watch(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the cost of the processes without scrapes."""
-    processes = run.processes
+    """Yield the cost of the processes without scrapes, and their CPU time with one scrape a second."""
     time.sleep(3.0)  # after the start, which makes additional calls
-    before = traced(run.trace)
-    cpu = {name: cpu_seconds(pid) for name, pid in processes.items()}
-    began = boot_clock()
-    time.sleep(WATCH_SECONDS)
-    elapsed = boot_clock() - began
-    after = traced(run.trace)
-    spent = {name: cpu_seconds(pid) - cpu[name] for name, pid in processes.items()}
-    minute = 60 / elapsed
-    yield "driver calls a second", f"{(after.calls - before.calls) / elapsed:.1f}"
+    before, began = traced(run.trace).calls, boot_clock()
+    spent, driver = cpu_per_minute(run, lambda: time.sleep(WATCH_SECONDS))
+    yield "driver calls a second", f"{(traced(run.trace).calls - before) / (boot_clock() - began):.1f}"
     for name, seconds in spent.items():
-        yield f"CPU, {name}", f"{seconds * minute:.2f} s/min"
-    driver_cpu = after.cpu_seconds - before.cpu_seconds
-    yield "CPU without driver", f"{(sum(spent.values()) - driver_cpu) * minute:.2f} s/min"
-    resident = {name: resident_megabytes(pid) for name, pid in processes.items()}
+        yield f"CPU, {name}", f"{seconds:.2f} s/min"
+    yield "CPU without driver", f"{sum(spent.values()) - driver:.2f} s/min"
+    spent, driver = cpu_per_minute(run, lambda: scrape_each_second(run.agent.port, WATCH_SECONDS))
+    yield "CPU without driver, scraped", f"{sum(spent.values()) - driver:.2f} s/min"
+    resident = {name: resident_megabytes(pid) for name, pid in run.processes.items()}
     for name, megabytes in resident.items():
         yield f"resident, {name}", f"{megabytes:.0f} MB"
     yield "resident, all", f"{sum(resident.values()):.0f} MB"
+
+
+def cpu_per_minute(run: Run, act: Callable[[], None]) -> tuple[dict[str, float], float]:
+    """Return the CPU seconds a minute of each process, and of the simulated driver in them, while `act` runs."""
+    processes = run.processes
+    began, driver = boot_clock(), traced(run.trace).cpu_seconds
+    before = {name: cpu_seconds(pid) for name, pid in processes.items()}
+    act()
+    minute = 60 / (boot_clock() - began)
+    spent = {name: (cpu_seconds(pid) - before[name]) * minute for name, pid in processes.items()}
+    return spent, (traced(run.trace).cpu_seconds - driver) * minute
 
 
 def poll_times(run: Run) -> Iterator[tuple[str, str]]:

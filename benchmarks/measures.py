@@ -44,6 +44,13 @@ def scrape_times(port: int) -> list[float]:
     return sorted(times)
 
 
+def scrape_each_second(port: int, seconds: float) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for _ in range(round(seconds)):
+        time.sleep(1 - scrape(connection)[0])
+    connection.close()
+
+
 def scrape(connection: http.client.HTTPConnection) -> tuple[float, bytes]:
     """Return the duration of a scrape and its body."""
     began = time.perf_counter()
