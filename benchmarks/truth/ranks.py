@@ -14,17 +14,17 @@ from benchmarks.truth.world import World
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import PROBE, probe_floors
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
-from gpumon.probe.core.conclusion import conclude, skipped
+from gpumon.probe.core.conclusion import conclude, skipped_result
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, Step, make_plans
-from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable
+from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.probe.runner.preflight_facts import gather_facts
-from gpumon.probe.runner.telemetry import Witness
+from gpumon.probe.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeStarted
 
 RUN_SECONDS = 20.0
@@ -74,16 +74,16 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
         this, now = _run(world.clock), _now(world)
         skip = may_run(now)
         if skip is not None:
-            world.keep(skipped(PROBE, this, skip))
+            world.keep(skipped_result(PROBE, this, skip))
             return
         plans, judge = _planned(world, now)
-        witness = Witness(lambda: world.report, plans[0].gpus)
+        recorder = TelemetryRecorder(lambda: world.report, plans[0].gpus)
         world.tell(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
         passes = _passes(plans, judge, behaviour)
 
         def end() -> None:
             world.stick(behaviour.ending.abandoned)
-            world.keep(conclude(this, passes, judge, RUN_SECONDS, witness.look()))
+            world.keep(conclude(this, passes, judge, RUN_SECONDS, recorder.record()))
 
         world.after(RUN_SECONDS, end)
 
@@ -113,7 +113,7 @@ def _now(world: World) -> PreflightFacts:
 
 
 def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
-    plans = make_plans(PROBE, usable(now), python="python3", algorithms=algorithms(now))
+    plans = make_plans(PROBE, usable_gpus(now), python="python3", algorithms=algorithms(now))
     asked = probe_floors(world.configuration())[plans[0].setting.backend]
     return plans, make_judge(PROBE, plans[0], world.report, asked)
 

@@ -46,7 +46,7 @@ async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Respo
     """Return runs newest first, as far back as they are stored."""
     query = _query(chosen, sources(request).wall())
     # The Report alone has the runs that the store could not write, and the store alone has the older ones.
-    results = {run.id: run for run in sources(request).latest().probe.known if query.matches(run)}
+    results = {run.id: run for run in sources(request).latest().probe.results if query.matches(run)}
     complete = await _add_stored(request, query, chosen.limit, results)
     newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
     return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second
@@ -70,7 +70,7 @@ async def run_by_id(
     if run == state.running:
         progress = RunningResponse.from_state(state, run).document()
         return IndentedJson(progress, 202, {"Retry-After": "1"})
-    results = {result.id: result for result in state.known if result.id == run}
+    results = {result.id: result for result in state.results if result.id == run}
     if not results:
         await _add_stored(request, RunQuery(id=run), 1, results)
     if not results:

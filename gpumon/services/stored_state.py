@@ -65,7 +65,7 @@ def write(
     error_events.restore(connection, report.events, _error_counters(report))
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
-    probe_runs.restore(connection, probe, report.probe.known, _probe_counters(report))
+    probe_runs.restore(connection, probe, report.probe.results, _probe_counters(report))
     if report.internal.inventory.accepted:
         gpus.accept(connection, report.internal.inventory.learned, ())
 

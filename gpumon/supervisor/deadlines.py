@@ -13,7 +13,7 @@ class Deadlines:
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
     grace: float = 3.0
-    """Time for a child to close the driver after it was asked to end."""
+    """Time for a child to close the driver after END was sent."""
     kill: float = 2.0
     """Time after SIGKILL until a child counts as abandoned: it is in the kernel, where no signal reaches it."""
     first_restart: float = 0.5

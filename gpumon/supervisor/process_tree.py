@@ -24,12 +24,12 @@ def children(pid: int) -> set[int]:
 
 def descendants(*pids: int) -> set[int]:
     """Return the pids of the children of these processes, and of theirs."""
-    found, parents = set[int](), list(pids)
+    below, parents = set[int](), list(pids)
     while parents:
-        new = children(parents.pop()) - found
-        found |= new
+        new = children(parents.pop()) - below
+        below |= new
         parents += new
-    return found
+    return below
 
 
 def stat(pid: int) -> list[str]:

@@ -25,12 +25,12 @@ PATIENCE = 2.0
 """Seconds after SIGKILL until a remaining process is given up: it is blocked in the kernel, or belongs to another
 user.
 """
-LOOK_INTERVAL = 0.02
+POLL_INTERVAL = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command. Return its exit status, or end by the signal that ended it."""
-    agent, told, *command = arguments
+    agent, trouble, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
     become_subreaper()
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         # there are no threads here, and only between fork and exec can a foreign program be tied to its parent
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=tie)  # noqa: PLW1509
     except OSError as error:
-        os.write(int(told), (error.strerror or str(error)).encode())
+        os.write(int(trouble), (error.strerror or str(error)).encode())
         return 1
     status = _wait(started.pid, woken)
     started.returncode = 0  # reaped here, not by subprocess
@@ -62,8 +62,8 @@ def _wake_on_signals() -> int:
     for end in (woken, wake):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for one in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(one, lambda *_: None)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     return woken
 
 
@@ -92,7 +92,7 @@ def _end_descendants(woken: int) -> None:
                 pass
         except ChildProcessError:
             return
-        if select.select([woken], [], [], LOOK_INTERVAL)[0]:
+        if select.select([woken], [], [], POLL_INTERVAL)[0]:
             os.read(woken, 4096)
 
 

@@ -113,27 +113,27 @@ def test_other_conditions_begin_another_median(conditions: Conditions, versions:
     fresh = compared(state, 1e9, conditions=conditions, versions=versions)
     assert (fresh.baseline, fresh.runs, fresh.low) == (None, 0, "")
     judge = replace(judging(state), conditions=conditions)
-    assert judge.news(2, versions)
-    assert judge.news(2, VERSIONS) == "" or conditions != HERE
+    assert judge.changed_conditions(2, versions)
+    assert judge.changed_conditions(2, VERSIONS) == "" or conditions != HERE
 
 
 def test_what_has_changed_is_named_with_both_values() -> None:
     """A driver that moved the bandwidth is the first thing to think of, for as long as there is no new median."""
     judge = replace(judging(after(run(1))), conditions=replace(HERE, driver="590.10"))
-    assert judge.news(2, VERSIONS) == "driver 590.10 after 580.65"
+    assert judge.changed_conditions(2, VERSIONS) == "driver 590.10 after 580.65"
     since = run(2, conditions=judge.conditions)
     again = replace(judge, history=after(run(1), since).good)
-    assert again.news(2, VERSIONS) == "driver 590.10 after 580.65"
-    assert replace(judge, history=(since,)).news(2, VERSIONS) == ""
+    assert again.changed_conditions(2, VERSIONS) == "driver 590.10 after 580.65"
+    assert replace(judge, history=(since,)).changed_conditions(2, VERSIONS) == ""
 
 
 def test_runs_on_some_of_the_gpus_are_no_news_for_one_on_all() -> None:
     """What they left out is told of them, by the numbers of the GPUs."""
     some = replace(HERE, gpus=("GPU-2", "GPU-3"), indexes=(2, 3), host_gpus=4)
     whole = replace(HERE, gpus=("GPU-0", "GPU-1", "GPU-2", "GPU-3"), indexes=(0, 1, 2, 3), host_gpus=4)
-    assert replace(judging(after(run(1, conditions=some))), conditions=whole).news(4, VERSIONS) == ""
+    assert replace(judging(after(run(1, conditions=some))), conditions=whole).changed_conditions(4, VERSIONS) == ""
     judge = replace(judging(after(run(1, conditions=whole))), conditions=some)
-    assert judge.news(2, VERSIONS) == "ranks 2 after 4, on GPUs 2 and 3 after all"
+    assert judge.changed_conditions(2, VERSIONS) == "ranks 2 after 4, on GPUs 2 and 3 after all"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_other_settings_of_nccl_begin_another_median(settings: Mapping[str, str]
     """By a variable of the configuration or a line of /etc/nccl.conf; not by how much NCCL is to say."""
     state = after(*map(run, range(10)))
     judge = replace(judging(state), settings=own_settings(settings, "default"))
-    assert judge.news(2, VERSIONS) == news
+    assert judge.changed_conditions(2, VERSIONS) == news
     assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if news else 10)
 
 
@@ -209,7 +209,7 @@ def test_runs_under_other_conditions_push_none_out() -> None:
 def test_what_was_stored_gives_the_same_median() -> None:
     """A restart begins no new one; what ended before the store could be read stands behind what it knew."""
     before = after(*map(run, range(7)), run(8, outcome="skipped"))
-    stored = [from_document(to_document(one)) for one in before.known]
+    stored = [from_document(to_document(one)) for one in before.results]
     state = restore(after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
     assert compared(state) == compared(after(*map(run, range(7)), run(9)))
     assert (state.last, state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")

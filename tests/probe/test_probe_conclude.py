@@ -9,7 +9,7 @@ from each_case import each_case
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.baseline import Floors, Judge
-from gpumon.probe.core.conclusion import conclude, skipped
+from gpumon.probe.core.conclusion import conclude, skipped_result
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass, percentile
@@ -268,7 +268,7 @@ def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
 
 def test_a_skip_is_a_result() -> None:
     """A guard's objection becomes a result with reason and hint, and no ranks."""
-    result = skipped(ALL_REDUCE, RUN, Skip(reason="busy", hint="later"), simulated=True)
+    result = skipped_result(ALL_REDUCE, RUN, Skip(reason="busy", hint="later"), simulated=True)
     assert (result.outcome, result.reason, result.hint, result.ranks) == ("skipped", "busy", "later", 0)
     assert result.reason in SKIP_REASONS
 

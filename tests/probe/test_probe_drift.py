@@ -81,7 +81,7 @@ class Host:
 
     def forget(self) -> None:
         """Restart: what is known is what was stored."""
-        stored = [from_document(json.loads(json.dumps(to_document(one)))) for one in self.report.probe.known]
+        stored = [from_document(json.loads(json.dumps(to_document(one)))) for one in self.report.probe.results]
         self.report = replace(self.report, probe=restore(ProbeState(), stored, {}, {}))
 
     def acknowledge(self) -> None:
@@ -161,7 +161,7 @@ def test_the_result_says_that_it_was_acknowledged() -> None:
     for _ in range(5):
         host.ran(FIRST)
     host.acknowledge()
-    assert host.judge().news(2, {}) == "slowness was acknowledged at 2026-01-02T06:00:00Z"
+    assert host.judge().changed_conditions(2, {}) == "slowness was acknowledged at 2026-01-02T06:00:00Z"
 
 
 def test_drift_is_said_in_words_of_its_own() -> None:

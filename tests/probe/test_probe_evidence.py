@@ -16,7 +16,7 @@ from gpumon.model.node import Node
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.conclusion import conclude
-from gpumon.probe.core.evidence import AllSeen, Sight, findings, see
+from gpumon.probe.core.evidence import GpuSample, Observations, add_samples, findings
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.locate import NO_PAIR, locate
 from gpumon.probe.core.nvlink_sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, compare_algorithms
@@ -25,7 +25,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Pairs, Run, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Comparison, Location
-from gpumon.probe.runner.telemetry import Witness
+from gpumon.probe.runner.telemetry import TelemetryRecorder
 from gpumon.state.report import Report
 
 RANKS = 4
@@ -33,7 +33,7 @@ GPUS = tuple(f"GPU-{n}" for n in range(RANKS))
 ODD = 3
 
 
-def sights(at: float, **odd: Any) -> list[Sight]:
+def sights(at: float, **odd: Any) -> list[GpuSample]:
     """Of GPUs that work; one of them differs."""
     moved = 40e9 * at
     usual = {
@@ -51,15 +51,15 @@ def sights(at: float, **odd: Any) -> list[Sight]:
         "pcie_errors": {"replay": 3.0},
     }
     return [
-        Sight(index=n, uuid=uuid, at=at, **(usual | (odd if n == ODD else {})))  # type: ignore[arg-type]
+        GpuSample(index=n, uuid=uuid, at=at, **(usual | (odd if n == ODD else {})))  # type: ignore[arg-type]
         for n, uuid in enumerate(GPUS)
     ]
 
 
-def seen(**odd: Any) -> AllSeen:
+def seen(**odd: Any) -> Observations:
     """Before a run, in its midst and after it; from its midst on one GPU differs."""
-    after = see(see({}, sights(0.0)), sights(1.0, **odd))
-    return see(after, sights(2.0, **odd))
+    after = add_samples(add_samples({}, sights(0.0)), sights(1.0, **odd))
+    return add_samples(after, sights(2.0, **odd))
 
 
 @each_case(
@@ -92,14 +92,14 @@ def test_what_is_odd_about_one_gpu_is_said(odd: dict[str, Any], words: str | Non
 def test_heat_is_told_of_every_gpu_and_a_power_limit_only_of_one_that_differs() -> None:
     """All that work hard meet their power limit."""
     hot = [replace(one, held_down=["hw_thermal", "sw_power_cap"]) for one in sights(1.0)]
-    found = findings(see(see({}, sights(0.0)), hot))
+    found = findings(add_samples(add_samples({}, sights(0.0)), hot))
     assert found == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
 
 
 def test_a_little_traffic_over_the_links_is_not_compared() -> None:
     """A run that has hardly begun says nothing of who carries less."""
     for seconds, odd in ((0.01, 0), (1.0, 1)):
-        assert len(findings(see(see({}, sights(0.0)), sights(seconds, link_bytes=0.0)))) == odd
+        assert len(findings(add_samples(add_samples({}, sights(0.0)), sights(seconds, link_bytes=0.0)))) == odd
 
 
 def by_link(moved: float, lame: float, end: str = "switch") -> dict[str, dict[str, float]]:
@@ -123,19 +123,19 @@ def test_a_link_that_carries_less_than_those_beside_it_is_named(
 ) -> None:
     """From the first time they were counted in this run; only links that lead to the same share the load."""
     first = {end: dict.fromkeys(each, 1e9) for end, each in links.items()}
-    before = see(see({}, sights(0.0)), sights(1.0, each_link_bytes=first))
-    after = see(before, sights(2.0, each_link_bytes=links))
+    before = add_samples(add_samples({}, sights(0.0)), sights(1.0, each_link_bytes=first))
+    after = add_samples(before, sights(2.0, each_link_bytes=links))
     assert findings(after) == ({} if words is None else {GPUS[ODD]: (words,)})
-    down = see(before, sights(2.0, each_link_bytes=links, links_down=["2"]))
+    down = add_samples(before, sights(2.0, each_link_bytes=links, links_down=["2"]))
     assert findings(down) == {GPUS[ODD]: ("its NVLink 2 is down",)}
 
 
 def test_a_poll_counts_once() -> None:
-    """Whoever looks more often than the GPUs are read sees nothing new."""
-    once = see({}, sights(1.0, held_down=["hw_thermal"]))
-    assert see(once, sights(1.0)) == once
-    assert see(once, sights(-86400.0)) != once, "the clock was set back"
-    assert once[GPUS[ODD]].looks == 1
+    """Whoever samples_taken more often than the GPUs are read sees nothing new."""
+    once = add_samples({}, sights(1.0, held_down=["hw_thermal"]))
+    assert add_samples(once, sights(1.0)) == once
+    assert add_samples(once, sights(-86400.0)) != once, "the clock was set back"
+    assert once[GPUS[ODD]].samples_taken == 1
 
 
 def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, ranks: int = RANKS) -> Pass:
@@ -156,7 +156,7 @@ def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, 
     return Pass(plan=plan, steps=(Pairs(bytes=1 << 28, rounds=rounds(ranks)),), accounts=accounts)
 
 
-def located(one: Pass, known: AllSeen) -> Location:
+def located(one: Pass, known: Observations) -> Location:
     location = locate(one, known)
     assert location is not None
     return location
@@ -233,7 +233,7 @@ LACK = "lack peer access that other pairs have: NVLink (not supported), atomics 
 LOST = "have lost peer access that they had before: NVLink (not supported), atomics (disabled by regkey)"
 
 
-def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd: Any) -> list[Sight]:
+def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd: Any) -> list[GpuSample]:
     """Of each two GPUs; of what is not given, all."""
     each = {
         uuid: {GPUS[m]: access.get((min(n, m), max(n, m)), ALL) for m in range(RANKS) if m != n}
@@ -250,7 +250,7 @@ def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
 ) -> None:
     """Or of the slow GPU that is one of them, or of a loss that no pair's time shows; the matrix is in the pairs."""
     first = sights(0.0) if before is None else with_access(0.0, before)
-    known = see(see({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
+    known = add_samples(add_samples({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
     for slow, ranks, sentence in (
         ((1, 3), (1, 3), "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: they {}."),
         ((3,), (3,), "GPU 3 (GPU-3) is slow with every other: GPU 1 (GPU-1) and GPU 3 (GPU-3) {}."),
@@ -275,7 +275,7 @@ def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
 )
 def test_a_gpu_that_nvml_keeps_apart_from_all_is_named_alone(slow: tuple[int, ...], sentence: str) -> None:
     """Of four, half of all pairs lack it then."""
-    location = located(exchanged(slow), see({}, with_access(1.0, {(n, 3): CUT for n in range(3)})))
+    location = located(exchanged(slow), add_samples({}, with_access(1.0, {(n, 3): CUT for n in range(3)})))
     assert (location.ranks, len(location.evidence)) == ((3,), 3)
     assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
 
@@ -289,13 +289,13 @@ def test_boards_that_link_some_of_their_gpus_lack_nothing() -> None:
     linked = {(0, 1), (2, 3)}
     by_design = {(a, b): CUT for a in range(RANKS) for b in range(a + 1, RANKS) if (a, b) not in linked}
     for access in (by_design, by_design | dict.fromkeys(linked, CUT), square):
-        known = see({}, with_access(1.0, access))
+        known = add_samples({}, with_access(1.0, access))
         assert not located(exchanged(), known).evidence
     part = with_access(1.0, {(1, 3): CUT})
     beyond = {"GPU-beyond": ALL}
-    known = see({}, [replace(one, peer_access={**one.peer_access, **beyond}) for one in part])
+    known = add_samples({}, [replace(one, peer_access={**one.peer_access, **beyond}) for one in part])
     assert not located(exchanged(), known).evidence, "of a part of the host nobody can tell how it is built"
-    twice = located(exchanged(), see(see({}, with_access(0.0, {})), with_access(1.0, square)))
+    twice = located(exchanged(), add_samples(add_samples({}, with_access(0.0, {})), with_access(1.0, square)))
     assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 
 
@@ -369,7 +369,7 @@ def report(at: float, **gpu: Any) -> Report:
 
 def test_a_witness_sorts_links_by_where_they_lead() -> None:
     """To the switches together, to each GPU apart; of one whose end nobody knows nothing can be said."""
-    known = Witness(lambda: report(1.0), GPUS[:1]).look()
+    known = TelemetryRecorder(lambda: report(1.0), GPUS[:1]).record()
     assert known[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
     assert known[GPUS[0]].last.peer_access == {GPUS[1]: {"read": "ok"}}
 
@@ -388,9 +388,9 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
             pcie_errors_total={"fatal": 1.0, "correctable": 99.0},
         ),
     ]
-    witness = Witness(lambda: reports[0], GPUS[:2])
+    recorder = TelemetryRecorder(lambda: reports[0], GPUS[:2])
     reports.pop(0)
-    assert findings(witness.look()) == {
+    assert findings(recorder.record()) == {
         GPUS[1]: (
             "Xid 94 occurred once",
             "its memory had an uncorrected ECC error once",
@@ -402,8 +402,8 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
             "its PCIe link counted replay errors, 50 times",
         )
     }
-    assert set(witness.look()) == set(GPUS[:2])
-    assert not Witness(lambda: reports[0], ()).look()
+    assert set(recorder.record()) == set(GPUS[:2])
+    assert not TelemetryRecorder(lambda: reports[0], ()).record()
 
 
 # The two algorithms

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from each_case import each_case
 
-from gpumon.probe.core.frames import MAX_TEXT, Account, Progress, take
+from gpumon.probe.core.frames import MAX_TEXT, Account, Progress, fold_frame
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 
 STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
@@ -26,7 +26,7 @@ def encoded(frame: dict[str, Any]) -> bytes:
 def told(*frames: dict[str, Any] | bytes, rank: int = 0, steps: Sequence[Step] = STEPS) -> Account:
     account = Account(progress=Progress(rank=rank))
     for frame in frames:
-        account = take(account, frame if isinstance(frame, bytes) else encoded(frame), steps)
+        account = fold_frame(account, frame if isinstance(frame, bytes) else encoded(frame), steps)
     return account
 
 

@@ -12,9 +12,9 @@ from gpumon.probe.core.preflight import (
     POLL_SECONDS,
     UNSEEN_SECONDS,
     algorithms,
-    intruders,
+    interruption,
     may_run,
-    usable,
+    usable_gpus,
 )
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.result import SKIP_REASONS
@@ -139,7 +139,7 @@ def test_what_an_idle_gpu_shows_is_not_busy() -> None:
 def test_what_harms_nobody_runs(ready: PreflightFacts) -> None:
     """A person's run on a scheduler's node, a gated one, idle for long enough, and what ranks on a CPU never touch."""
     assert may_run(ready) is None
-    assert usable(ready) == ("GPU-0", "GPU-1")
+    assert usable_gpus(ready) == ("GPU-0", "GPU-1")
 
 
 def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
@@ -165,7 +165,7 @@ def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
 def test_a_partial_run_uses_the_idle_gpus(situation: PreflightFacts, wanted: tuple[str, ...]) -> None:
     """Those in use, and those of which nobody knows, are left out; without need none is."""
     opted_in = replace(situation, partial=True)
-    assert (may_run(opted_in), usable(opted_in)) == (None, wanted)
+    assert (may_run(opted_in), usable_gpus(opted_in)) == (None, wanted)
     assert (may_run(situation) is None) == (situation is FREE)
 
 
@@ -178,26 +178,26 @@ def test_what_a_partial_run_does_not_get_round(situation: PreflightFacts) -> Non
 def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
     """Its own load is no reason; a stranger is, unless it is on a GPU that the run leaves out."""
     own = tuple(replace(gpu, foreign=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
-    assert intruders(PreflightFacts(gpus=own)) is None
+    assert interruption(PreflightFacts(gpus=own)) is None
     taken = PreflightFacts(gpus=(own[0], replace(own[1], processes=2.0, foreign=1.0)))
-    skip = intruders(taken)
+    skip = interruption(taken)
     assert skip is not None
     assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)
-    assert intruders(taken, ("GPU-0",)) is None
+    assert interruption(taken, ("GPU-0",)) is None
 
 
 def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
     """For longer than polls take, which the run itself makes slower, nobody has seen who holds one of its GPUs."""
     stuck = replace(one_with(processes=None, fault="stuck"), unobserved={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
-    skip = intruders(stuck, ("GPU-0", "GPU-1"))
+    skip = interruption(stuck, ("GPU-0", "GPU-1"))
     assert skip is not None
     assert (skip.reason, "For 8 s" in skip.hint, "on GPU 1 (stuck) were not read:" in skip.hint) == ("busy", True, True)
-    assert intruders(replace(stuck, poll_seconds=3.0)) is None
+    assert interruption(replace(stuck, poll_seconds=3.0)) is None
     assert (
-        intruders(replace(stuck, unobserved={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0))
+        interruption(replace(stuck, unobserved={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0))
         is not None
     )
-    gone = intruders(replace(FREE, unobserved={"GPU-7": 60.0}))
+    gone = interruption(replace(FREE, unobserved={"GPU-7": 60.0}))
     assert gone is not None
     assert "on GPU-7 were not read:" in gone.hint
 
@@ -205,7 +205,7 @@ def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
 def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
     """The ranks never show there."""
     for taken in (one_with(foreign=1.0), one_with(utilization=0.5)):
-        skip = intruders(replace(taken, simulated=True))
+        skip = interruption(replace(taken, simulated=True))
         assert skip is not None
         assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
 

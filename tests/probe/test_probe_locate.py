@@ -10,9 +10,9 @@ import pytest
 from each_case import each_case
 
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.evidence import Sight, see
+from gpumon.probe.core.evidence import GpuSample, add_samples
 from gpumon.probe.core.frames import Account, Progress, Sized
-from gpumon.probe.core.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
+from gpumon.probe.core.locate import AS_BUILT, NO_PAIR, NO_SINGLE_RANK, PAIRS_CORRECT, locate
 from gpumon.probe.core.next_step import MAX_TRIES, next_step
 from gpumon.probe.core.passes import Pass, pairs
 from gpumon.probe.core.plan import Pairs, make_plans, rounds
@@ -92,7 +92,7 @@ def three(seconds: Seconds, *links: tuple[int, int]) -> Location:
     one = exchanged(3, seconds)
     linked = {pair: {"nvlink": "ok" if pair in links else "not_supported"} for pair in ends}
     sights = [
-        Sight(
+        GpuSample(
             index=rank,
             uuid=uuid,
             at=1.0,
@@ -100,7 +100,7 @@ def three(seconds: Seconds, *links: tuple[int, int]) -> Location:
         )
         for rank, uuid in enumerate(one.plan.gpus)
     ]
-    location = locate(one, see({}, sights))
+    location = locate(one, add_samples({}, sights))
     assert location is not None
     return location
 
@@ -234,7 +234,7 @@ def test_wrong_sums_of_ranks_that_exchange_right_data_blame_nobody() -> None:
     sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
     told = [replace(account, sizes=sizes) for account in one.accounts]
     location = located(replace(one, steps=(*one.steps, measure), accounts=told))
-    assert (location.ranks, location.sentence) == ((), f"{NOT_IN_PAIRS}.")
+    assert (location.ranks, location.sentence) == ((), f"{PAIRS_CORRECT}.")
 
 
 def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
@@ -274,7 +274,7 @@ def test_of_several_tries_the_fastest_counts() -> None:
 
 
 def test_a_pair_besides_those_of_the_slow_rank_is_tried_until_it_is_known() -> None:
-    """Rank 3 can be named, but why (0, 1) looks slow is open."""
+    """Rank 3 can be named, but why (0, 1) samples_taken slow is open."""
     one = exchanged(4, of({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
     assert located(one).ranks == (3,)
     step = next_step(shifted(one, 1, tries=2), JUDGE)
@@ -337,7 +337,7 @@ def test_of_ranks_that_act_alone_each_one_is_judged_by_itself() -> None:
     """Copies need no pairs: the GPU is named that is slow, or whose data is wrong."""
     assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
     assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
-    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NOBODY_ALONE}."
+    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NO_SINGLE_RANK}."
     assert located(copied(USUAL, 3 * USUAL)).ranks == (1,)
     assert located(copied(USUAL)).sentence == "Only GPU GPU-0 took part."
     assert located(copied(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)

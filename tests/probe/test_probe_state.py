@@ -30,7 +30,10 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
         state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
     assert state.ran[0] == OK
     assert len(state.ran) == 1 + MAX_COMPLETED_RUNS
-    assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MAX_COMPLETED_RUNS + 1))]
+    assert [one.id for one in state.results] == [
+        OK.id,
+        *(f"other {number}" for number in range(MAX_COMPLETED_RUNS + 1)),
+    ]
 
 
 def test_a_run_that_is_told_late_does_not_end_the_next() -> None:

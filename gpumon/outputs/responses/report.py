@@ -37,5 +37,5 @@ class ReportResponse(ResponseModel):
             alerts=[AlertResponse.from_alert(alert) for alert in report.alerts],
             events=newest_first(report, report.events),
             probe=ProbeResponse.from_report(report, now),
-            probes=[RunResponse.from_result(result) for result in reversed(report.probe.known)],
+            probes=[RunResponse.from_result(result) for result in reversed(report.probe.results)],
         )

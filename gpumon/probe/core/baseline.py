@@ -16,7 +16,7 @@ ENOUGH_RUNS = 5
 MAX_RUNS = 30
 """Max number of runs for a median, so that it follows the host."""
 MAX_GOOD = 200
-"""Max number of good runs to keep, under all conditions together."""
+"""Max number of good runs in memory, under all conditions together."""
 SATURATING = 16
 """Sizes above this part of the largest show bandwidth; smaller ones show latency."""
 _MAD_TO_SIGMA = 1.4826
@@ -59,11 +59,12 @@ class Judge:
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
         """Compare one measurement. Only sizes that saturate the links can be low: see `saturating`."""
-        alike = list(self._alike(ranks, versions))
-        past = [one.busbw_bytes_per_second for run in alike for one in run.measurements if one.key == measurement.key]
-        past = past[-MAX_RUNS:]
+        alike = list(self._comparable_runs(ranks, versions))
+        earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
+        past = [each.busbw_bytes_per_second for each in earlier]
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
-        spread = None if median is None else _MAD_TO_SIGMA * statistics.median(abs(one - median) for one in past)
+        distances = [] if median is None else [abs(busbw - median) for busbw in past]
+        spread = _MAD_TO_SIGMA * statistics.median(distances) if distances else None
         best, date = _best(alike, measurement, median if len(past) == MAX_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
@@ -81,25 +82,25 @@ class Judge:
             expected=figure,
             source=source,
         )
-        return replace(comparison, low=_low(comparison, self.floors))
+        return replace(comparison, low=_low_figure(comparison, self.floors))
 
-    def news(self, ranks: int, versions: Mapping[str, str]) -> str:
+    def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
         """Return what differs from the last good run under other conditions, which explains a missing median.
 
         A run on all GPUs is not compared with a partial one.
         """
         now = self._key(ranks, versions)
-        known = [one for one in self.history if (one.probe, one.backend) == (self.probe, self.backend)]
+        own = [run for run in self.history if (run.probe, run.backend) == (self.probe, self.backend)]
         whole = now["on"] == ALL
-        other = next((one for one in reversed(known) if _key(one) != now and (one.is_whole or not whole)), None)
+        other = next((run for run in reversed(own) if _key(run) != now and (run.is_whole or not whole)), None)
         if other is None:
             return ""
         then = _key(other)
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-        now, then = _numbered(now, self.conditions), _numbered(then, other.conditions)
+        now, then = _with_indexes(now, self.conditions), _with_indexes(then, other.conditions)
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
-    def _alike(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
+    def _comparable_runs(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
         """Yield the good runs under the same conditions."""
         here = self._key(ranks, versions)
         for result in self.history:
@@ -112,25 +113,30 @@ class Judge:
 
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
     """Return the highest median so far, which each run passes on to the next. `median`: of a full window."""
-    known = [(one.best, one.best_date) for run in alike for one in run.comparisons if one.key == measurement.key]
+    medians = [
+        (comparison.best, comparison.best_date)
+        for run in alike
+        for comparison in run.comparisons
+        if comparison.key == measurement.key
+    ]
     if median is not None:
-        known.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
-    return max(((best, date) for best, date in known if best is not None), default=(None, ""))
+        medians.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
+    return max(((best, date) for best, date in medians if best is not None), default=(None, ""))
 
 
-def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
+def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
     """Return the runs that make the baseline, with this one if it is ok: a lasting fault must not become normal."""
     if result.outcome != "ok":
-        return known
+        return runs
     key = (result.probe, result.backend, _key(result))
-    alike = [one.id for one in known if (one.probe, one.backend, _key(one)) == key]
+    alike = [run.id for run in runs if (run.probe, run.backend, _key(run)) == key]
     crowded = set(alike[: max(0, len(alike) + 1 - MAX_RUNS)])
-    return (*(one for one in known if one.id not in crowded), result)[-MAX_GOOD:]
+    return (*(run for run in runs if run.id not in crowded), result)[-MAX_GOOD:]
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
     """Return the conditions of a run. Its settings are those of its first algorithm."""
-    settings = own_settings(result.settings, next((one.algorithm for one in result.measurements), ""))
+    settings = own_settings(result.settings, next((measurement.algorithm for measurement in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
@@ -140,7 +146,7 @@ def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, st
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
-def _numbered(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
+def _with_indexes(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
     """Return the conditions with GPU indexes in place of UUIDs, if they are known."""
     return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
@@ -173,18 +179,18 @@ def _conditions(
 
 def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """Return the measurements whose size saturates the links."""
-    largest = max((one.bytes for one in measurements), default=0)
-    return tuple(one for one in measurements if one.bytes * SATURATING > largest)
+    largest = max((measurement.bytes for measurement in measurements), default=0)
+    return tuple(measurement for measurement in measurements if measurement.bytes * SATURATING > largest)
 
 
-def _low(one: Comparison, floors: Floors) -> str:
+def _low_figure(comparison: Comparison, floors: Floors) -> str:
     """Return the name of the figure that the measurement is below; empty if it is not low."""
-    own = {"baseline": one.baseline, "drift": one.best}
+    own = {"baseline": comparison.baseline, "drift": comparison.best}
     for name, usual in own.items():
-        if usual is None or one.spread is None:
+        if usual is None or comparison.spread is None:
             continue
-        if one.busbw < min(floors.baseline * usual, usual - floors.spreads * one.spread):
+        if comparison.busbw < min(floors.baseline * usual, usual - floors.spreads * comparison.spread):
             return name
-    if one.expected is not None and one.busbw < floors.expected * one.expected:
+    if comparison.expected is not None and comparison.busbw < floors.expected * comparison.expected:
         return "expected"
     return ""

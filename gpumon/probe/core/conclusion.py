@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, finding_sentences
+from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations, finding_sentences
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.locate import locate
 from gpumon.probe.core.next_step import comparisons
@@ -37,32 +37,32 @@ class _Verdict:
 
 
 def conclude(
-    run: Run, passes: Sequence[Pass], judge: Judge, duration: float, seen: AllSeen = NOTHING_SEEN
+    run: Run, passes: Sequence[Pass], judge: Judge, duration: float, observations: Observations = NO_OBSERVATIONS
 ) -> ProbeResult:
     """Return the result of a run that made at least one pass, however it ended.
 
-    `duration`: seconds. `seen`: readings of its GPUs during the run.
+    `duration`: seconds. `observations`: readings of its GPUs during the run.
     """
-    found = [one for each in passes for one in measurements(each)]
-    compared = [one for each in passes for one in comparisons(each, judge)]
+    measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
+    compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
     verdict = _judge(passes, judge)
-    location = _location(passes, seen) if verdict.outcome in LOCATED else None
+    location = _location(passes, observations) if verdict.outcome in LOCATED else None
     last = passes[-1]
-    wrong = [one for one in map(wrong_elements, passes) if one is not None]
+    wrong = [count for count in map(wrong_elements, passes) if count is not None]
     return ProbeResult(
         id=run.id,
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=_hint(verdict, last.plan, _apart(verdict, compared, judge), location, seen),
+        hint=_hint(verdict, last.plan, _algorithm_hint(verdict, compared, judge), location, observations),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
         backend=last.plan.setting.backend,
         ranks=0 if verdict.outcome == "skipped" else last.plan.ranks,
-        versions=next((each.versions for each in passes if each.versions), {}),
+        versions=next((run_pass.versions for run_pass in passes if run_pass.versions), {}),
         conditions=judge.conditions,
-        measurements=tuple(found),
+        measurements=tuple(measured),
         comparisons=tuple(compared),
         location=location,
         wrong_elements=sum(wrong) if wrong else None,
@@ -72,42 +72,44 @@ def conclude(
     )
 
 
-def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
+def _location(passes: Sequence[Pass], observations: Observations) -> Location | None:
     """Return the first location that names a rank, else the first of any."""
-    found = [one for one in (locate(each, seen) for each in passes) if one is not None]
-    return next((one for one in found if one.ranks), found[0] if found else None)
+    locations = list(filter(None, (locate(run_pass, observations) for run_pass in passes)))
+    return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
 
-def _apart(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
+def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
     """Return what the two algorithms show together, if both were measured."""
     if verdict.outcome not in SUCCESSES:
         return ""
     return compare_algorithms(compared) or missing_gain(compared, judge.gain)
 
 
-def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, seen: AllSeen) -> str:
+def _hint(
+    verdict: _Verdict, plan: Plan, algorithm_hint: str, location: Location | None, observations: Observations
+) -> str:
     """Return the hint. The remedy comes last."""
     if verdict.outcome in BROKEN:
-        return " ".join((verdict.hint, *finding_sentences(seen)))
+        return " ".join((verdict.hint, *finding_sentences(observations)))
     where = location.sentence if location is not None else ""
-    left_out = _left_out(plan) if verdict.outcome in DECISIVE else ""
-    return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))
+    left_out = _unmeasured_sizes(plan) if verdict.outcome in DECISIVE else ""
+    return " ".join(filter(None, (verdict.hint, algorithm_hint, where, left_out, verdict.remedy)))
 
 
-def _left_out(plan: Plan) -> str:
+def _unmeasured_sizes(plan: Plan) -> str:
     """Return which sizes were not measured for lack of memory."""
     if not plan.left_out or plan.free is None:
         return ""
     sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
-    least = min(plan.left_out)
-    needed = memory_needed_on_cpu(least, plan.ranks)
+    smallest = min(plan.left_out)
+    needed = memory_needed_on_cpu(smallest, plan.ranks)
     return (
         f"Not measured for lack of memory: {sizes}. {plan.free / MIB:.0f} MiB were free on the host, or in the agent's "
-        f"cgroup; for {least / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
+        f"cgroup; for {smallest / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
     )
 
 
-def unjudged(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
+def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
     """Return the result of a run that the agent failed to judge. It does not blame any GPU."""
     return ProbeResult(
         id=run.id,
@@ -124,7 +126,7 @@ def unjudged(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeRe
     )
 
 
-def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
+def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
     """Return the result of a run that preflight or an abort prevented."""
     return ProbeResult(
         id=run.id,
@@ -138,21 +140,21 @@ def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> P
     )
 
 
-def _wrong(one: Pass, _ending: Ending) -> _Verdict | None:
-    told = [(account.rank, [*account.sizes.values(), *account.pairs.values()]) for account in one.accounts]
-    ranks = [str(rank) for rank, sized in told if any(each.wrong for each in sized)]
+def _judge_wrong(run_pass: Pass, _ending: Ending) -> _Verdict | None:
+    figures = [(account.rank, [*account.sizes.values(), *account.pairs.values()]) for account in run_pass.accounts]
+    ranks = [str(rank) for rank, sizes in figures if any(sized.wrong for sized in sizes)]
     if not ranks:
         return None
-    seen = f"Silent data corruption, seen on rank {', '.join(ranks)}."
-    return _Verdict(outcome="wrong", hint=seen, remedy="Take the node out of service and run again.")
+    hint = f"Silent data corruption on rank {', '.join(ranks)}."
+    return _Verdict(outcome="wrong", hint=hint, remedy="Take the node out of service and run again.")
 
 
-def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
+def _judge_unkillable(run_pass: Pass, ending: Ending) -> _Verdict | None:
     if not ending.abandoned:
         return None
     pids = ", ".join(map(str, ending.abandoned))
-    stages = {account.progress.stage for account in one.accounts if account.pid in ending.abandoned}
-    files = file_system_hint(one, next(iter(stages))) if len(stages) == 1 else ""
+    stages = {account.progress.stage for account in run_pass.accounts if account.pid in ending.abandoned}
+    files = file_system_hint(run_pass, next(iter(stages))) if len(stages) == 1 else ""
     where = f"at a file. {files} If it remains, reboot the node." if files else "in the driver. Reboot the node."
     hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where}"
     if ending.aborted is not None:
@@ -160,24 +162,24 @@ def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
 
 
-def _aborted(_one: Pass, ending: Ending) -> _Verdict | None:
+def _judge_aborted(_run_pass: Pass, ending: Ending) -> _Verdict | None:
     if ending.aborted is None:
         return None
     return _Verdict(outcome="skipped", reason=ending.aborted.reason, hint=ending.aborted.hint)
 
 
-def _not_started(_one: Pass, ending: Ending) -> _Verdict | None:
+def _judge_not_started(_run_pass: Pass, ending: Ending) -> _Verdict | None:
     if not ending.not_started:
         return None
-    known = remedy(ending.not_started) or "Check that the agent's own Python still exists, and restart the agent."
-    hint = f"The ranks could not be started: {ending.not_started}. {known}"
+    advice = remedy(ending.not_started) or "Check that the agent's own Python still exists, and restart the agent."
+    hint = f"The ranks could not be started: {ending.not_started}. {advice}"
     return _Verdict(outcome="failed", reason="setup", hint=hint)
 
 
-def _no_torch(one: Pass, _ending: Ending) -> _Verdict | None:
-    if not any(account.absent for account in one.accounts):
+def _judge_no_torch(run_pass: Pass, _ending: Ending) -> _Verdict | None:
+    if not any(account.absent for account in run_pass.accounts):
         return None
-    python = one.plan.python
+    python = run_pass.plan.python
     hint = (
         f"{python} has no PyTorch. Install it with `{python} -m pip install torch`, "
         "or let probe.python name an interpreter that has it."
@@ -185,85 +187,95 @@ def _no_torch(one: Pass, _ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="skipped", reason="no_torch", hint=hint)
 
 
-def _late(one: Pass, ending: Ending) -> _Verdict | None:
-    if not ending.timed_out or _complete(one):
+def _judge_late(run_pass: Pass, ending: Ending) -> _Verdict | None:
+    if not ending.timed_out or _is_complete(run_pass):
         return None
-    behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
-    places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
-    said = "".join(_printable(account.output) for account in one.accounts)
-    whole = (
-        ending.duration > one.plan.deadline / 2
-    )  # a later pass has only the rest of the deadline, and the first has read the files
-    known = remedy(said) or (whole and file_system_hint(one, behind.stage)) or log_hint(one)
-    hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
+    behind = min(run_pass.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
+    places = "; ".join(f"rank {account.rank}: {account.progress}" for account in run_pass.accounts)
+    output = "".join(_printable_text(account.output) for account in run_pass.accounts)
+    # a later pass has only the rest of the deadline, and the first has read the files
+    whole = ending.duration > run_pass.plan.deadline / 2
+    advice = remedy(output) or (whole and file_system_hint(run_pass, behind.stage)) or log_hint(run_pass)
+    hint = f"Not done after {run_pass.plan.deadline:g} s ({places}). {advice}"
     return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
 
 
-def _failed(one: Pass, ending: Ending) -> _Verdict | None:
-    if _complete(one):
+def _judge_failed(run_pass: Pass, ending: Ending) -> _Verdict | None:
+    if _is_complete(run_pass):
         return None
-    cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
-    device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
-    hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
-    known = (interpreter_hint(one, cause), remedy(cause.error + _printable(cause.output)))
-    hint = " ".join((hint, *(filter(None, known) if any(known) else (log_hint(one),))))
+    accounts = run_pass.accounts
+    cause = next((account for account in accounts if account.rank == ending.first_failed), accounts[0])
+    device = f" ({run_pass.plan.gpus[cause.rank]})" if run_pass.plan.gpus else ""
+    hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _describe_exit(cause.status)}."
+    advice = (interpreter_hint(run_pass, cause), remedy(cause.error + _printable_text(cause.output)))
+    hint = " ".join((hint, *(filter(None, advice) if any(advice) else (log_hint(run_pass),))))
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 
-_JUDGES = (_wrong, _unkillable, _aborted, _not_started, _no_torch, _late, _failed)
+_JUDGES = (
+    _judge_wrong,
+    _judge_unkillable,
+    _judge_aborted,
+    _judge_not_started,
+    _judge_no_torch,
+    _judge_late,
+    _judge_failed,
+)
 """In this order: the most serious outcome first."""
 
 
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
     for decide in _JUDGES:
-        for one in passes:
-            verdict = decide(one, one.ending or Ending(duration=0.0))
+        for run_pass in passes:
+            verdict = decide(run_pass, run_pass.ending or Ending(duration=0.0))
             if verdict is not None:
                 return verdict
-    return _degraded(passes, judge) or _Verdict(outcome="ok", hint=_without_median(passes, judge))
+    return _judge_degraded(passes, judge) or _Verdict(outcome="ok", hint=_missing_median(passes, judge))
 
 
-def _without_median(passes: Sequence[Pass], judge: Judge) -> str:
+def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
     """Return why there is no median yet; empty if there is one."""
     first = passes[0]
-    short = [one for one in comparisons(first, judge) if one.baseline is None]
-    if not short:
+    without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
+    if not without:
         return ""
-    one = short[-1]
-    news = judge.news(first.plan.ranks, first.versions)
-    because = f" ({news})" if news else ""
-    return f"This host has no median of its own yet: {one.runs} of {one.runs_needed} runs like this one{because}."
+    comparison = without[-1]
+    changes = judge.changed_conditions(first.plan.ranks, first.versions)
+    because = f" ({changes})" if changes else ""
+    counts = f"{comparison.runs} of {comparison.runs_needed}"
+    return f"This host has no median of its own yet: {counts} runs like this one{because}."
 
 
-def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
+def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
     """Return the verdict on the largest size of the first pass that is low."""
-    for one in passes:
-        low = comparisons(one, judge, low=True)
+    for run_pass in passes:
+        low = comparisons(run_pass, judge, low=True)
         if low:
-            return _fallen_short(low[-1])
+            return _degraded_verdict(low[-1])
     return None
 
 
-def _fallen_short(one: Comparison) -> _Verdict:
-    usual = one.usual or one.busbw
+def _degraded_verdict(comparison: Comparison) -> _Verdict:
+    usual = comparison.usual or comparison.busbw
     whose = {
         "baseline": "this host's own median",
-        "drift": f"this host's best median, in runs up to {one.best_date}; it has fallen slowly since",
-        "expected": one.source,
-    }[one.low]
+        "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
+        "expected": comparison.source,
+    }[comparison.low]
     hint = (
-        f"{one.collective} ({one.algorithm}) of {one.bytes} bytes measured {one.busbw / 1e9:.2f} GB/s twice: "
-        f"{one.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
+        f"{comparison.collective} ({comparison.algorithm}) of {comparison.bytes} bytes measured "
+        f"{comparison.busbw / 1e9:.2f} GB/s twice: "
+        f"{comparison.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
     )
-    return _Verdict(outcome="degraded", reason=one.low, hint=hint)
+    return _Verdict(outcome="degraded", reason=comparison.low, hint=hint)
 
 
-def _complete(one: Pass) -> bool:
-    ended = all(account.done and account.status == 0 and not account.error for account in one.accounts)
-    return one.complete and ended
+def _is_complete(run_pass: Pass) -> bool:
+    ended = all(account.done and account.status == 0 and not account.error for account in run_pass.accounts)
+    return run_pass.complete and ended
 
 
-def _exit(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status == -signal.SIGKILL:
         return "it was killed (SIGKILL), by the kernel if memory ran out: see the kernel log"
     if status is not None and status < 0:
@@ -275,10 +287,12 @@ def _log(passes: Sequence[Pass]) -> str:
     """Return the output of the last pass, which is the one that failed."""
     accounts = passes[-1].accounts
     share = LOG_LIMIT // max(1, len(accounts))
-    parts = ((account.rank, _printable(account.output).strip()) for account in accounts)
+    parts = ((account.rank, _printable_text(account.output).strip()) for account in accounts)
     return "\n".join(f"rank {rank}:\n{text[-share:]}" for rank, text in parts if text)
 
 
-def _printable(output: bytes) -> str:
+def _printable_text(output: bytes) -> str:
     """Return text without characters that could control a terminal."""
-    return "".join(one for one in output.decode(errors="replace") if one.isprintable() or one in "\n\t")
+    return "".join(
+        character for character in output.decode(errors="replace") if character.isprintable() or character in "\n\t"
+    )

@@ -12,26 +12,26 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
     A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault. Skips do not count.
     """
-    found: ProbeResult | None = None
+    current: ProbeResult | None = None
     later: list[ProbeResult] = []
-    for run in reversed([one for one in runs if one.probe == probe]):
-        if found is None or (run.outcome != "ok" and not any(_covers(one, run) for one in later)):
-            found = run
-        if found.outcome not in SUCCESSES or (run.is_whole and run.outcome in DECISIVE):
+    for run in reversed([run for run in runs if run.probe == probe]):
+        if current is None or (run.outcome != "ok" and not any(_covers(success, run) for success in later)):
+            current = run
+        if current.outcome not in SUCCESSES or (run.is_whole and run.outcome in DECISIVE):
             break
         if run.outcome in SUCCESSES:
             later.append(run)
-    return found
+    return current
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the same among runs that checked their data."""
-    return current_result([one for one in runs if one.outcome in DECISIVE], probe)
+    return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 
 def newest_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the last run, whatever its outcome."""
-    return next((one for one in reversed(runs) if one.probe == probe), None)
+    return next((run for run in reversed(runs) if run.probe == probe), None)
 
 
 def _covers(later: ProbeResult, earlier: ProbeResult) -> bool:

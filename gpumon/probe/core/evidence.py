@@ -34,7 +34,7 @@ OTHERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class GpuSample:
     """Readings of one GPU at one moment. Counters are totals; None is unknown."""
 
     index: int
@@ -72,12 +72,12 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class GpuObservations:
     """Readings of one GPU from before a run until now."""
 
-    first: Sight
-    last: Sight
-    looks: int = 1
+    first: GpuSample
+    last: GpuSample
+    samples_taken: int = 1
     held_down: Mapping[str, int] = field(default_factory=dict)
     """Number of readings with this active reason."""
     sm_clock: float | None = None
@@ -87,41 +87,44 @@ class Seen:
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """First known values, which come after the run has begun."""
 
-    def counted(self, total: Callable[[Sight], Mapping[str, float]]) -> dict[str, float]:
+    def increase(self, total: Callable[[GpuSample], Mapping[str, float]]) -> dict[str, float]:
         """Return how much each total has grown."""
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
         return {key: more for key, more in grown.items() if more > 0}
 
 
-AllSeen = Mapping[str, Seen]
+Observations = Mapping[str, GpuObservations]
 """By UUID."""
-NOTHING_SEEN: AllSeen = MappingProxyType({})
+NO_OBSERVATIONS: Observations = MappingProxyType({})
 """Without GPUs."""
 
 
-def see(seen: AllSeen, sights: Sequence[Sight]) -> AllSeen:
+def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:
     """Return the readings with new ones added. A reading that was added before is ignored."""
-    after = dict(seen)
-    for sight in sights:
-        known = seen.get(sight.uuid)
-        if known is None:
-            known = Seen(first=sight, last=sight, looks=0)
-        elif sight.at == known.last.at:
+    after = dict(observations)
+    for sample in samples:
+        gpu = observations.get(sample.uuid)
+        if gpu is None:
+            gpu = GpuObservations(first=sample, last=sample, samples_taken=0)
+        elif sample.at == gpu.last.at:
             continue
-        after[sight.uuid] = _seen_again(known, sight)
+        after[sample.uuid] = _add_sample(gpu, sample)
     return after
 
 
-def _seen_again(seen: Seen, sight: Sight) -> Seen:
+def _add_sample(observations: GpuObservations, sample: GpuSample) -> GpuObservations:
     return replace(
-        seen,
-        last=sight,
-        looks=seen.looks + 1,
-        held_down={**seen.held_down, **{one: seen.held_down.get(one, 0) + 1 for one in sight.held_down}},
-        sm_clock=_highest(seen.sm_clock, sight.sm_clock),
-        each_link_bytes=seen.each_link_bytes or sight.each_link_bytes,
-        pcie_generation=_highest(seen.pcie_generation, sight.pcie_generation),
+        observations,
+        last=sample,
+        samples_taken=observations.samples_taken + 1,
+        held_down={
+            **observations.held_down,
+            **{reason: observations.held_down.get(reason, 0) + 1 for reason in sample.held_down},
+        },
+        sm_clock=_highest(observations.sm_clock, sample.sm_clock),
+        each_link_bytes=observations.each_link_bytes or sample.each_link_bytes,
+        pcie_generation=_highest(observations.pcie_generation, sample.pcie_generation),
     )
 
 
@@ -132,37 +135,37 @@ def _highest(*values: float | None) -> float | None:
 # Findings
 
 
-def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
+def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
     """Return what is unusual about each GPU of the run, by UUID, in words that follow its name and a colon."""
-    found = {}
-    for uuid, one in seen.items():
-        others = [other for key, other in seen.items() if key != uuid]
-        words = tuple(word for find in _FINDERS for word in find(one, others))
+    all_words = {}
+    for uuid, gpu in observations.items():
+        others = [other for key, other in observations.items() if key != uuid]
+        words = tuple(word for find in _FINDERS for word in find(gpu, others))
         if words:
-            found[uuid] = words
-    return found
+            all_words[uuid] = words
+    return all_words
 
 
-def finding_sentences(seen: AllSeen) -> tuple[str, ...]:
+def finding_sentences(observations: Observations) -> tuple[str, ...]:
     """Return all findings as sentences."""
-    found = findings(seen)
-    return tuple(f"{name(uuid, seen)}: {word}." for uuid, words in found.items() for word in words)
+    all_words = findings(observations)
+    return tuple(f"{name(uuid, observations)}: {word}." for uuid, words in all_words.items() for word in words)
 
 
-def name(uuid: str, seen: AllSeen) -> str:
+def name(uuid: str, observations: Observations) -> str:
     """Return the name of a GPU, with its index if that is known."""
-    return f"GPU {seen[uuid].last.index} ({uuid})" if uuid in seen else f"GPU {uuid}"
+    return f"GPU {observations[uuid].last.index} ({uuid})" if uuid in observations else f"GPU {uuid}"
 
 
-def _faulty(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
-    if one.last.fault:
-        yield f"it does not answer ({one.last.fault})"
+def _fault_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
+    if gpu.last.fault:
+        yield f"it does not answer ({gpu.last.fault})"
 
 
-def _erring(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
-    for xid, count in sorted(one.counted(lambda sight: sight.xids).items(), key=lambda item: int(item[0])):
+def _error_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
+    for xid, count in sorted(gpu.increase(lambda sample: sample.xids).items(), key=lambda item: int(item[0])):
         yield f"Xid {xid} occurred {_times(count)}"
-    before, after = one.first.ecc_errors, one.last.ecc_errors
+    before, after = gpu.first.ecc_errors, gpu.last.ecc_errors
     if before is not None and after is not None and after > before:
         yield f"its memory had an uncorrected ECC error {_times(after - before)}"
 
@@ -171,53 +174,53 @@ def _times(count: float) -> str:
     return "once" if count == 1 else f"{count:.0f} times"
 
 
-def _held_down(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+def _clock_limit_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
     for reason, words in HELD_DOWN.items():
         ordinary = len(others) < OTHERS or sum(_was_held(other, reason) for other in others) * 2 >= len(others)
-        if _was_held(one, reason) and (reason in ALWAYS_ODD or not ordinary):
+        if _was_held(gpu, reason) and (reason in ALWAYS_ODD or not ordinary):
             yield f"its clocks were held down by {words}"
 
 
-def _was_held(one: Seen, reason: str) -> bool:
-    seconds = one.counted(lambda sight: sight.held_seconds).get(reason, 0.0)
-    return seconds >= MIN_SECONDS or bool(one.held_down.get(reason))
+def _was_held(gpu: GpuObservations, reason: str) -> bool:
+    seconds = gpu.increase(lambda sample: sample.held_seconds).get(reason, 0.0)
+    return seconds >= MIN_SECONDS or bool(gpu.held_down.get(reason))
 
 
-def _slow_clock(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+def _clock_speed_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
     usual = _usual([other.sm_clock for other in others])
-    if usual is not None and one.sm_clock is not None and one.sm_clock < LESS * usual:
-        yield f"its SM clock reached {one.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
+    if usual is not None and gpu.sm_clock is not None and gpu.sm_clock < LESS * usual:
+        yield f"its SM clock reached {gpu.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
 
 
-def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
-    for link in sorted(one.last.links_down, key=int):
+def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
+    for link in sorted(gpu.last.links_down, key=int):
         yield f"its NVLink {link} is down"
-    for kind, count in sorted(one.counted(lambda sight: sight.link_errors).items()):
+    for kind, count in sorted(gpu.increase(lambda sample: sample.link_errors).items()):
         yield f"its NVLink {kind}, {_times(count)}"
     usual = _usual([other.last.link_speed for other in others])
-    if usual is not None and one.last.link_speed is not None and one.last.link_speed < LESS * usual:
-        speed = one.last.link_speed
+    if usual is not None and gpu.last.link_speed is not None and gpu.last.link_speed < LESS * usual:
+        speed = gpu.last.link_speed
         yield f"an NVLink of it runs at {speed / 1e9:.1f} GB/s, those of the others at {usual / 1e9:.1f}"
-    for check in sorted(one.last.fabric):
+    for check in sorted(gpu.last.fabric):
         yield f"its fabric reports {check.replace('_', ' ')}"
 
 
-def _idle_links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
     """Compare NVLink traffic: in each collective all ranks move the same amount."""
-    moved, usual = _moved(one), _usual([_moved(other) for other in others])
+    moved, usual = _moved(gpu), _usual([_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
 
 
-def _moved(one: Seen) -> float | None:
-    first, last = one.first.link_bytes, one.last.link_bytes
+def _moved(gpu: GpuObservations) -> float | None:
+    first, last = gpu.first.link_bytes, gpu.last.link_bytes
     return None if first is None or last is None or last < first else last - first
 
 
-def _lame_links(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
-    for place, totals in one.last.each_link_bytes.items():
-        before = one.each_link_bytes.get(place, {})
-        up = before.keys() - set(one.last.links_down)
+def _uneven_link_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
+    for place, totals in gpu.last.each_link_bytes.items():
+        before = gpu.each_link_bytes.get(place, {})
+        up = before.keys() - set(gpu.last.links_down)
         moved = {link: total - before[link] for link, total in totals.items() if link in up and total >= before[link]}
         for link in sorted(moved, key=int):
             usual = _usual([other for number, other in moved.items() if number != link])
@@ -225,26 +228,35 @@ def _lame_links(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
                 yield f"its NVLink {link} moved {moved[link] / 1e9:.2f} GB, its others {usual / 1e9:.2f}"
 
 
-def _pcie(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
-    width, lanes = one.last.pcie_width, one.last.pcie_width_max
+def _pcie_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
+    width, lanes = gpu.last.pcie_width, gpu.last.pcie_width_max
     if width and lanes and width < lanes:
         yield f"its PCIe link has {width:.0f} of {lanes:.0f} lanes"
-    generation, most = one.pcie_generation, one.last.pcie_generation_max
-    if generation and most and generation < most and any(_at_full_generation(other) for other in others):
-        yield f"its PCIe link ran at generation {generation:.0f} of {most:.0f}"
-    for kind, count in sorted(one.counted(lambda sight: sight.pcie_errors).items()):
+    generation, full = gpu.pcie_generation, gpu.last.pcie_generation_max
+    if generation and full and generation < full and any(_at_full_generation(other) for other in others):
+        yield f"its PCIe link ran at generation {generation:.0f} of {full:.0f}"
+    for kind, count in sorted(gpu.increase(lambda sample: sample.pcie_errors).items()):
         if kind != "replay" or count >= MIN_REPLAYS:
             yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {_times(count)}"
 
 
-def _at_full_generation(one: Seen) -> bool:
-    return one.pcie_generation is not None and one.pcie_generation == one.last.pcie_generation_max
+def _at_full_generation(gpu: GpuObservations) -> bool:
+    return gpu.pcie_generation is not None and gpu.pcie_generation == gpu.last.pcie_generation_max
 
 
 def _usual(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if len(known) >= OTHERS else None
+    read_values = [value for value in values if value is not None]
+    return statistics.median(read_values) if len(read_values) >= OTHERS else None
 
 
-_FINDERS = (_faulty, _erring, _held_down, _slow_clock, _links, _idle_links, _lame_links, _pcie)
+_FINDERS = (
+    _fault_findings,
+    _error_findings,
+    _clock_limit_findings,
+    _clock_speed_findings,
+    _link_findings,
+    _traffic_findings,
+    _uneven_link_findings,
+    _pcie_findings,
+)
 """The most specific finding first."""

@@ -84,7 +84,7 @@ MAX_SHOWN = 200
 """Bytes of an invalid line that an error shows."""
 
 
-def take(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
+def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     """Return the account after one more frame. An invalid line becomes its error; after an error, frames are ignored.
 
     `steps`: all that were ordered so far.
@@ -92,12 +92,12 @@ def take(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     if account.error:
         return account
     try:
-        return _taken(account, json.loads(line, parse_constant=_no_number), steps)
+        return _fold(account, json.loads(line, parse_constant=_reject_constant), steps)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         return replace(account, error=f"it sent an invalid frame: {line[:MAX_SHOWN]!r} ({error})")
 
 
-def _taken(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
+def _fold(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
     if not isinstance(frame, dict):
         raise TypeError("not an object")
     for key, fold in _KINDS.items():
@@ -106,7 +106,7 @@ def _taken(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
     raise ValueError("unknown kind of frame")
 
 
-def _staged(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
+def _fold_stage(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
     return replace(account, progress=_progress(account.rank, frame, steps))
 
 
@@ -117,9 +117,9 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
     step = None if frame.get("step") is None else _number(frame, steps)
     if "size" not in frame:
         return Progress(rank=rank, stage=stage, step=step, ratio=1.0 if stage == "end" else 0.0)
-    sizes = _whole(frame, "sizes", least=1)
-    ratio = (_whole(frame, "size", most=sizes - 1) + _share(stage, frame)) / sizes
-    return Progress(rank=rank, stage=stage, step=step, bytes=_whole(frame, "bytes"), ratio=ratio)
+    sizes = _integer(frame, "sizes", minimum=1)
+    ratio = (_integer(frame, "size", maximum=sizes - 1) + _share(stage, frame)) / sizes
+    return Progress(rank=rank, stage=stage, step=step, bytes=_integer(frame, "bytes"), ratio=ratio)
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
@@ -128,108 +128,112 @@ def _share(stage: str, frame: Mapping[str, Any]) -> float:
         return 1.0
     if "operation" not in frame or stage == "warm_up":
         return 0.0
-    operations = _whole(frame, "operations", least=1)
-    return _whole(frame, "operation", most=operations) / operations
+    operations = _integer(frame, "operations", minimum=1)
+    return _integer(frame, "operation", maximum=operations) / operations
 
 
-def _timed(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
+def _fold_times(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
     number = _number(frame, steps)
-    step, told = steps[number], _told(account, steps[number])
-    place = _whole(frame, "peer" if isinstance(step, Pairs) else "bytes")
-    if not isinstance(step, Measure | Pairs) or place not in _owed(account.rank, step) or (number, place) in told:
+    step, reports = steps[number], _reports(account, steps[number])
+    place = _integer(frame, "peer" if isinstance(step, Pairs) else "bytes")
+    if (
+        not isinstance(step, Measure | Pairs)
+        or place not in _expected_places(account.rank, step)
+        or (number, place) in reports
+    ):
         raise ValueError("not ordered, or reported before")
-    told = {**told, (number, place): _sized(frame, step.operations)}
-    return replace(account, pairs=told) if isinstance(step, Pairs) else replace(account, sizes=told)
+    reports = {**reports, (number, place): _parse_sized(frame, step.operations)}
+    return replace(account, pairs=reports) if isinstance(step, Pairs) else replace(account, sizes=reports)
 
 
-def _sized(frame: Mapping[str, Any], most: int) -> Sized:
+def _parse_sized(frame: Mapping[str, Any], max_operations: int) -> Sized:
     direct, seconds = frame.get("direct"), frame["seconds"]
     if direct is not None and not isinstance(direct, bool):
         raise ValueError("direct is neither true nor false")
-    if not isinstance(seconds, list) or not 1 <= len(seconds) <= most:
-        raise ValueError(f"seconds is no list of 1 to {most}")
-    if not all(type(one) in {int, float} and MIN_SECONDS <= one <= MAX_SECONDS for one in seconds):
+    if not isinstance(seconds, list) or not 1 <= len(seconds) <= max_operations:
+        raise ValueError(f"seconds is no list of 1 to {max_operations}")
+    if not all(type(duration) in {int, float} and MIN_SECONDS <= duration <= MAX_SECONDS for duration in seconds):
         raise ValueError("seconds contains an invalid time")
-    spoilt = _whole(frame, "spoilt") if "spoilt" in frame else 0
-    return Sized(seconds=tuple(map(float, seconds)), wrong=_whole(frame, "wrong"), spoilt=spoilt, direct=direct)
+    spoilt = _integer(frame, "spoilt") if "spoilt" in frame else 0
+    return Sized(seconds=tuple(map(float, seconds)), wrong=_integer(frame, "wrong"), spoilt=spoilt, direct=direct)
 
 
-def _stepped(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
+def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
     number = account.stepped
-    if number >= len(steps) or _whole(frame, "stepped") != number + 1:
+    if number >= len(steps) or _integer(frame, "stepped") != number + 1:
         raise ValueError("no such step, or not in order")
     step = steps[number]
-    if any((number, place) not in _told(account, step) for place in _owed(account.rank, step)):
+    if any((number, place) not in _reports(account, step) for place in _expected_places(account.rank, step)):
         raise ValueError("the step is not complete")
     return replace(account, stepped=number + 1)
 
 
-def _owed(rank: int, step: Step) -> Collection[int]:
+def _expected_places(rank: int, step: Step) -> Collection[int]:
     """Return the sizes, or the peers, that a rank reports in this step, once each."""
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()
 
 
-def _told(account: Account, step: Step) -> Mapping[tuple[int, int], Sized]:
+def _reports(account: Account, step: Step) -> Mapping[tuple[int, int], Sized]:
     return account.pairs if isinstance(step, Pairs) else account.sizes
 
 
-def _versioned(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    told = frame["versions"]
-    if not isinstance(told, dict) or len(told) > MAX_VERSIONS:
+def _fold_versions(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
+    reported = frame["versions"]
+    if not isinstance(reported, dict) or len(reported) > MAX_VERSIONS:
         raise ValueError(f"versions is no object of at most {MAX_VERSIONS}")
-    versions = {_text(name, MAX_NAME): _text(version, MAX_NAME) for name, version in told.items()}
+    versions = {_text(name, MAX_NAME): _text(version, MAX_NAME) for name, version in reported.items()}
     return replace(account, versions=versions)
 
 
-def _absent(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
+def _fold_missing_module(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
     return replace(account, absent=_text(frame["absent"], MAX_NAME))
 
 
-def _failed(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
+def _fold_error(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
     return replace(account, error=_text(frame["error"], MAX_TEXT))
 
 
-def _done(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
+def _fold_done(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
     if frame["done"] is not True or account.stepped != len(steps):
         raise ValueError("not all that was ordered is done")
     return replace(account, done=True)
 
 
 _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Account]] = {
-    "stage": _staged,
-    "seconds": _timed,
-    "stepped": _stepped,
-    "versions": _versioned,
-    "absent": _absent,
-    "error": _failed,
-    "done": _done,
+    "stage": _fold_stage,
+    "seconds": _fold_times,
+    "stepped": _fold_step_end,
+    "versions": _fold_versions,
+    "absent": _fold_missing_module,
+    "error": _fold_error,
+    "done": _fold_done,
 }
 """By the key that identifies the kind of frame."""
 
 
-def _text(told: Any, most: int) -> str:
+def _text(text: Any, limit: int) -> str:
     """Return text on one line, bounded, without characters that could control a terminal."""
-    if not isinstance(told, str):
+    if not isinstance(text, str):
         raise TypeError("not a text")
-    return " ".join("".join(one if one.isprintable() else " " for one in told).split())[:most] or "?"
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())[:limit] or "?"
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
     """Return the number of a step that was ordered."""
-    number = _whole(frame, "step")
+    number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")
     return number
 
 
-def _whole(frame: Mapping[str, Any], key: str, *, least: int = 0, most: int = MAX_NUMBER) -> int:
+def _integer(frame: Mapping[str, Any], key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int:
     value = frame.get(key)
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{key} is no whole number from {least} to {most}")
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"{key} is no whole number from {minimum} to {maximum}")
     return value
 
 
-def _no_number(word: str) -> float:
+def _reject_constant(word: str) -> float:
     raise ValueError(f"{word} is no number")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, finding_sentences, findings, name
+from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations, finding_sentences, findings, name
 from gpumon.probe.core.passes import Pass, measurements, pairs
 from gpumon.probe.core.peer_access import OK, Ends, missing_access
 from gpumon.probe.core.plan import Measure
@@ -26,9 +26,9 @@ MIN_SLOW_SHARE = 0.75
 FOUR = 4
 """Fewer ranks have too few pairs to show how far apart they usually are."""
 AS_BUILT = ", but NVML reports no NVLinks there: the board may be built so, and the fault cannot be located"
-NOBODY_ALONE = "No rank is clearly slower than all others: the fault cannot be located"
+NO_SINGLE_RANK = "No rank is clearly slower than all others: the fault cannot be located"
 NO_PAIR = "No single pair is slower than the others: the fault cannot be located"
-NOT_IN_PAIRS = "Every pair alone exchanged correct data: the source of the wrong data cannot be located"
+PAIRS_CORRECT = "Every pair alone exchanged correct data: the source of the wrong data cannot be located"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +41,39 @@ class _Blame:
     wrong: bool = False
 
 
-def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
-    """Return the location; None if no pairs were measured. `seen`: readings of the GPUs during the run."""
-    found, names = pairs(one), _Names(one, seen)
-    blame = _blame(one, found, names, seen)
+def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
+    """Return the location; None if no pairs were measured. `observations`: readings of the GPUs during the run."""
+    measured, names = pairs(run_pass), _Names(run_pass, observations)
+    blame = _blame(run_pass, measured, names, observations)
     if blame is None:
         return None
-    lacks = missing_access({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
-    blame = _with_access(one, blame, lacks, names) or _with_cause(one, blame, findings(seen), names)
+    lacks = missing_access({uuid: observations[uuid] for uuid in run_pass.plan.gpus if uuid in observations})
+    blame = _with_access(run_pass, blame, lacks, names) or _with_cause(run_pass, blame, findings(observations), names)
     return Location(
         sentence=f"{blame.sentence}.",
         ranks=blame.ranks,
-        gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
-        pairs=tuple(replace(pair, peer_access=_access(one, pair, seen)) for pair in found),
-        evidence=(*finding_sentences(seen), *_apart_by_access(lacks, names), *_cut_off(found, names)),
+        gpus=tuple(run_pass.plan.gpus[rank] for rank in blame.ranks) if run_pass.plan.gpus else (),
+        pairs=tuple(replace(pair, peer_access=_peer_access(run_pass, pair, observations)) for pair in measured),
+        evidence=(
+            *finding_sentences(observations),
+            *_access_sentences(lacks, names),
+            *_unreachable_sentences(measured, names),
+        ),
     )
 
 
-def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
+def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
     """Add missing peer access of the blamed GPUs; if none is blamed, blame the only GPU or pair that lacks any."""
     if not lacks:
         return None
-    blamed = {one.plan.gpus[rank] for rank in blame.ranks}
+    blamed = {run_pass.plan.gpus[rank] for rank in blame.ranks}
     own = {ends: words for ends, words in lacks.items() if blamed <= set(ends)}
     if blame.wrong or len(set(own.values())) != 1:
         return None
     words, common = next(iter(own.values())), set.intersection(*map(set, own))
     if not common:
         return None
-    ranks = tuple(sorted(map(one.plan.gpus.index, common)))
+    ranks = tuple(sorted(map(run_pass.plan.gpus.index, common)))
     if len(common) == TWO:
         others = "they" if len(blamed) != 1 else " and ".join(names.of(rank) for rank in ranks)
     else:
@@ -80,47 +84,47 @@ def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Na
     return _Blame(ranks=ranks, sentence=f"{blame.sentence}; but {two}: {others} {words}")
 
 
-def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
+def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
     """Add a finding about the blamed GPU; if none is blamed, blame the only GPU with a finding."""
     if blame.wrong or not odd:
         return blame
     if not blame.ranks and len(odd) == 1:
         [(gpu, words)] = odd.items()
         sentence = f"{blame.sentence}; but {names.of_gpu(gpu)} stands out: {words[0]}"
-        return _Blame(ranks=(one.plan.gpus.index(gpu),), sentence=sentence)
-    causes = {rank: odd[one.plan.gpus[rank]][0] for rank in blame.ranks if one.plan.gpus[rank] in odd}
+        return _Blame(ranks=(run_pass.plan.gpus.index(gpu),), sentence=sentence)
+    causes = {rank: odd[run_pass.plan.gpus[rank]][0] for rank in blame.ranks if run_pass.plan.gpus[rank] in odd}
     if not causes:
         return blame
     if len(blame.ranks) == 1:
         return replace(blame, sentence=f"{blame.sentence}: {causes[blame.ranks[0]]}")
-    told = "; ".join(f"of {names.of(rank)}, {word}" for rank, word in causes.items())
-    return replace(blame, sentence=f"{blame.sentence}: {told}")
+    causes_text = "; ".join(f"of {names.of(rank)}, {word}" for rank, word in causes.items())
+    return replace(blame, sentence=f"{blame.sentence}: {causes_text}")
 
 
 # Ranks that act alone
 
 
-def _among_lone(one: Pass, names: _Names) -> _Blame | None:
+def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """Blame ranks by their own figures: they have no pairs."""
-    wrong = tuple(account.rank for account in one.accounts if any(sized.wrong for sized in account.sizes.values()))
+    wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
         named = " and ".join(names.of(rank) for rank in wrong)
         return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
-    if len(one.steps) == len(one.plan.measures):
+    if len(run_pass.steps) == len(run_pass.plan.measures):
         return None
-    if one.plan.ranks == 1:
+    if run_pass.plan.ranks == 1:
         return _Blame(ranks=(0,), sentence=f"Only {names.of(0)} took part")
-    slow = _slowest(one)
-    return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NOBODY_ALONE)
+    slow = _slowest(run_pass)
+    return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NO_SINGLE_RANK)
 
 
-def _slowest(one: Pass) -> tuple[int, ...]:
+def _slowest(run_pass: Pass) -> tuple[int, ...]:
     """Return the rank whose median time at some size is clearly longer than all others'."""
-    for number, step in enumerate(one.steps):
+    for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
-            told = [account.sizes.get((number, max(step.sizes))) for account in one.accounts]
-            times = sorted((statistics.median(sized.seconds), rank) for rank, sized in enumerate(told) if sized)
-            if len(times) == one.plan.ranks and times[-2][0] < SLOW * times[-1][0]:
+            sizes = [account.sizes.get((number, max(step.sizes))) for account in run_pass.accounts]
+            times = sorted((statistics.median(sized.seconds), rank) for rank, sized in enumerate(sizes) if sized)
+            if len(times) == run_pass.plan.ranks and times[-2][0] < SLOW * times[-1][0]:
                 return (times[-1][1],)
     return ()
 
@@ -128,90 +132,92 @@ def _slowest(one: Pass) -> tuple[int, ...]:
 # Pairs
 
 
-def _blame(one: Pass, found: Sequence[Pair], names: _Names, seen: AllSeen) -> _Blame | None:
-    if one.plan.probe.alone or not found:
-        return _among_lone(one, names) if one.plan.probe.alone else None
-    if any(any(pair.wrong) for pair in found):
-        ranks = _wrong(found, one.plan.ranks)
-        return _Blame(ranks=ranks, sentence=_of_wrong(ranks, found, names), wrong=True)
-    if any(measurement.wrong_elements for measurement in measurements(one)):
-        return _Blame(ranks=(), sentence=NOT_IN_PAIRS, wrong=True)
-    ranks = culprits(found, one.plan.ranks)
-    if _may_be_built_so(one, ranks, found, seen):
-        return _Blame(ranks=(), sentence=f"{_of_slow(one, ranks, names)}{AS_BUILT}")
-    return _Blame(ranks=ranks, sentence=_of_slow(one, ranks, names))
+def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations: Observations) -> _Blame | None:
+    if run_pass.plan.probe.alone or not measured:
+        return _blame_independent_rank(run_pass, names) if run_pass.plan.probe.alone else None
+    if any(any(pair.wrong) for pair in measured):
+        ranks = _wrong_ranks(measured, run_pass.plan.ranks)
+        return _Blame(ranks=ranks, sentence=_wrong_sentence(ranks, measured, names), wrong=True)
+    if any(measurement.wrong_elements for measurement in measurements(run_pass)):
+        return _Blame(ranks=(), sentence=PAIRS_CORRECT, wrong=True)
+    ranks = culprits(measured, run_pass.plan.ranks)
+    if _may_be_built_so(run_pass, ranks, measured, observations):
+        return _Blame(ranks=(), sentence=f"{_slow_sentence(run_pass, ranks, names)}{AS_BUILT}")
+    return _Blame(ranks=ranks, sentence=_slow_sentence(run_pass, ranks, names))
 
 
-def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return who is slow: one rank, the two of one path, or none."""
     if ranks == TWO:
         return ()
-    slow = _below_gap(found)
-    suspects = [rank for rank in range(ranks) if _share(slow, found, rank) > MIN_SLOW_SHARE]
+    slow = _below_gap(measured)
+    suspects = [rank for rank in range(ranks) if _share(slow, measured, rank) > MIN_SLOW_SHARE]
     if len(suspects) == 1:
         return (suspects[0],)
     if len(slow) == 1:
         return slow[0]
-    return _apart(found, ranks) if ranks >= FOUR else ()
+    return _distant_ranks(measured, ranks) if ranks >= FOUR else ()
 
 
-def _may_be_built_so(one: Pass, ranks: Sequence[int], found: Sequence[Pair], seen: AllSeen) -> bool:
+def _may_be_built_so(
+    run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
+) -> bool:
     """Return whether the board may explain it: of three GPUs, two may share a bridge or a socket."""
-    own = [pair for pair in found if set(ranks) <= set(pair.ranks)]
-    linked = all((_access(one, pair, seen) or {}).get("nvlink") == OK for pair in own)
-    return bool(one.plan.gpus and ranks) and one.plan.ranks < FOUR and not linked
+    own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
+    linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
+    return bool(run_pass.plan.gpus and ranks) and run_pass.plan.ranks < FOUR and not linked
 
 
-def slow_pairs(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     """Return pairs that look slow compared with the faster half: of 4 ranks one slow rank affects half of all pairs."""
-    ordered = sorted((pair.bandwidth for pair in found), reverse=True)
+    ordered = sorted((pair.bandwidth for pair in measured), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
-    return tuple(pair.ranks for pair in found if pair.bandwidth < SLOW * usual)
+    return tuple(pair.ranks for pair in measured if pair.bandwidth < SLOW * usual)
 
 
-def _below_gap(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+def _below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     """Return the pairs below the widest gap: how far apart the others are depends on the host."""
-    ordered = sorted(found, key=lambda pair: pair.bandwidth)
+    ordered = sorted(measured, key=lambda pair: pair.bandwidth)
     ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
     widest = min(ratios, default=1.0)
     return tuple(pair.ranks for pair in ordered[: ratios.index(widest) + 1]) if widest < SLOW else ()
 
 
-def _share(slow: Sequence[tuple[int, int]], found: Sequence[Pair], rank: int) -> float:
-    own = [pair for pair in found if rank in pair.ranks]
+def _share(slow: Sequence[tuple[int, int]], measured: Sequence[Pair], rank: int) -> float:
+    own = [pair for pair in measured if rank in pair.ranks]
     return sum(rank in ranks for ranks in slow) / len(own) if own else 0.0
 
 
-def _apart(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return a rank or pair that is slow compared with all others, however busy the host is.
 
     One lost link of many costs each pair of its GPU little, but the same.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
-    for suspects in (*groups, *(pair.ranks for pair in found)):
-        own = [pair.bandwidth for pair in found if set(suspects) <= set(pair.ranks)]
-        others = [pair.bandwidth for pair in found if not set(suspects) <= set(pair.ranks)]
-        if _stands_apart(own, others):
+    for suspects in (*groups, *(pair.ranks for pair in measured)):
+        own = [pair.bandwidth for pair in measured if set(suspects) <= set(pair.ranks)]
+        others = [pair.bandwidth for pair in measured if not set(suspects) <= set(pair.ranks)]
+        if _is_apart(own, others):
             return suspects
     return ()
 
 
-def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
+def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
     if not own or len(others) < TWO:
         return False
     gap, spread = min(others) - max(own), max(others) - min(others)
     return max(own) < SLOW * min(others) or gap > max(APART * spread, MIN_APART * max(others))
 
 
-def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return the ranks that sent wrong data, else the end that all wrong transfers share, else the only wrong path.
 
     Data may be corrupted at its source, on its way or at its destination.
     """
-    spoilt = {rank for pair in found for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
+    spoilt = {rank for pair in measured for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
     if spoilt:
         return tuple(sorted(spoilt))
-    ways = {way for pair in found for way in _wrong_ways(pair)}
+    ways = {way for pair in measured for way in _wrong_ways(pair)}
     if len({frozenset(way) for way in ways}) == 1:
         return tuple(sorted(next(iter(ways))))
     sources = {source for source, _ in ways if sum(way[0] == source for way in ways) == ranks - 1}
@@ -237,20 +243,20 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
 class _Names:
     """Names of ranks in sentences."""
 
-    def __init__(self, one: Pass, seen: AllSeen) -> None:
-        self._gpus = one.plan.gpus
-        self._seen = seen
+    def __init__(self, run_pass: Pass, observations: Observations) -> None:
+        self._gpus = run_pass.plan.gpus
+        self._observations = observations
 
     def of(self, rank: int) -> str:
         return self.of_gpu(self._gpus[rank]) if self._gpus else f"rank {rank}"
 
     def of_gpu(self, uuid: str) -> str:
-        return name(uuid, self._seen)
+        return name(uuid, self._observations)
 
 
-def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str:
+def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Names) -> str:
     named = [names.of(rank) for rank in ranks]
-    if any(any(pair.spoilt) for pair in found):
+    if any(any(pair.spoilt) for pair in measured):
         return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
         return "Several ranks exchange wrong data: its source cannot be located"
@@ -259,9 +265,9 @@ def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str
     return f"Every exchange of wrong data is one with {' or '.join(named)}"
 
 
-def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
+def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
     named = [names.of(rank) for rank in ranks]
-    if one.plan.ranks == TWO:
+    if run_pass.plan.ranks == TWO:
         return "The slow one of two ranks cannot be located"
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
@@ -270,23 +276,23 @@ def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
     return NO_PAIR
 
 
-def _access(one: Pass, pair: Pair, seen: AllSeen) -> Mapping[str, str] | None:
+def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapping[str, str] | None:
     """Return NVML's peer access status; None on the CPU."""
-    if not one.plan.gpus:
+    if not run_pass.plan.gpus:
         return None
-    a, b = (one.plan.gpus[rank] for rank in pair.ranks)
-    return seen[a].last.peer_access.get(b) if a in seen else None
+    a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)
+    return observations[a].last.peer_access.get(b) if a in observations else None
 
 
-def _apart_by_access(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
+def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
     for ends, words in lacks.items():
         yield f"{' and '.join(map(names.of_gpu, ends))} {words}, by NVML."
 
 
-def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
+def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
     """Yield pairs that cannot access each other's memory although others can."""
-    if any(pair.direct for pair in found):
-        for pair in found:
+    if any(pair.direct for pair in measured):
+        for pair in measured:
             if pair.direct is False:
                 a, b = map(names.of, pair.ranks)
                 yield f"{a} and {b} cannot access each other's memory, as other pairs can."

@@ -65,22 +65,22 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
     """
     if result.probe != ALL_REDUCE:
         return metrics
-    metrics = replace(metrics, runs_total=_counted(metrics.runs_total, result.outcome))
+    metrics = replace(metrics, runs_total=_increment(metrics.runs_total, result.outcome))
     if result.outcome == "skipped":
-        return replace(metrics, skips_total=_counted(metrics.skips_total, result.reason))
+        return replace(metrics, skips_total=_increment(metrics.skips_total, result.reason))
     metrics = replace(
         metrics,
         ranks={result.backend: float(result.ranks)} if result.is_whole else metrics.ranks,
         last_run_timestamp_seconds=result.ended,
         duration_seconds=result.duration_seconds,
     )
-    told = checked_result((*ran, result), ALL_REDUCE)
-    if told is not None and told.wrong_elements is not None:
-        metrics = replace(metrics, wrong_elements={told.backend: float(told.wrong_elements)})
-    return _succeeded(metrics, result) if result.outcome in SUCCESSES else metrics
+    checked = checked_result((*ran, result), ALL_REDUCE)
+    if checked is not None and checked.wrong_elements is not None:
+        metrics = replace(metrics, wrong_elements={checked.backend: float(checked.wrong_elements)})
+    return _fold_success(metrics, result) if result.outcome in SUCCESSES else metrics
 
 
-def _succeeded(metrics: AllReduce, result: ProbeResult) -> AllReduce:
+def _fold_success(metrics: AllReduce, result: ProbeResult) -> AllReduce:
     metrics = replace(metrics, last_success_timestamp_seconds=result.ended)
     if not result.is_whole:  # fewer GPUs have another bandwidth
         return metrics
@@ -89,45 +89,50 @@ def _succeeded(metrics: AllReduce, result: ProbeResult) -> AllReduce:
         busbw_bytes_per_second=_latest(result, _busbw),
         algbw_bytes_per_second=_latest(result, _algbw),
         latency_seconds=_latest(result, _latency),
-        baseline_ratio=_ratios(result, lambda one: one.baseline),
-        expected_ratio=_ratios(result, lambda one: one.expected),
+        baseline_ratio=_ratios(result, lambda comparison: comparison.baseline),
+        expected_ratio=_ratios(result, lambda comparison: comparison.expected),
     )
 
 
-def _busbw(one: Measurement) -> Mapping[str, float]:
-    return {str(one.bytes): one.busbw_bytes_per_second}
+def _busbw(measurement: Measurement) -> Mapping[str, float]:
+    return {str(measurement.bytes): measurement.busbw_bytes_per_second}
 
 
-def _algbw(one: Measurement) -> Mapping[str, float]:
-    return {str(one.bytes): one.algbw_bytes_per_second}
+def _algbw(measurement: Measurement) -> Mapping[str, float]:
+    return {str(measurement.bytes): measurement.algbw_bytes_per_second}
 
 
-def _latency(one: Measurement) -> Mapping[str, float]:
-    return {KEY_SEPARATOR.join((str(one.bytes), name)): seconds for name, seconds in one.latency_seconds.items()}
+def _latency(measurement: Measurement) -> Mapping[str, float]:
+    return {
+        KEY_SEPARATOR.join((str(measurement.bytes), name)): seconds
+        for name, seconds in measurement.latency_seconds.items()
+    }
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
     """Return the values of this run alone: series of algorithms that are no longer measured disappear."""
     return {
-        KEY_SEPARATOR.join((result.backend, one.algorithm, key)): value
-        for one in result.measurements
-        if one.dtype == "float32"
-        for key, value in values(one).items()
+        KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
+        for measurement in result.measurements
+        if measurement.dtype == "float32"
+        for key, value in values(measurement).items()
     }
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
     """Return the ratios at the largest size of each algorithm that has a usual figure."""
-    compared = [one for one in result.comparisons if one.dtype == "float32"]
-    largest = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes)}
-    known = {name: (one.busbw, usual(one)) for name, one in largest.items()}
+    compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
+    largest = {
+        comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.bytes)
+    }
+    figures = {name: (comparison.busbw, usual(comparison)) for name, comparison in largest.items()}
     return {
         KEY_SEPARATOR.join((result.backend, name)): busbw / usually
-        for name, (busbw, usually) in known.items()
+        for name, (busbw, usually) in figures.items()
         if usually
     }
 
 
-def _counted(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:
+def _increment(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:
     counts = counts or {}
     return {**counts, key: counts.get(key, 0.0) + 1}

@@ -19,61 +19,68 @@ named.
 """
 
 
-def next_step(one: Pass, judge: Judge) -> Step | None:
+def next_step(run_pass: Pass, judge: Judge) -> Step | None:
     """Return the step after those that all ranks have done; None at the end."""
-    planned = one.plan.measures
-    if len(one.steps) < len(planned):
-        return planned[len(one.steps)]
-    tries = [step for step in one.steps if isinstance(step, Pairs)]
+    planned = run_pass.plan.measures
+    if len(run_pass.steps) < len(planned):
+        return planned[len(run_pass.steps)]
+    tries = [step for step in run_pass.steps if isinstance(step, Pairs)]
     if tries:
-        return _slow_again(one, tries)
-    if any(measurement.wrong_elements for measurement in measurements(one)):
-        return _pairs(one)
-    repeats = one.steps[len(planned) :]
-    again = [step for step in (_again(one, number, judge) for number in range(len(planned))) if step is not None]
-    if len(repeats) < len(again):
-        return again[len(repeats)]
-    return _pairs(one) if comparisons(one, judge, low=True) else None
+        return _repeat_slow_pairs(run_pass, tries)
+    if any(measurement.wrong_elements for measurement in measurements(run_pass)):
+        return _pairs(run_pass)
+    repeats = run_pass.steps[len(planned) :]
+    low_steps = [
+        step
+        for step in (_repeat_low_sizes(run_pass, number, judge) for number in range(len(planned)))
+        if step is not None
+    ]
+    if len(repeats) < len(low_steps):
+        return low_steps[len(repeats)]
+    return _pairs(run_pass) if comparisons(run_pass, judge, low=True) else None
 
 
-def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
-    found = pairs(one)
-    slow, named = set(slow_pairs(found)), set(culprits(found, one.plan.ranks))
-    most = TRIES if named and all(named <= set(pair) for pair in slow) else MAX_TRIES
-    if not slow or len(tries) >= most or any(any(pair.wrong) for pair in found):
+def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
+    measured = pairs(run_pass)
+    slow, named = set(slow_pairs(measured)), set(culprits(measured, run_pass.plan.ranks))
+    max_tries = TRIES if named and all(named <= set(pair) for pair in slow) else MAX_TRIES
+    if not slow or len(tries) >= max_tries or any(any(pair.wrong) for pair in measured):
         return None
-    kept = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)
-    return replace(tries[0], rounds=tuple(filter(None, kept)))
+    rounds_left = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)
+    return replace(tries[0], rounds=tuple(filter(None, rounds_left)))
 
 
-def comparisons(one: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
+def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
     """Compare each size that saturates the links; with `low`, return only those that are low."""
-    compared = _compared(one, measurements(one), judge)
+    compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)
 
 
-def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
+def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
     """Return a repeat of low sizes: a drop counts only if a repeat confirms it, because healthy hosts vary too."""
-    step = one.plan.measures[number]
+    step = run_pass.plan.measures[number]
     low = [
-        comparison.bytes for comparison in _compared(one, step_measurements(one, number, step), judge) if comparison.low
+        comparison.bytes
+        for comparison in _compare(run_pass, step_measurements(run_pass, number, step), judge)
+        if comparison.low
     ]
     if not low:
         return None
     return Measure(collective=step.collective, dtype=step.dtype, sizes=tuple(low))
 
 
-def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
+def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
     """Compare once the largest size is measured: which sizes saturate the links depends on it."""
-    if all(measurement.bytes < max(one.plan.setting.sizes) for measurement in found):
+    if all(measurement.bytes < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()
     return tuple(
-        judge.compare(measurement, ranks=one.plan.ranks, versions=one.versions) for measurement in saturating(found)
+        judge.compare(measurement, ranks=run_pass.plan.ranks, versions=run_pass.versions)
+        for measurement in saturating(measured)
     )
 
 
-def _pairs(one: Pass) -> Pairs | None:
-    if one.plan.ranks == 1 or one.plan.probe.alone:
+def _pairs(run_pass: Pass) -> Pairs | None:
+    if run_pass.plan.ranks == 1 or run_pass.plan.probe.alone:
         return None
-    size = min(MAX_PAIR_BYTES, max(one.plan.setting.sizes))
-    return Pairs(bytes=size, rounds=rounds(one.plan.ranks))
+    size = min(MAX_PAIR_BYTES, max(run_pass.plan.setting.sizes))
+    return Pairs(bytes=size, rounds=rounds(run_pass.plan.ranks))

@@ -18,8 +18,8 @@ NOT_LINKS = "The ring is as usual, so the links are ok."
 LINKS = "The ring, without NVLink SHARP, is low too: links or clocks are to blame."
 LEVELLED = (
     "The default is {measured:.2f} times the ring; by published figures, this hardware reaches at least "
-    "{least:.2f} times with NVLink SHARP: it may be lost or disabled. Check the fabric manager, and NCCL's log of NVLS "
-    "with NCCL_DEBUG=INFO in probe.nccl_environment."
+    "{expected:.2f} times with NVLink SHARP: it may be lost or disabled. Check the fabric manager, and NCCL's log of "
+    "NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
 )
 HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links alone, is low."
 
@@ -47,15 +47,23 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
         return ""
-    least, measured = gain(default.bytes), default.busbw / ring.busbw
-    return "" if least is None or measured > (1 + least) / 2 else LEVELLED.format(measured=measured, least=least)
+    expected, measured = gain(default.bytes), default.busbw / ring.busbw
+    return (
+        ""
+        if expected is None or measured > (1 + expected) / 2
+        else LEVELLED.format(measured=measured, expected=expected)
+    )
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
     """Return the default and the ring, each at its largest size."""
-    found = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes) if one.dtype == "float32"}
-    return found.get("default"), found.get("ring")
+    largest = {
+        comparison.algorithm: comparison
+        for comparison in sorted(compared, key=lambda comparison: comparison.bytes)
+        if comparison.dtype == "float32"
+    }
+    return largest.get("default"), largest.get("ring")
 
 
-def _usual(one: Comparison) -> float | None:
-    return next((figure for figure in (one.baseline, one.expected) if figure is not None), None)
+def _usual(comparison: Comparison) -> float | None:
+    return next((figure for figure in (comparison.baseline, comparison.expected) if figure is not None), None)

@@ -51,41 +51,43 @@ class Pass:
         return len(self.accounts) == self.plan.ranks
 
 
-def measurements(one: Pass) -> tuple[Measurement, ...]:
+def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
     """Return every size that all ranks have measured; of repeats, the faster one."""
-    found: dict[tuple[str, str, str, int], Measurement] = {}
-    for number, step in enumerate(one.steps):
+    fastest: dict[tuple[str, str, str, int], Measurement] = {}
+    for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
-            for measurement in step_measurements(one, number, step):
-                found[measurement.key] = _better(found.get(measurement.key), measurement)
-    return tuple(found.values())
+            for measurement in step_measurements(run_pass, number, step):
+                fastest[measurement.key] = _better(fastest.get(measurement.key), measurement)
+    return tuple(fastest.values())
 
 
-def step_measurements(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
+def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
     """Return every size of one step that all ranks have measured."""
     keys = [(number, size) for size in step.sizes]
-    whole = [key for key in keys if one.complete and all(key in account.sizes for account in one.accounts)]
-    return tuple(_measurement(one.plan, step, size, [a.sizes[at, size] for a in one.accounts]) for at, size in whole)
+    whole = [key for key in keys if run_pass.complete and all(key in account.sizes for account in run_pass.accounts)]
+    return tuple(
+        _measurement(run_pass.plan, step, size, [a.sizes[at, size] for a in run_pass.accounts]) for at, size in whole
+    )
 
 
-def pairs(one: Pass) -> tuple[Pair, ...]:
+def pairs(run_pass: Pass) -> tuple[Pair, ...]:
     """Return every two ranks that have exchanged with each other alone; of repeats, the faster one."""
-    found: dict[tuple[int, int], Pair] = {}
-    sides = {account.rank: account.pairs for account in one.accounts}
-    for number, step in enumerate(one.steps):
+    fastest: dict[tuple[int, int], Pair] = {}
+    sides = {account.rank: account.pairs for account in run_pass.accounts}
+    for number, step in enumerate(run_pass.steps):
         if isinstance(step, Pairs):
             for a, b in (pair for together in step.rounds for pair in together):
                 at_a, at_b = sides.get(a, {}).get((number, b)), sides.get(b, {}).get((number, a))
                 if at_a is not None and at_b is not None:
-                    found[a, b] = _faster(found.get((a, b)), _pair(step, (a, b), at_a, at_b))
-    return tuple(found.values())
+                    fastest[a, b] = _faster(fastest.get((a, b)), _pair(step, (a, b), at_a, at_b))
+    return tuple(fastest.values())
 
 
-def wrong_elements(one: Pass) -> int | None:
+def wrong_elements(run_pass: Pass) -> int | None:
     """Return the wrong elements that all ranks found; None if no size was measured and none was found."""
-    told = (each for account in one.accounts for each in (*account.sizes.values(), *account.pairs.values()))
-    wrong = sum(each.wrong for each in told)
-    return wrong if wrong or measurements(one) else None
+    sizes = (sized for account in run_pass.accounts for sized in (*account.sizes.values(), *account.pairs.values()))
+    wrong = sum(sized.wrong for sized in sizes)
+    return wrong if wrong or measurements(run_pass) else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -120,7 +122,7 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
     """Return the faster of two, with the wrong elements of both."""
     if before is None:
         return after
-    faster = max(before, after, key=lambda one: one.busbw_bytes_per_second)
+    faster = max(before, after, key=lambda measurement: measurement.busbw_bytes_per_second)
     return replace(faster, wrong_elements=before.wrong_elements + after.wrong_elements)
 
 
@@ -142,7 +144,7 @@ def _faster(before: Pair | None, after: Pair) -> Pair:
         return after
     (a, b), (c, d) = before.wrong, before.spoilt
     return replace(
-        max(before, after, key=lambda one: one.bandwidth),
+        max(before, after, key=lambda pair: pair.bandwidth),
         wrong=(a + after.wrong[0], b + after.wrong[1]),
         spoilt=(c + after.spoilt[0], d + after.spoilt[1]),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from gpumon.probe.core.evidence import AllSeen
+from gpumon.probe.core.evidence import Observations
 
 OK = "ok"
 WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomics"}
@@ -16,32 +16,42 @@ Ends = tuple[str, str]
 """UUIDs of two GPUs, in the order of the run."""
 
 
-def missing_access(seen: AllSeen) -> dict[Ends, str]:
-    """Return what pairs lack, in words that follow their names. `seen`: the GPUs of the run, in order."""
-    told = {ends: access for ends in combinations(seen, 2) if (access := seen[ends[0]].last.peer_access.get(ends[1]))}
-    known = told if _is_whole(seen) else {}
-    return {ends: words for ends, access in told.items() if (words := _words(seen, ends, access, known))}
+def missing_access(observations: Observations) -> dict[Ends, str]:
+    """Return what pairs lack, in words that follow their names. `observations`: the GPUs of the run, in order."""
+    access_by_pair = {
+        ends: access
+        for ends in combinations(observations, 2)
+        if (access := observations[ends[0]].last.peer_access.get(ends[1]))
+    }
+    complete = access_by_pair if _is_whole(observations) else {}
+    return {
+        ends: words
+        for ends, access in access_by_pair.items()
+        if (words := _words(observations, ends, access, complete))
+    }
 
 
-def _is_whole(seen: AllSeen) -> bool:
+def _is_whole(observations: Observations) -> bool:
     """Return whether these are all GPUs that NVML reports: a part does not show how the board is built."""
-    return all(uuid in seen for one in seen.values() for uuid in one.last.peer_access)
+    return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
 
-def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], known: Mapping[Ends, Mapping[str, str]]) -> str:
-    before = seen[ends[0]].first.peer_access.get(ends[1], {})
+def _words(
+    observations: Observations, ends: Ends, access: Mapping[str, str], complete: Mapping[Ends, Mapping[str, str]]
+) -> str:
+    before = observations[ends[0]].first.peer_access.get(ends[1], {})
     without = {name: status for name, status in access.items() if status != OK}
     lost = {name: status for name, status in without.items() if before.get(name) == OK}
-    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, known)}
+    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, complete)}
     return " and ".join((*_listed("have lost", "they had before", lost), *_listed("lack", "other pairs have", unlike)))
 
 
-def _usual(name: str, told: Mapping[Ends, Mapping[str, str]]) -> bool:
+def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
     """Return whether at least half of all pairs have the capability, as if one GPU of four is cut off.
 
     If fewer have it, or every GPU lacks it equally often as in a cube mesh, the board is built so.
     """
-    statuses = {ends: access[name] for ends, access in told.items() if name in access}
+    statuses = {ends: access[name] for ends, access in complete.items() if name in access}
     have = sum(status == OK for status in statuses.values())
     without = Counter(gpu for ends, status in statuses.items() for gpu in ends if status != OK)
     gpus = {gpu for ends in statuses for gpu in ends}

@@ -62,12 +62,12 @@ def rounds(ranks: int) -> tuple[Round, ...]:
     """Return every pair once, in the fewest rounds, by the circle method: 7 rounds of 4 pairs for 8 ranks."""
     places = [*range(ranks), *([None] if ranks % 2 else [])]
     last = len(places) - 1
-    found = []
+    turns = []
     for turn in range(last):
         circle = [places[0], *(places[1 + (turn + n) % last] for n in range(last))]
         pairs = ((circle[n], circle[last - n]) for n in range(len(places) // 2))
-        found.append(tuple(sorted((min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None)))
-    return tuple(found)
+        turns.append(tuple(sorted((min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None)))
+    return tuple(turns)
 
 
 CPU_RANKS = 2
@@ -151,16 +151,16 @@ class Plan:
     def measures(self) -> tuple[Measure, ...]:
         """Steps that are taken in every case."""
         return tuple(
-            Measure(collective=one, dtype=dtype, sizes=self.setting.sizes)
-            for one in self.probe.collectives
+            Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
+            for collective in self.probe.collectives
             for dtype in self.dtypes
         )
 
     @property
     def settings(self) -> Mapping[str, str]:
         """Settings of NCCL from variables and from its file. A variable takes precedence."""
-        given = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
-        return given | dict(self.nccl_conf)
+        variables = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
+        return variables | dict(self.nccl_conf)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def make_plans(
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks
     setting = fit_to_memory(probe.gpu if real else probe.cpu, ranks, free)
-    given = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
+    variables = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     return tuple(
         Plan(
             probe=probe,
@@ -242,7 +242,7 @@ def make_plans(
             algorithm=algorithm,
             dtypes=dtypes,
             python=python,
-            environment={**given, **ALGORITHMS[algorithm]},
+            environment={**variables, **ALGORITHMS[algorithm]},
             nccl_conf=nccl_conf or {},
             deadline=setting.deadline if deadline is None else deadline,
             fault=fault,

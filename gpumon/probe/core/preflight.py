@@ -55,13 +55,13 @@ class Skip:
 # Node
 
 
-def disabled(facts: PreflightFacts) -> Skip | None:
+def check_enabled(facts: PreflightFacts) -> Skip | None:
     if facts.enabled:
         return None
     return Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
 
 
-def single_gpu(facts: PreflightFacts) -> Skip | None:
+def check_gpu_count(facts: PreflightFacts) -> Skip | None:
     if facts.simulated or facts.alone or max(len(facts.gpus), facts.expected) != 1:
         return None
     hint = (
@@ -71,24 +71,24 @@ def single_gpu(facts: PreflightFacts) -> Skip | None:
     return Skip(reason="single_gpu", hint=hint)
 
 
-def released(facts: PreflightFacts) -> Skip | None:
+def check_release(facts: PreflightFacts) -> Skip | None:
     if not facts.released:
         return None
     return Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
 
 
-def maintained(facts: PreflightFacts) -> Skip | None:
+def check_maintenance(facts: PreflightFacts) -> Skip | None:
     if not facts.maintained:
         return None
     hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
     return Skip(reason="maintenance", hint=hint)
 
 
-def held(facts: PreflightFacts) -> Skip | None:
+def check_hold(facts: PreflightFacts) -> Skip | None:
     return Skip(reason="held", hint=facts.held) if facts.held else None
 
 
-def unrecalled(facts: PreflightFacts) -> Skip | None:
+def check_store_read(facts: PreflightFacts) -> Skip | None:
     """Refuse until the store is read: it may hold a hold from before the start."""
     if facts.recalled:
         return None
@@ -97,26 +97,26 @@ def unrecalled(facts: PreflightFacts) -> Skip | None:
     return Skip(reason="held", hint=hint)
 
 
-def unkillable(facts: PreflightFacts) -> Skip | None:
+def check_unkillable(facts: PreflightFacts) -> Skip | None:
     if not facts.unkillable:
         return None
     pids = ", ".join(map(str, facts.unkillable))
     return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
 
 
-def no_scheduler_gate(facts: PreflightFacts) -> Skip | None:
+def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
     """Refuse scheduled runs if a scheduler may start a job at any moment: idle GPUs do not rule that out."""
     if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
         return None
-    found = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
+    schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
     hint = (
-        f"{found} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
+        f"{schedulers} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
         "asks it whether the node is free. A run on request needs no gate."
     )
     return Skip(reason="no_scheduler_gate", hint=hint)
 
 
-def unseen(facts: PreflightFacts) -> Skip | None:
+def check_missing_gpus(facts: PreflightFacts) -> Skip | None:
     missing = facts.expected - len(facts.gpus)
     if missing <= 0:
         return None
@@ -125,7 +125,16 @@ def unseen(facts: PreflightFacts) -> Skip | None:
 
 
 GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
-    *(disabled, released, maintained, held, unrecalled, single_gpu, unkillable, no_scheduler_gate),
+    *(
+        check_enabled,
+        check_release,
+        check_maintenance,
+        check_hold,
+        check_store_read,
+        check_gpu_count,
+        check_unkillable,
+        check_scheduler_gate,
+    ),
 )
 """Checks of the node, in order: what never changes first."""
 
@@ -148,22 +157,22 @@ class Gate(NamedTuple):
         return Skip(reason=self.reason, hint=self.hint.format(gpus=join_words(some))) if words else None
 
 
-def _partitioned(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+def _mig_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
     if gpu.mig and not facts.simulated:
         yield f"GPU {gpu.index}"
 
 
-def _exclusive(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+def _compute_mode_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
     if gpu.compute_mode in EXCLUSIVE and not facts.simulated:
         yield f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
 
 
-def _held(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
+def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes:
         yield f"GPU {gpu.index} ({gpu.processes:.0f})"
 
 
-def _at_work(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
+def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     """Yield signs of a job that the process list does not show yet, or at all."""
     signs = []
     if gpu.utilization:
@@ -176,68 +185,68 @@ def _at_work(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
         yield f"GPU {gpu.index} {join_words(signs)}"
 
 
-def _unknown(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
+def _unread_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes is None:
         yield f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
 
 
-def _short_of_memory(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+def _memory_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
     if gpu.memory_free is not None and gpu.memory_free < facts.memory_needed and not facts.simulated:
         yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {facts.memory_needed / GIB:.1f}"
 
 
-def _restless(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+def _recent_use_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
     if (gpu.idle_seconds or 0.0) < facts.idle_seconds:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
 
 _UNTIL_IDLE = "Idle for too short a time for a scheduled run (probe.min_idle_seconds): {gpus}."
 GATES = (
-    Gate("mig", _partitioned, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
-    Gate("exclusive_mode", _exclusive, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
-    Gate("busy", _held, "Processes hold {gpus}. Run again when the GPUs are free."),
+    Gate("mig", _mig_signs, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
+    Gate("exclusive_mode", _compute_mode_signs, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
+    Gate("busy", _process_signs, "Processes hold {gpus}. Run again when the GPUs are free."),
     Gate(
         "busy",
-        _at_work,
+        _load_signs,
         "{gpus}, though no process was listed. Run again when the GPUs are idle.",
     ),
-    Gate("busy", _unknown, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
-    Gate("low_memory", _short_of_memory, "{gpus} that a run takes. Run again when there is more."),
+    Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
+    Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),
 )
 """Checks of each GPU, in order: what never changes first, then what is certain."""
-_IDLENESS = Gate("busy", _restless, _UNTIL_IDLE)
+_IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
 
 
 def may_run(facts: PreflightFacts) -> Skip | None:
-    """Return the first objection; None if a run on the `usable` GPUs may begin."""
+    """Return the first objection; None if a run on the `usable_gpus` GPUs may begin."""
     skip = next(filter(None, (guard(facts) for guard in GUARDS)), None)
     if skip is not None or is_partial(facts):
         return skip
-    return _of_gpus(facts) or unseen(facts) or _not_idle_yet(facts)
+    return _check_gpus(facts) or check_missing_gpus(facts) or _check_idle_time(facts)
 
 
-def usable(facts: PreflightFacts) -> tuple[str, ...]:
+def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs for a run: all of the host, or in a partial run the idle ones."""
-    return tuple(gpu.uuid for gpu in (_free(facts) if is_partial(facts) else facts.gpus))
+    return tuple(gpu.uuid for gpu in (_idle_gpus(facts) if is_partial(facts) else facts.gpus))
 
 
 def is_partial(facts: PreflightFacts) -> bool:
     """Return whether a run leaves out GPUs that are, or may be, in use; it waits for GPUs to be idle."""
-    if not facts.partial or (_of_gpus(facts) is None and unseen(facts) is None):
+    if not facts.partial or (_check_gpus(facts) is None and check_missing_gpus(facts) is None):
         return False
-    return len(_free(facts)) >= MIN_PARTIAL
+    return len(_idle_gpus(facts)) >= MIN_PARTIAL
 
 
-def _free(facts: PreflightFacts) -> tuple[GpuUse, ...]:
+def _idle_gpus(facts: PreflightFacts) -> tuple[GpuUse, ...]:
     gates = (*GATES, _IDLENESS)
     return tuple(gpu for gpu in facts.gpus if not any(gate.skip(facts, (gpu,)) for gate in gates))
 
 
-def _of_gpus(facts: PreflightFacts) -> Skip | None:
+def _check_gpus(facts: PreflightFacts) -> Skip | None:
     return next(filter(None, (gate.skip(facts, facts.gpus) for gate in GATES)), None)
 
 
-def _not_idle_yet(facts: PreflightFacts) -> Skip | None:
+def _check_idle_time(facts: PreflightFacts) -> Skip | None:
     skip = _IDLENESS.skip(facts, facts.gpus)
     if skip is None:
         return None
@@ -261,33 +270,33 @@ def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, 
 # During a run
 
 
-def intruders(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
+def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
     """Return why a run in progress must end. `used`: UUIDs of its GPUs, None for all.
 
     The load of the run shows on real GPUs, but not on those of a simulated node.
     """
-    asked = released(facts) or maintained(facts) or held(facts)
-    if asked is not None:
-        return asked
+    requested = check_release(facts) or check_maintenance(facts) or check_hold(facts)
+    if requested is not None:
+        return requested
     gpus = [gpu for gpu in facts.gpus if used is None or gpu.uuid in used]
     came = [f"GPU {gpu.index}" for gpu in gpus if gpu.foreign]
     if came:
         hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
         return Skip(reason="busy", hint=hint)
-    signs = [sign for gpu in gpus for sign in _at_work(gpu, facts)] if facts.simulated else []
+    signs = [sign for gpu in gpus for sign in _load_signs(gpu, facts)] if facts.simulated else []
     if signs:
         return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.")
-    return unwatched(facts)
+    return check_observed(facts)
 
 
-def unwatched(facts: PreflightFacts) -> Skip | None:
+def check_observed(facts: PreflightFacts) -> Skip | None:
     """End the run if a job that comes would not be noticed."""
     patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:
         return None
-    known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in facts.gpus}
-    gpus = join_words([known.get(one, one) for one in late])
+    names = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in facts.gpus}
+    gpus = join_words([names.get(uuid, uuid) for uuid in late])
     hint = (
         f"For {max(late.values()):.0f} s the processes on {gpus} were not read: a job may have started. "
         "Run again when the agent can read its GPUs; `gpumon status` shows why it cannot."

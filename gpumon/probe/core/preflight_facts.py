@@ -38,7 +38,7 @@ class PreflightFacts:
 
     gpus: Sequence[GpuUse] = ()
     expected: int = 0
-    """GPUs that should be here: one that is not seen may be in use."""
+    """GPUs that should be here: one that is not read may be in use."""
     simulated: bool = False
     enabled: bool = True
     unkillable: Sequence[int] = ()
@@ -50,7 +50,7 @@ class PreflightFacts:
     held: str = ""
     """The active holds, in words; empty without any."""
     recalled: bool = True
-    """The store has been read, so that holds from before the start are known."""
+    """The store has been read, so that holds from before the start are active."""
     store: str = ""
     """The error of the store and its remedy; empty without an error."""
     scheduled: bool = False

@@ -84,8 +84,8 @@ def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
     """
     if measurement.collective != "all_reduce":
         return None
-    known = [one for one in _of(model, ranks, measurement.algorithm) if one.bytes <= NEAR * measurement.bytes]
-    best = min(known, key=lambda one: max(one.bytes / measurement.bytes, measurement.bytes / one.bytes), default=None)
+    rows = [row for row in _rows(model, ranks, measurement.algorithm) if row.bytes <= NEAR * measurement.bytes]
+    best = min(rows, key=lambda row: max(row.bytes / measurement.bytes, measurement.bytes / row.bytes), default=None)
     return None if best is None else (best.busbw, best.source)
 
 
@@ -95,12 +95,12 @@ def gain(model: str, ranks: int, size: int) -> float | None:
     Bandwidth grows with the size, so the default of a smaller size and the ring of a larger one bound the ratio. None
     if they do not, because one is not published or NVLink SHARP adds nothing.
     """
-    default = max((one.busbw for one in _of(model, ranks, "default") if one.bytes <= size), default=None)
-    ring = min((one.busbw for one in _of(model, ranks, "ring") if one.bytes >= size), default=None)
+    default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
+    ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)
     return default / ring if default is not None and ring is not None and default > ring else None
 
 
-def _of(model: str, ranks: int, algorithm: str) -> Iterator[Published]:
-    for one in TABLE:
-        if (one.ranks, one.algorithm) == (ranks, algorithm) and re.fullmatch(one.names, model):
-            yield one
+def _rows(model: str, ranks: int, algorithm: str) -> Iterator[Published]:
+    for row in TABLE:
+        if (row.ranks, row.algorithm) == (ranks, algorithm) and re.fullmatch(row.names, model):
+            yield row

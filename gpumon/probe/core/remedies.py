@@ -39,33 +39,33 @@ TORCH = (2, 6)
 """Oldest version of PyTorch that is tested."""
 
 
-def interpreter_hint(one: Pass, cause: Account) -> str:
+def interpreter_hint(run_pass: Pass, cause: Account) -> str:
     """Return how to find out what is wrong with the interpreter or its torch."""
-    python, stage = one.plan.python, cause.progress.stage
+    python, stage = run_pass.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
         return "Set probe.python to a Python interpreter, or a script that execs one, that the agent's user may run."
     if stage == "start" and (cause.status or 0) >= 0:
         return f"probe.python must be Python 3.9 or later with PyTorch: try `{python} -I {TRIALS[stage]}`."
     if stage == "import":
         return f"Try `{python} -I {TRIALS[stage]}`."
-    torch = one.versions.get("torch", "")
+    torch = run_pass.versions.get("torch", "")
     if stage in SETUP_STAGES and _numbers(torch) < TORCH:
         return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
     return ""
 
 
-def file_system_hint(one: Pass, stage: str) -> str:
+def file_system_hint(run_pass: Pass, stage: str) -> str:
     """Return a hint about file systems: before the ranks join, a hang is most likely a wait for a file."""
     if stage not in TRIALS:
         return ""
     where = "Check that the file system of probe.python and its PyTorch answers."
-    return f"{where} Try `{one.plan.python} -I {TRIALS[stage]}`."
+    return f"{where} Try `{run_pass.plan.python} -I {TRIALS[stage]}`."
 
 
-def log_hint(one: Pass) -> str:
+def log_hint(run_pass: Pass) -> str:
     """Return where to look if no remedy is known."""
     louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL log more"
-    return f"The log of the run has the last output of its ranks{louder if one.plan.gpus else ''}."
+    return f"The log of the run has the last output of its ranks{louder if run_pass.plan.gpus else ''}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:

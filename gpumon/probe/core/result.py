@@ -101,8 +101,8 @@ class Comparison:
     @property
     def usual(self) -> float | None:
         """The figure that it is below."""
-        known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
-        return known.get(self.low)
+        figures = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
+        return figures.get(self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +213,8 @@ MAX_NUMBER = 1e21
 def decode(kind: Any, value: Any) -> Any:
     """Return `value` as this type. An object may have unknown members. Raises TypeError and ValueError."""
     if attributes := _attributes(kind):
-        known = _object(value)
-        return kind(**{name: decode(one, known[name]) for name, one in attributes.items() if name in known})
+        document = _object(value)
+        return kind(**{name: decode(part, document[name]) for name, part in attributes.items() if name in document})
     parts = get_args(kind)
     match get_origin(kind):
         case None:
@@ -223,9 +223,9 @@ def decode(kind: Any, value: Any) -> Any:
             return None if value is None else decode(parts[0], value)
         case origin if origin is tuple:
             kinds = parts[:1] * len(_list(value)) if parts[-1] is Ellipsis else parts
-            return tuple(decode(part, one) for part, one in zip(kinds, _list(value), strict=True))
+            return tuple(decode(part, item) for part, item in zip(kinds, _list(value), strict=True))
         case _:
-            return {decode(parts[0], key): decode(parts[1], one) for key, one in _object(value).items()}
+            return {decode(parts[0], key): decode(parts[1], item) for key, item in _object(value).items()}
 
 
 @cache

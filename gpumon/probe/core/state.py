@@ -31,7 +31,7 @@ class ProbeState:
     history: tuple[ProbeResult, ...] = ()
     """Results, newest last, bounded."""
     ran: tuple[ProbeResult, ...] = ()
-    """Results that are not skips, newest last, bounded; those that describe the probe now are kept."""
+    """Results that are not skips, newest last, bounded; those that describe the probe now stay."""
     good: tuple[ProbeResult, ...] = ()
     """Results that make baselines, newest last, bounded for each set of conditions."""
     running: str | None = None
@@ -60,10 +60,10 @@ class ProbeState:
         return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
     @property
-    def known(self) -> tuple[ProbeResult, ...]:
+    def results(self) -> tuple[ProbeResult, ...]:
         """All results in memory, each once, newest last."""
-        each = {one.id: one for one in (*self.good, *self.ran, *self.history)}
-        return tuple(sorted(each.values(), key=lambda one: one.started))
+        each = {result.id: result for result in (*self.good, *self.ran, *self.history)}
+        return tuple(sorted(each.values(), key=lambda result: result.started))
 
 
 def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
@@ -72,12 +72,12 @@ def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = (
 
 
 def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
-    """Return the state after a run ended or was skipped. `at` and `lived`: now, on the clocks of Now."""
+    """Return the state after a run ended or was skipped. `at` and `uptime`: now, on the clocks of Now."""
     own = state.running in {None, result.id}  # another run may have begun before this result was stored
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
     return replace(
-        _with(state, result),
+        _append(state, result),
         running=None if own else state.running,
         progress=None if own else state.progress,
         metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result, state.ran),
@@ -93,11 +93,11 @@ def restore(
     """Continue from the stored state, newest result last. The counters exceed the results, and add to those since."""
     counted, since = state.metrics, state.history
     metrics = counted
-    known = {one.id for one in results}
+    stored = {result.id for result in results}
     state = replace(state, last=None, history=(), ran=(), good=())
-    for result in (*results, *(one for one in since if one.id not in known)):
+    for result in (*results, *(result for result in since if result.id not in stored)):
         metrics = fold_result(metrics, result, state.ran)
-        state = _with(state, result)
+        state = _append(state, result)
     metrics = replace(
         metrics,
         runs_total=_sum(OUTCOMES, runs, counted.runs_total or {}),
@@ -111,7 +111,7 @@ def _sum(names: Iterable[str], stored: Mapping[str, float], since: Mapping[str, 
     return {name: stored.get(name, 0.0) + since.get(name, 0.0) for name in dict.fromkeys((*names, *stored, *since))}
 
 
-def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
+def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
     """Return the state with this result as the newest."""
     return replace(
         state,
@@ -119,22 +119,22 @@ def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
         history=_newest(state.history, result, MAX_RESULTS),
         ran=state.ran
         if result.outcome == "skipped"
-        else _newest(state.ran, result, MAX_COMPLETED_RUNS, _standing(state, result)),
+        else _newest(state.ran, result, MAX_COMPLETED_RUNS, _current_ids(state, result)),
         good=good_runs(state.good, result),
     )
 
 
-def _standing(state: ProbeState, result: ProbeResult) -> Collection[str]:
+def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
     """Return the ids of the runs that describe this result's probe now."""
     runs = (*state.ran, result)
-    told = current_result(runs, result.probe), checked_result(runs, result.probe)
-    return {one.id for one in told if one is not None}
+    current = current_result(runs, result.probe), checked_result(runs, result.probe)
+    return {run.id for run in current if run is not None}
 
 
 def _newest(
-    known: Sequence[ProbeResult], result: ProbeResult, most: int, needed: Collection[str] = ()
+    results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
     """Return the newest results of a probe with this one, and those that are needed."""
-    same = [one.id for one in known if one.probe == result.probe and one.id not in needed]
-    crowded = set(same[: max(0, len(same) + 1 - most)])
-    return (*(one for one in known if one.id not in crowded), result)
+    same = [run.id for run in results if run.probe == result.probe and run.id not in needed]
+    crowded = set(same[: max(0, len(same) + 1 - limit)])
+    return (*(run for run in results if run.id not in crowded), result)

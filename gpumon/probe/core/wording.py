@@ -22,9 +22,9 @@ def join_words(words: Sequence[str]) -> str:
 def index_ranges(indexes: Iterable[int]) -> str:
     """Return indexes in words: 0 to 3, 5 and 7."""
     ordered = enumerate(sorted(indexes))
-    rows = [[index for _, index in row] for _, row in groupby(ordered, lambda one: one[1] - one[0])]
+    rows = [[index for _, index in row] for _, row in groupby(ordered, lambda pair: pair[1] - pair[0])]
     return join_words([words for row in rows for words in _row(row)])
 
 
 def _row(indexes: list[int]) -> list[str]:
-    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= MIN_RANGE else [str(one) for one in indexes]
+    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= MIN_RANGE else [str(index) for index in indexes]

@@ -23,7 +23,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
     def expected(measurement: Measurement) -> Figure | None:
         return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
 
-    def of_sharp(size: int) -> float | None:
+    def sharp_gain(size: int) -> float | None:
         return gain(conditions.model, plan.ranks, size) if plan.gpus and probe.name == ALL_REDUCE else None
 
     return Judge(
@@ -33,7 +33,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
         settings=own_settings(plan.settings, plan.algorithm),
         history=report.probe.good,
         expected=expected,
-        gain=of_sharp,
+        gain=sharp_gain,
         floors=floors,
     )
 
@@ -49,22 +49,22 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
         indexes=tuple(index[uuid] for uuid in plan.gpus) if index.keys() >= set(plan.gpus) else (),
         driver=(status.driver or "") if status is not None else "",
         host_gpus=max(len(report.gpus), expected_gpus(report)),
-        accepted=_accepted(report) if probe.name == ALL_REDUCE else "",
+        accepted=_last_acknowledgement(report) if probe.name == ALL_REDUCE else "",
     )
 
 
-def _accepted(report: Report) -> str:
+def _last_acknowledgement(report: Report) -> str:
     """Return when slowness was last acknowledged: earlier runs do not count for the baseline.
 
     An acknowledged verdict that was inhibited does not count. Verdicts expire, so runs pass the time on.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
-    told = (
-        utc(one.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for one in transitions
-        if one.cleared_by is Clearance.ACKNOWLEDGED
-        and one.verdict.check in _ACCEPTABLE
-        and one.verdict.inhibited_by is None
+    acknowledged = (
+        utc(transition.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for transition in transitions
+        if transition.cleared_by is Clearance.ACKNOWLEDGED
+        and transition.verdict.check in _ACCEPTABLE
+        and transition.verdict.inhibited_by is None
     )
-    known = (one.conditions.accepted for one in report.probe.known if one.probe == ALL_REDUCE)
-    return max((*told, *known), default="")
+    earlier = (run.conditions.accepted for run in report.probe.results if run.probe == ALL_REDUCE)
+    return max((*acknowledged, *earlier), default="")

@@ -54,7 +54,7 @@ def make_containment(root: Path = Path("/")) -> Containment:
 
 def end_remains(root: Path = Path("/")) -> None:
     """Kill what is in the cgroups of killed agents: only ranks can have started it."""
-    parent = _delegated(root)
+    parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
         mark, remains = path.name.removeprefix(PREFIX), CgroupContainment(path)
         if mark != own_mark() and not is_other_agent_alive(mark):
@@ -89,8 +89,8 @@ class SubreaperContainment:
     def _scan(self) -> set[int]:
         inherited = {pid for pid in children(os.getpid()) - child_process.running if self._is_inherited(pid)}
         _reap(inherited)
-        found = inherited | descendants(*inherited, *self._ranks)
-        return {pid for pid in found - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
+        processes = inherited | descendants(*inherited, *self._ranks)
+        return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
 
     def _is_inherited(self, pid: int) -> bool:
         """Return whether a child of the agent came from a rank: ranks have sessions of their own."""
@@ -99,7 +99,7 @@ class SubreaperContainment:
 
 
 class CgroupContainment:
-    """A cgroup (v2) for the ranks of one pass. If a rank cannot be added, the run goes on without containment.
+    """A cgroup (v2) for the ranks of one pass. If a rank cannot be added, the run continues without containment.
 
     The cgroup has no controllers, so the agent may stay in its parent and the unit's limits do not change.
     """
@@ -132,7 +132,7 @@ class CgroupContainment:
 def _make_cgroup(root: Path) -> CgroupContainment | None:
     """Return a cgroup for the ranks; None if none is delegated."""
     end_remains(root)
-    parent = _delegated(root)
+    parent = _delegated_cgroup(root)
     if parent is None:
         return None
     path = parent / f"{PREFIX}{own_mark()}"
@@ -144,9 +144,9 @@ def _make_cgroup(root: Path) -> CgroupContainment | None:
     return CgroupContainment(path)
 
 
-def _delegated(root: Path) -> Path | None:
+def _delegated_cgroup(root: Path) -> Path | None:
     own = _own_cgroup(root)
-    return own if own is not None and _is_delegated(own) else None
+    return own if own is not None and _may_use(own) else None
 
 
 def _own_cgroup(root: Path) -> Path | None:
@@ -159,7 +159,7 @@ def _own_cgroup(root: Path) -> Path | None:
     return next((folder for folder in folders if str(os.getpid()) in _read(folder / "cgroup.procs").split()), None)
 
 
-def _is_delegated(folder: Path) -> bool:
+def _may_use(folder: Path) -> bool:
     """Return whether the cgroup is the agent's. Other users than root can write only to what was delegated."""
     writable = all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / "cgroup.procs"))
     return writable and (os.geteuid() != 0 or any(_attribute(folder, name) == b"1" for name in DELEGATED))

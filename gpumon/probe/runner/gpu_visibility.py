@@ -15,7 +15,7 @@ from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 
 CLOSE_SECONDS = 5.0
-"""How long after a run processes are still read at every poll: remains of ranks must not look like a job."""
+"""How long after a run processes are still read at every poll: remains of ranks must not count as a job."""
 DEPARTURE_PATIENCE = 5.0
 """Seconds after the last rank ended within which NVML must be read and list it no more."""
 DEPARTURE_INTERVAL = 0.1
@@ -106,7 +106,7 @@ class GpuVisibility:
         self._set_closely(closely=True)
         self._relax_later()
 
-    def own(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
+    def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
         """Return what is ours. A rank that has ended counts as present until a poll shows that it is gone."""
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
@@ -128,16 +128,16 @@ class GpuVisibility:
         ended = boot_clock()
         self.remains = self.remains.add(gpus, pids)
 
-        def look() -> None:
+        def poll() -> None:
             remaining = self.remaining_on(gpus, pids, ended)
             if remaining == ():
                 on_departed("")
             elif boot_clock() < ended + DEPARTURE_PATIENCE:
-                self._loop.call_after(DEPARTURE_INTERVAL, look)
+                self._loop.call_after(DEPARTURE_INTERVAL, poll)
             else:
                 on_departed(_remark(remaining))
 
-        look()
+        poll()
 
     def _relax_later(self) -> None:
         if self._relaxing is not None:
@@ -168,8 +168,8 @@ class UnobservedTime:
         elapsed, self._observed_at = min(now - self._observed_at, MAX_STEP), now
         states = {state.uuid: state for state in report.gpus if state.gpu.processes is not None}
         for uuid, seconds in self._seconds.items():
-            known = report.internal.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
-            read_at = None if known is None else known.read_at
+            gpu = report.internal.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
+            read_at = None if gpu is None else gpu.read_at
             unread = uuid not in states or (read_at is not None and read_at == self._read_at.get(uuid))
             self._seconds[uuid] = seconds + elapsed if unread else 0.0
             self._read_at[uuid] = read_at

@@ -84,8 +84,8 @@ def foreign_processes(
     In a container NVML may report the host's pids, by which our own cannot be recognized. Then one rank a GPU is
     subtracted from the number of processes.
     """
-    seen = {pid for state in gpus for pid in state.pids or ()}
-    by_pid = contained is False or bool(seen & own.pids)
+    listed = {pid for state in gpus for pid in state.pids or ()}
+    by_pid = contained is False or bool(listed & own.pids)
     return {
         state.uuid: float(len(set(state.pids) - own.pids))
         if by_pid and state.pids is not None

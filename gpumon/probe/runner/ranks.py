@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpumon.clock import boot_clock
 from gpumon.probe.core.conclusion import LOG_LIMIT
-from gpumon.probe.core.frames import Account, Progress, take
+from gpumon.probe.core.frames import Account, Progress, fold_frame
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous, Step, encode
 from gpumon.probe.core.preflight import Skip
@@ -33,7 +33,7 @@ KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
 """Seconds for the other ranks to fail and report why, after one has failed."""
-LOOK_INTERVAL = 0.02
+POLL_INTERVAL = 0.02
 """Interval of checks for what ranks have started, after they have ended."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages in which a rank has not opened its GPU yet."""
@@ -103,9 +103,9 @@ class Ranks:
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
 
-        def end_once(one: Pass) -> None:
+        def end_once(ended: Pass) -> None:
             self._current = None
-            on_end(one)
+            on_end(ended)
 
         self._current = _CurrentPass(
             self._loop,
@@ -134,13 +134,13 @@ class _Rank:
         on_frame: Callable[[_Rank], None],
         *,
         tail: int,
-        most_frames: float,
+        max_frames: float,
     ) -> None:
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False
         """It has ended or was abandoned."""
-        self._frames, self._most_frames = 0, most_frames
+        self._frames, self._max_frames = 0, max_frames
         self._steps = steps
         self._on_frame = on_frame
         self._tail = tail
@@ -151,12 +151,12 @@ class _Rank:
 
     def _frame(self, line: bytes) -> None:
         self._frames += 1
-        if self._frames > self._most_frames:
+        if self._frames > self._max_frames:
             if not self.account.error:
                 self.account = replace(self.account, error="it sends too many frames")
                 self._on_frame(self)
             return
-        self.account = take(self.account, line, self._steps)
+        self.account = fold_frame(self.account, line, self._steps)
         self._on_frame(self)
 
 
@@ -184,7 +184,7 @@ class _CurrentPass:
         self._begun = boot_clock()
         self._begun_wall = time.time()
         self._ending = Ending(duration=0.0)
-        self._told: Progress | None = None
+        self._reported: Progress | None = None
         self._blamed: _Rank | None = None
         self._stopping = False
         self._leaving = False
@@ -212,8 +212,8 @@ class _CurrentPass:
         self._kill()
 
     def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
-        most_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
-        rank = _Rank(number, self._steps, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
+        max_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
+        rank = _Rank(number, self._steps, self._on_frame_of, tail=LOG_LIMIT // self._plan.ranks, max_frames=max_frames)
         frames, result = os.pipe2(os.O_CLOEXEC)
         orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
         command = ChildCommand(
@@ -254,14 +254,14 @@ class _CurrentPass:
         accounts = tuple(rank.account for rank in self.ranks)
         return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=ending)
 
-    def _heard(self, rank: _Rank) -> None:
+    def _on_frame_of(self, rank: _Rank) -> None:
         if rank.account.error:
             self._failed(rank)
-        if not self._over and all(one.account.stepped == len(self._steps) for one in self.ranks):
+        if not self._over and all(each.account.stepped == len(self._steps) for each in self.ranks):
             self._order()
-        behind = min((one.account.progress for one in self.ranks), key=lambda progress: progress.ratio)
-        if behind != self._told and not rank.settled:
-            self._told = behind
+        behind = min((each.account.progress for each in self.ranks), key=lambda progress: progress.ratio)
+        if behind != self._reported and not rank.settled:
+            self._reported = behind
             self._on_progress(behind)
 
     def _failed(self, rank: _Rank) -> None:
@@ -318,7 +318,7 @@ class _CurrentPass:
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
             self._containment.kill()
-            self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(give_up_at))
+            self._loop.call_after(POLL_INTERVAL, lambda: self._end_others(give_up_at))
             return
         if others:
             self._stuck |= others

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gpumon.clock import boot_clock
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.conclusion import conclude, skipped, unjudged
-from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen
+from gpumon.probe.core.conclusion import conclude, skipped_result, unjudged_result
+from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Pass
@@ -26,7 +26,7 @@ log = logging.getLogger("gpumon.probe")
 
 
 class Phase(enum.Enum):
-    """Where a run is. The gate is asked before each pass."""
+    """Where a run is. The gate runs before each pass."""
 
     PREFLIGHT = "preflight"
     GATE = "gate"
@@ -56,7 +56,7 @@ class Surroundings:
     preflight: Callable[[], Skip | None] = lambda: None
     ask_gate: Callable[[OnAnswer], Question | None] = lambda _: None
     """Ask the scheduler for the node; None if no gate is configured."""
-    observed: Callable[[], AllSeen] = lambda: NOTHING_SEEN
+    observed: Callable[[], Observations] = lambda: NO_OBSERVATIONS
     """What the GPUs of the run have shown since before it began."""
     await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
     on_progress: Callable[[Progress], None] = lambda _: None
@@ -121,7 +121,7 @@ class ProbeRun:
             self._begin_pass()
 
     def _take_answer(self, refused: Skip | None) -> None:
-        """Check again before the first pass: much may have happened while the scheduler was asked."""
+        """Check again before the first pass: the gate may have taken long."""
         self._question = None
         skip = refused or (self._surroundings.preflight() if self._prepared is None else None)
         if skip is None:
@@ -139,7 +139,7 @@ class ProbeRun:
             self._skip(skip)
 
     def _skip(self, skip: Skip) -> None:
-        self._conclude(skipped(self.probe, self.run, skip, simulated=self._simulated))
+        self._conclude(skipped_result(self.probe, self.run, skip, simulated=self._simulated))
 
     # Passes
 
@@ -178,7 +178,7 @@ class ProbeRun:
         self._passes.append(ended)
         self.left_at = boot_clock()
         more = len(self._passes) < len(self._prepared.plans)
-        if more and self._judged(NOTHING_SEEN).outcome in SUCCESSES:
+        if more and self._judge(NO_OBSERVATIONS).outcome in SUCCESSES:
             self._pass_gate()
         else:
             self._depart()
@@ -187,7 +187,7 @@ class ProbeRun:
 
     def _depart(self) -> None:
         self.phase = Phase.DEPARTURE
-        result = self._judged(self._surroundings.observed())
+        result = self._judge(self._surroundings.observed())
 
         def departed(remark: str) -> None:
             self._conclude(replace(result, hint=f"{result.hint} {remark}".strip()))
@@ -198,19 +198,19 @@ class ProbeRun:
         self.phase = Phase.CONCLUDED
         self._surroundings.on_result(result)
 
-    def _judged(self, seen: AllSeen) -> ProbeResult:
+    def _judge(self, observations: Observations) -> ProbeResult:
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         if self._failure is not None:
             return self._failure
         try:
-            return conclude(self.run, self._passes, self._prepared.judge, self._elapsed(), seen)
+            return conclude(self.run, self._passes, self._prepared.judge, self._elapsed(), observations)
         except Exception as error:  # noqa: BLE001 - as above
             return self._fail(error)
 
     def _fail(self, error: Exception) -> ProbeResult:
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         log.error("cannot judge a probe run: please report this", extra={"id": self.run.id}, exc_info=error)
-        self._failure = unjudged(self.run, self._prepared.plans[0], error, self._elapsed())
+        self._failure = unjudged_result(self.run, self._prepared.plans[0], error, self._elapsed())
         return self._failure
 
     def _elapsed(self) -> float:

@@ -7,7 +7,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from gpumon.probe.core.conclusion import skipped
+from gpumon.probe.core.conclusion import skipped_result
 from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import PROBES, Probe
@@ -52,7 +52,7 @@ class RunRecord:
             if is_other_agent_alive(document["agent"]):  # that agent owns the store and the run
                 return None
             run, probe = Run(**document["run"]), PROBES[document["probe"]]
-            result = skipped(probe, run, _CUT_SHORT, simulated=document["simulated"])
+            result = skipped_result(probe, run, _CUT_SHORT, simulated=document["simulated"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from gpumon.clock import boot_clock
 from gpumon.model.request_result import DeviceHolder
 from gpumon.probe.core.baseline import Floors
-from gpumon.probe.core.evidence import AllSeen
+from gpumon.probe.core.evidence import Observations
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Run, make_plans, memory_needed
-from gpumon.probe.core.preflight import Skip, algorithms, intruders, may_run, usable
+from gpumon.probe.core.preflight import Skip, algorithms, interruption, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
@@ -29,7 +29,7 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.scheduler_gate import OnAnswer, Question
 from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.probe.runner.shared_memory import sweep
-from gpumon.probe.runner.telemetry import Witness
+from gpumon.probe.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
@@ -69,7 +69,7 @@ class ProbeRuns:
         self._record = record
         self._ranks = Ranks(loop)
         self._visibility = GpuVisibility(loop, latest, watch)
-        self._witness = Witness(latest, ())
+        self._recorder = TelemetryRecorder(latest, ())
         self._current: ProbeRun | None = None
 
     # State
@@ -139,7 +139,7 @@ class ProbeRuns:
         """Kill the run in progress if it must not go on."""
         if self._current is None:
             return
-        skip = intruders(self.facts(self._current.probe), self._visibility.watched or None)
+        skip = interruption(self.facts(self._current.probe), self._visibility.watched or None)
         if skip is not None:
             self._abort(skip)
 
@@ -187,7 +187,7 @@ class ProbeRuns:
         if self._current is None or self._current.left_at is None:
             self._visibility.begin_run()
             self._report_start(run, probe)
-        gpus = self._visibility.watched or usable(self.facts(probe, run.trigger))
+        gpus = self._visibility.watched or usable_gpus(self.facts(probe, run.trigger))
         environment = {
             "GPUMON_PROBE_RUN": run.id,
             "GPUMON_PROBE_TRIGGER": run.trigger,
@@ -197,7 +197,7 @@ class ProbeRuns:
 
     def _prepare(self, run: Run, probe: Probe) -> Prepared:
         report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
-        gpus = usable(facts)
+        gpus = usable_gpus(facts)
         plans = make_plans(
             probe,
             gpus,
@@ -213,15 +213,15 @@ class ProbeRuns:
         )
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self._visibility.use(plans[0].gpus, gpus)
-        self._witness = Witness(self.latest, plans[0].gpus)
+        self._recorder = TelemetryRecorder(self.latest, plans[0].gpus)
         self._visibility.begin_run()
         self._report_start(run, probe, plans[0].gpus)
         self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
         floors = settings.floors.get(plans[0].setting.backend, Floors())
         return Prepared(plans, make_judge(probe, plans[0], report, floors))
 
-    def _observed(self) -> AllSeen:
-        return self._witness.look()
+    def _observed(self) -> Observations:
+        return self._recorder.record()
 
     def _report_start(self, run: Run, probe: Probe, gpus: tuple[str, ...] = ()) -> None:
         self._record.begin(run, probe, simulated=self._is_simulated())
@@ -237,7 +237,7 @@ class ProbeRuns:
         if self._current is None or self._current.run is not run:
             return
         self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
-        self._witness.look()
+        self._recorder.record()
         self._visibility.observe()
         self.give_way()
 
@@ -270,7 +270,7 @@ class ProbeRuns:
 
     def _own_processes(self) -> OwnProcesses:
         left_at = None if self._current is None else self._current.left_at
-        return self._visibility.own(self._own_pids(), arrived=self._ranks.arrived, left_at=left_at)
+        return self._visibility.own_processes(self._own_pids(), arrived=self._ranks.arrived, left_at=left_at)
 
     def _own_pids(self) -> frozenset[int]:
         return self._ranks.pids if self._current is None else self._current.pids

@@ -7,7 +7,7 @@ import time
 
 from gpumon.clock import boot_clock
 from gpumon.health.repairs_since_run import repairs_since_run
-from gpumon.probe.core.preflight import is_partial, may_run, usable
+from gpumon.probe.core.preflight import is_partial, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.schedule import Schedule, Timetable
@@ -75,7 +75,7 @@ class ProbeScheduler:
         self._begin_or_wait()
 
     def _begin_or_wait(self) -> None:
-        """Wait while another probe runs, too little is known, or the GPUs are not idle long enough.
+        """Wait while another probe runs, the GPUs have not been read, or the GPUs are not idle long enough.
 
         A skip would last until the next run is due.
         """
@@ -107,7 +107,7 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
 
     `waited`: seconds since it was due.
     """
-    if not _knows_enough(report, facts, waited):
+    if not _is_informed(report, facts, waited):
         return START_INTERVAL
     skip = may_run(facts)
     if skip is None or skip.wait is None or waited > facts.idle_seconds + SCHEDULER_PATIENCE:
@@ -127,10 +127,10 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
     return _is_repaired(report, facts, wall, at) and pause(report, facts, 0.0) is None and may_run(facts) is None
 
 
-def _knows_enough(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return whether the GPUs have been read, and whether it is known if the host has a scheduler."""
-    found = facts.simulated or facts.gated or facts.schedulers is not None
-    return _is_read(report) and (found or waited > SCHEDULER_PATIENCE)
+def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
+    """Return whether the GPUs have been read, and whether the host has a scheduler was determined."""
+    determined = facts.simulated or facts.gated or facts.schedulers is not None
+    return _is_read(report) and (determined or waited > SCHEDULER_PATIENCE)
 
 
 def _is_read(report: Report) -> bool:
@@ -150,4 +150,4 @@ def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) 
         wall=lambda moment: wall - at + moment,
         since=lambda ruling: ruling.wall,
     )
-    return any(not is_partial(facts) or repair.uuid in usable(facts) for repair in repairs)
+    return any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)

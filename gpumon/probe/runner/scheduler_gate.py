@@ -12,7 +12,7 @@ from gpumon.supervisor.child_process import ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
-"""Max bytes of output to keep."""
+"""Max bytes of output in memory."""
 LINE = 300
 """Max characters of a line that is shown."""
 END_SECONDS = 3.0
@@ -44,10 +44,10 @@ class Question:
         self._child: ChildProcess | None = None
         self._loop = loop
         self._trouble = b""
-        self._timer = loop.call_after(seconds, self._late)
+        self._timer = loop.call_after(seconds, self._on_timeout)
         self._child = self._start(command, environment)
         if self._child is None:
-            loop.call_after(0.0, lambda: self._ended(1))
+            loop.call_after(0.0, lambda: self._on_exit(1))
 
     def withdraw(self) -> None:
         """Drop the question."""
@@ -56,37 +56,44 @@ class Question:
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
         """Start the command under the subreaper, which also reports why it cannot be run."""
-        trouble, told = os.pipe2(os.O_CLOEXEC)
+        trouble, writer = os.pipe2(os.O_CLOEXEC)
         try:
-            return ChildProcess(self._loop, self._enclosed(command, environment, trouble, told))
+            return ChildProcess(self._loop, self._command(command, environment, trouble, writer))
         except OSError as error:
             self._trouble = (error.strerror or str(error)).encode()
             os.close(trouble)
             return None
         finally:
-            os.close(told)
+            os.close(writer)
 
-    def _enclosed(
-        self, command: Sequence[str], environment: Mapping[str, str], trouble: int, told: int
+    def _command(
+        self, command: Sequence[str], environment: Mapping[str, str], trouble: int, writer: int
     ) -> ChildCommand:
         return ChildCommand(
             name="scheduler gate",
-            arguments=(sys.executable, "-m", "gpumon.supervisor.subreaper", str(os.getpid()), str(told), *command),
+            arguments=(
+                sys.executable,
+                "-m",
+                "gpumon.supervisor.subreaper",
+                str(os.getpid()),
+                str(writer),
+                *command,
+            ),
             environment={**os.environ, **environment, **marked_environment()},
-            descriptors=(told,),
-            outputs={trouble: self._not_run},
-            on_output=self._printed,
-            on_error_output=self._printed,
-            on_exit=self._ended,
+            descriptors=(writer,),
+            outputs={trouble: self._take_trouble},
+            on_output=self._take_output,
+            on_error_output=self._take_output,
+            on_exit=self._on_exit,
         )
 
-    def _not_run(self, why: bytes) -> None:
+    def _take_trouble(self, why: bytes) -> None:
         self._trouble += why
 
-    def _printed(self, output: bytes) -> None:
+    def _take_output(self, output: bytes) -> None:
         self._output = (self._output + output)[-TAIL:]
 
-    def _ended(self, code: int) -> None:
+    def _on_exit(self, code: int) -> None:
         if self._trouble:
             why = self._trouble.decode(errors="replace")
             remedy = "Set it to a program that the agent's user may run."
@@ -98,14 +105,14 @@ class Question:
     def _refusal(self, code: int) -> Skip:
         """Return the skip for a nonzero exit code. Only NO is a refusal: any other code is no answer."""
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
-        words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
+        words = "".join(each if each.isprintable() else " " for each in lines[-1].strip()[:LINE]) if lines else ""
         if code == NO:
             return Skip(reason="busy", hint=f"{REFUSED} (probe.scheduler_gate): {words or 'no output'}")
         how = f"code {code}" if code > 0 else f"signal {-code}"
         hint = f"probe.scheduler_gate: {self._name} ended with {how}, which means neither yes (0) nor no ({NO}): "
         return Skip(reason="scheduler_gate_failed", hint=hint + (words or "no output"))
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         hint = (
             f"probe.scheduler_gate: {self._name} did not answer within {self._seconds:g} s. Find out why, or "
             "raise probe.scheduler_gate_timeout_seconds."

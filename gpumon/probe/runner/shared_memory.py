@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever it is told
+FOLDER = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever its settings
 PREFIX = "nccl-"
 """Prefix of NCCL's files. Gloo makes none, and torch only if processes share tensors."""
 
@@ -19,7 +19,7 @@ def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ..
     """Delete files of our ranks that no process has open, and return their names.
 
     `since`: only files made after this time, in seconds since the epoch. Files of root may belong to other programs:
-    without `since` they are kept.
+    without `since` they are not deleted.
     """
     if since is None and os.geteuid() == 0:
         return ()
@@ -30,8 +30,8 @@ def _candidates(folder: Path, since: float) -> Iterator[Path]:
     with contextlib.suppress(OSError):  # no such folder
         for entry in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
-                seen = entry.stat(follow_symlinks=False)
-                ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid() and seen.st_ctime >= since
+                status = entry.stat(follow_symlinks=False)
+                ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_ctime >= since
                 if ours and entry.name.startswith(PREFIX):
                     yield Path(entry.path)
 
@@ -39,7 +39,7 @@ def _candidates(folder: Path, since: float) -> Iterator[Path]:
 def _delete_unused(path: Path) -> bool:
     """Delete a file unless another process has it open or mapped. Return whether it was deleted.
 
-    The kernel grants a write lease only on an unused file, and knows processes of other containers too. A process that
+    The kernel grants a write lease only on an unused file, and counts processes of other containers too. A process that
     opens the file meanwhile waits, and causes a signal here that is ignored.
     """
     try:

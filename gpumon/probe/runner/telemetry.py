@@ -6,36 +6,37 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from gpumon.health.checks.nvlink import BROKEN, REPEATED
 from gpumon.model.gpu_state import GpuState
-from gpumon.probe.core.evidence import HELD_DOWN, AllSeen, Sight, see
+from gpumon.probe.core.evidence import HELD_DOWN, GpuSample, Observations, add_samples
 from gpumon.state.report import Report
 
 _PCIE_ERRORS = ("fatal", "non_fatal")
 """Correctable errors are ordinary."""
 
 
-class Witness:
-    """Readings of a run's GPUs from before it begins. `gpus`: their UUIDs."""
+class TelemetryRecorder:
+    """Recorder of the readings of a run's GPUs, from before it begins. `gpus`: their UUIDs."""
 
     def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
         self._latest = latest
         self._gpus = gpus
-        self._seen: AllSeen = {}
-        self.look()
+        self._observations: Observations = {}
+        self.record()
 
-    def look(self) -> AllSeen:
-        """Return all readings until now."""
+    def record(self) -> Observations:
+        """Record the last poll, and return all readings until now."""
         report = self._latest()
         at = report.node.snapshot_timestamp_seconds
         if at is not None:
-            self._seen = see(self._seen, [sight(one, at) for one in report.gpus if one.uuid in self._gpus])
-        return self._seen
+            gpus = [sample(gpu, at) for gpu in report.gpus if gpu.uuid in self._gpus]
+            self._observations = add_samples(self._observations, gpus)
+        return self._observations
 
 
-def sight(state: GpuState, at: float) -> Sight:
+def sample(state: GpuState, at: float) -> GpuSample:
     """Return the last readings of a GPU."""
     gpu = state.gpu
     received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
-    return Sight(
+    return GpuSample(
         index=state.index,
         uuid=state.uuid,
         at=at,
@@ -45,7 +46,7 @@ def sight(state: GpuState, at: float) -> Sight:
         held_down=[reason for reason in HELD_DOWN if (gpu.clock_event_active or {}).get(reason)],
         held_seconds=gpu.clock_event_seconds_total or {},
         sm_clock=(gpu.clock_hertz or {}).get("sm"),
-        links_down=[link for link, one in state.links.items() if one.up == 0],
+        links_down=[number for number, link in state.links.items() if link.up == 0],
         link_errors=dict(_link_errors(state)),
         link_speed=gpu.nvlink_speed_bytes_per_second,
         link_bytes=None if received is None or sent is None else received + sent,
@@ -61,14 +62,14 @@ def sight(state: GpuState, at: float) -> Sight:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return the traffic of each NVLink by its other end, if that is known: a GPU, or the switches."""
-    found: dict[str, dict[str, float]] = {}
+    """Return the traffic of each NVLink by its other end, if that is reported: a GPU, or the switches."""
+    by_end: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():
         peer = state.peers.get(link)
         end = None if peer is None else peer.peer if peer.peer_type == "gpu" else peer.peer_type
         if end is not None:
-            found.setdefault(end, {})[link] = moved
-    return found
+            by_end.setdefault(end, {})[link] = moved
+    return by_end
 
 
 def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
@@ -77,12 +78,12 @@ def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
 
 
 def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:
-    for link, one in state.links.items():
-        for kind, count in (one.errors_total or {}).items():
+    for number, link in state.links.items():
+        for kind, count in (link.errors_total or {}).items():
             if kind in REPEATED | BROKEN:
-                yield f"{link} had {kind.replace('_', ' ')} errors", count
-        for result, count in (one.recoveries_total or {}).items():
-            yield f"{link} was retrained ({result})", count
+                yield f"{number} had {kind.replace('_', ' ')} errors", count
+        for result, count in (link.recoveries_total or {}).items():
+            yield f"{number} was retrained ({result})", count
 
 
 def _pcie_errors(state: GpuState) -> Iterator[tuple[str, float]]:

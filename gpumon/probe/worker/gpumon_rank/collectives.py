@@ -1,4 +1,4 @@
-"""TABLE: what can be timed. Each collective fills its buffers, acts on them, and counts wrong elements.
+"""TABLE: what can be timed. Each collective fills its buffers, runs on them, and counts wrong elements.
 
 Sizes are those of nccl-tests: of the whole array, of which each rank holds a share with some collectives.
 """
@@ -40,12 +40,12 @@ class Collective(ABC):
     """One collective at one size, in bytes."""
 
     SUMS = False
-    """Whether the ranks add up what they give."""
+    """Whether the ranks add up what they send."""
 
-    def __init__(self, around: RankContext, pattern: Pattern, size: int) -> None:
-        self._torch, self._group = around.torch, around.group
-        self._rank, self._ranks = around.rank, around.ranks
-        self._device, self._fault = around.device, around.fault
+    def __init__(self, context: RankContext, pattern: Pattern, size: int) -> None:
+        self._torch, self._group = context.torch, context.group
+        self._rank, self._ranks = context.rank, context.ranks
+        self._device, self._fault = context.device, context.fault
         self._pattern = pattern
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)
@@ -53,12 +53,12 @@ class Collective(ABC):
 
     @property
     @abstractmethod
-    def given(self) -> Any:
-        """Return the buffer that this rank gives to the others."""
+    def send_buffer(self) -> Any:
+        """Return the buffer that this rank sends."""
 
     @property
-    def received(self) -> Any:
-        """Return where data arrives; None: in the buffer that is given."""
+    def receive_buffer(self) -> Any:
+        """Return where data arrives; None: in the send buffer."""
         return None
 
     @abstractmethod
@@ -67,24 +67,24 @@ class Collective(ABC):
     @abstractmethod
     def fill(self) -> None: ...
 
-    def ready(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
-        """Prepare for one timed act."""
+    def prepare(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
+        """Prepare one timed operation."""
 
     @abstractmethod
-    def act(self) -> None: ...
+    def operate(self) -> None: ...
 
     @abstractmethod
-    def wrong(self) -> int:
-        """Return the wrong elements on this rank after an act on what `fill` left."""
+    def count_wrong(self) -> int:
+        """Return the number of wrong elements on this rank after one operation on what `fill` wrote."""
 
-    def checked(self) -> int:
-        """Fill, act once and count. What arrived before is cleared, so that an act that does nothing is wrong."""
+    def check(self) -> int:
+        """Fill, run once and return the number of wrong elements. Clear the receive buffer first, to detect a no-op."""
         self.fill()
-        if self.received is not None:
-            self.received.zero_()
-        self._fault.corrupt(self.given)
-        self.act()
-        return self.wrong()
+        if self.receive_buffer is not None:
+            self.receive_buffer.zero_()
+        self._fault.corrupt(self.send_buffer)
+        self.operate()
+        return self.count_wrong()
 
     def _empty(self, elements: int, device: Any = None, *, pinned: bool = False) -> Any:
         device = self._device if device is None else device
@@ -103,23 +103,23 @@ class AllReduceCollective(Collective):
         self._most_uses, self._uses = max(1, int(growth)), 0
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._buffer
 
     def fill(self) -> None:
         self._pattern.fill(self._buffer, self._rank)
         self._uses = 0
 
-    def ready(self) -> None:
+    def prepare(self) -> None:
         if self._uses >= self._most_uses:
             self.fill()
         self._uses += 1
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._group.all_reduce(self._buffer)
 
-    def wrong(self) -> int:
-        return self._pattern.wrong_sums(self._buffer)
+    def count_wrong(self) -> int:
+        return self._pattern.count_wrong_sums(self._buffer)
 
 
 class AllGather(Collective):
@@ -129,22 +129,22 @@ class AllGather(Collective):
         self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._own
 
     @property
-    def received(self) -> Any:
+    def receive_buffer(self) -> Any:
         return self._all
 
     def fill(self) -> None:
         self._pattern.fill(self._own, self._rank)
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._group.all_gather_into_tensor(self._all, self._own)
 
-    def wrong(self) -> int:
+    def count_wrong(self) -> int:
         shares = self._all.chunk(self._ranks)
-        return sum(self._pattern.wrong(share, rank) for rank, share in enumerate(shares))
+        return sum(self._pattern.count_wrong(share, rank) for rank, share in enumerate(shares))
 
 
 class ReduceScatter(Collective):
@@ -156,22 +156,22 @@ class ReduceScatter(Collective):
         self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._all
 
     @property
-    def received(self) -> Any:
+    def receive_buffer(self) -> Any:
         return self._own
 
     def fill(self) -> None:
         for share in self._all.chunk(self._ranks):
             self._pattern.fill(share, self._rank)
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._group.reduce_scatter_tensor(self._own, self._all)
 
-    def wrong(self) -> int:
-        return self._pattern.wrong_sums(self._own)
+    def count_wrong(self) -> int:
+        return self._pattern.count_wrong_sums(self._own)
 
 
 class AllToAll(Collective):
@@ -181,23 +181,25 @@ class AllToAll(Collective):
         self._out, self._in = self._empty(self._share * self._ranks), self._empty(self._share * self._ranks)
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._out
 
     @property
-    def received(self) -> Any:
+    def receive_buffer(self) -> Any:
         return self._in
 
     def fill(self) -> None:
         for peer, share in enumerate(self._out.chunk(self._ranks)):
             self._pattern.fill(share, self._rank * self._ranks + peer)
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._group.all_to_all_single(self._in, self._out)
 
-    def wrong(self) -> int:
+    def count_wrong(self) -> int:
         shares = self._in.chunk(self._ranks)
-        return sum(self._pattern.wrong(one, peer * self._ranks + self._rank) for peer, one in enumerate(shares))
+        return sum(
+            self._pattern.count_wrong(share, peer * self._ranks + self._rank) for peer, share in enumerate(shares)
+        )
 
 
 class SendReceive(Collective):
@@ -208,21 +210,21 @@ class SendReceive(Collective):
         self._next, self._before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._out
 
     @property
-    def received(self) -> Any:
+    def receive_buffer(self) -> Any:
         return self._in
 
     def fill(self) -> None:
         self._pattern.fill(self._out, self._rank)
 
-    def act(self) -> None:
+    def operate(self) -> None:
         exchange(self._group, self._out, self._next, self._in, self._before)
 
-    def wrong(self) -> int:
-        return self._pattern.wrong(self._in, self._before)
+    def count_wrong(self) -> int:
+        return self._pattern.count_wrong(self._in, self._before)
 
 
 class HostToDevice(Collective):
@@ -234,7 +236,7 @@ class HostToDevice(Collective):
         self._there = self._empty(self.elements)
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._host
 
     def fill(self) -> None:
@@ -242,29 +244,29 @@ class HostToDevice(Collective):
         self._host.copy_(self._there)
         self._pattern.fill(self._there, self._rank)
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._there.copy_(self._host, non_blocking=True)
 
-    def wrong(self) -> int:
-        return self._pattern.wrong(self._there, self._rank + 1)
+    def count_wrong(self) -> int:
+        return self._pattern.count_wrong(self._there, self._rank + 1)
 
 
 class DeviceToHost(HostToDevice):
     """Each rank by itself: from its GPU to page-locked host memory."""
 
     @property
-    def given(self) -> Any:
+    def send_buffer(self) -> Any:
         return self._there
 
-    def act(self) -> None:
+    def operate(self) -> None:
         self._host.copy_(self._there, non_blocking=True)
 
-    def wrong(self) -> int:
+    def count_wrong(self) -> int:
         if self._device.type == "cuda":
             self._torch.cuda.synchronize()  # the copy is asynchronous
         self._pattern.fill(self._there, self._rank + 1)  # otherwise a copy that does nothing would look right
         self._there.copy_(self._host)
-        return self._pattern.wrong(self._there, self._rank)
+        return self._pattern.count_wrong(self._there, self._rank)
 
 
 TABLE: dict[str, type[Collective]] = {
@@ -278,8 +280,8 @@ TABLE: dict[str, type[Collective]] = {
 }
 
 
-def exchange(group: Any, out: Any, to: int, received: Any, source: int) -> None:
+def exchange(group: Any, out: Any, to: int, into: Any, source: int) -> None:
     """Send and receive at the same time."""
-    operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, received, source)]
+    operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, into, source)]
     for work in group.batch_isend_irecv(operations):
         work.wait()

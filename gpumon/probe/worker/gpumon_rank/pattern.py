@@ -21,13 +21,13 @@ class Pattern:
         self.width: int = torch.empty(0, dtype=self.dtype).element_size()
         """Bytes of an element."""
         self._ranks = ranks
-        self._marks, period = self._of_type(ranks, narrow=dtype != "float32", summed=summed)
+        self._marks, period = self._marks_and_period(ranks, narrow=dtype != "float32", summed=summed)
         self.largest = period + self._marks
         copies = max(1, TILE_ELEMENTS // period)
         self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
 
     @staticmethod
-    def _of_type(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
+    def _marks_and_period(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
         """Return the number of marks, and their period in elements."""
         if not narrow:
             return PERIOD, PERIOD
@@ -43,19 +43,19 @@ class Pattern:
         for chunk in elements.split(len(self._tile)):
             chunk.copy_(self._tile[: len(chunk)]).add_(self.mark(number))
 
-    def wrong(self, elements: Any, number: int) -> int:
-        """Count the elements that differ from what `fill` leaves."""
-        return self._differing(elements, self._tile + self.mark(number))
+    def count_wrong(self, elements: Any, number: int) -> int:
+        """Return the number of elements that differ from what `fill` writes."""
+        return self._count_differing(elements, self._tile + self.mark(number))
 
-    def wrong_sums(self, elements: Any) -> int:
-        """Count the elements that differ from the sum of what all ranks fill."""
+    def count_wrong_sums(self, elements: Any) -> int:
+        """Return the number of elements that differ from the sum of what all ranks fill."""
         marks = sum(self.mark(rank) for rank in range(self._ranks))
-        return self._differing(elements, self._tile * self._ranks + marks)
+        return self._count_differing(elements, self._tile * self._ranks + marks)
 
-    def _differing(self, elements: Any, expected: Any) -> int:
+    def _count_differing(self, elements: Any, expected: Any) -> int:
         return sum(int((chunk != expected[: len(chunk)]).sum()) for chunk in elements.split(len(expected)))
 
 
-def _prime(most: int) -> int:
+def _prime(limit: int) -> int:
     """Return the largest prime up to this number, at least 2."""
-    return next((n for n in range(most, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)
+    return next((n for n in range(limit, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)

@@ -28,7 +28,7 @@ class Rank:
         self._rank: int = orders["rank"]
         self._ranks: int = orders["ranks"]
         self._on_gpu: bool = orders["device"] == "cuda"
-        self._do = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
+        self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
         """Run every stage in turn. Raises what torch raises."""
@@ -43,7 +43,7 @@ class Rank:
             step = self._next_step()
             if step["do"] == "end":
                 break
-            self._do[step["do"]](step)
+            self._actions[step["do"]](step)
             self._reporter.frame(stepped=step["number"] + 1)
         self._reporter.enter("end")
         self._barrier()
@@ -72,7 +72,7 @@ class Rank:
                 options["device_id"] = self._torch.device("cuda", self._rank)
         self._device = self._torch.device("cuda", self._rank) if self._on_gpu else self._torch.device("cpu")
         self._stopwatch = Stopwatch(self._torch, on_gpu=self._on_gpu)
-        self._around = RankContext(
+        self._context = RankContext(
             torch=self._torch,
             group=self._group,
             rank=self._rank,
@@ -107,36 +107,36 @@ class Rank:
         for index, size in enumerate(step["sizes"]):
             place = {"step": step["number"], "size": index, "sizes": len(step["sizes"]), "bytes": size}
             self._reporter.enter("allocate", **place)
-            collective = kind(self._around, pattern, size)
+            collective = kind(self._context, pattern, size)
             self._barrier()
             self._measure(step, collective, place)
             del collective
-            self._free()
+            self._release_cache()
 
     def _measure(self, step: dict[str, Any], collective: Collective, place: dict[str, Any]) -> None:
         self._reporter.enter("warm_up", **place)
         collective.fill()
         for _ in range(step["warm_ups"]):
-            self._timed(collective)
+            self._time(collective)
         self._reporter.enter("measure", **place)
         seconds = []
         for operation in range(step["operations"]):
             self._reporter.progress(**place, operation=operation, operations=step["operations"])
-            seconds.append(self._timed(collective))
+            seconds.append(self._time(collective))
         self._reporter.enter("check", **place)
         self._barrier()
-        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=collective.checked())
+        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=collective.check())
 
-    def _timed(self, collective: Collective) -> float:
+    def _time(self, collective: Collective) -> float:
         """Return the seconds that one operation took on this rank."""
-        collective.ready()
+        collective.prepare()
         self._barrier()
-        self._meet()
-        return self._stopwatch.time(lambda: self._act(collective))
+        self._align_gpus()
+        return self._stopwatch.time(lambda: self._operate(collective))
 
-    def _act(self, collective: Collective) -> None:
-        self._fault.slow()
-        collective.act()
+    def _operate(self, collective: Collective) -> None:
+        self._fault.delay()
+        collective.operate()
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
         """Exchange round by round: in each round all pairs exchange at once."""
@@ -148,30 +148,30 @@ class Rank:
             peer = next((b if a == self._rank else a for a, b in pairs if self._rank in (a, b)), None)
             self._barrier()
             if peer is not None:
-                self._pair(step, pattern, peer, out, received)
+                self._exchange_with(step, pattern, peer, out, received)
 
-    def _pair(self, step: dict[str, Any], pattern: Pattern, peer: int, out: Any, received: Any) -> None:
-        def act() -> None:
-            self._fault.slow(peer)
+    def _exchange_with(self, step: dict[str, Any], pattern: Pattern, peer: int, out: Any, received: Any) -> None:
+        def operate() -> None:
+            self._fault.delay(peer)
             exchange(self._group, out, peer, received, peer)
 
         pattern.fill(out, self._rank)
         received.zero_()
         self._fault.corrupt(out)
         for _ in range(step["warm_ups"]):
-            act()
-        seconds = [self._stopwatch.time(act) for _ in range(step["operations"])]
-        wrong, spoilt = pattern.wrong(received, peer), pattern.wrong(out, self._rank)
-        found = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt, "direct": self._reaches(peer)}
-        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **found)
+            operate()
+        seconds = [self._stopwatch.time(operate) for _ in range(step["operations"])]
+        wrong, spoilt = pattern.count_wrong(received, peer), pattern.count_wrong(out, self._rank)
+        figures = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt, "direct": self._has_direct_access(peer)}
+        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **figures)
 
-    def _reaches(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
+    def _has_direct_access(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
         return bool(self._torch.cuda.can_device_access_peer(self._rank, peer)) if self._on_gpu else None
 
     def _misbehave(self, step: dict[str, Any]) -> None:
-        self._fault.become(step["fault"])
+        self._fault.replace(step["fault"])
 
-    def _meet(self) -> None:
+    def _align_gpus(self) -> None:
         """Let the GPUs begin together: processes leave a barrier one after the other.
 
         The small all-reduce is queued on the timed stream: the clock starts when it ends.
@@ -179,7 +179,7 @@ class Rank:
         if self._on_gpu:
             self._group.all_reduce(self._token)
 
-    def _free(self) -> None:
+    def _release_cache(self) -> None:
         """Free cached buffers: they would add to the next one."""
         if self._on_gpu:
             self._torch.cuda.empty_cache()

@@ -26,7 +26,7 @@ class Reporter:
     def enter(self, stage: str, **values: object) -> None:
         self.stage = stage
         self.frame(stage=stage, **values)
-        self._fault.at(stage)
+        self._fault.apply_at(stage)
 
     def progress(self, **values: object) -> None:
         """Report the current stage as `enter` does, at most four times a second."""

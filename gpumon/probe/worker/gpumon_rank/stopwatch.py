@@ -13,15 +13,15 @@ class Stopwatch:
     def __init__(self, torch: Any, *, on_gpu: bool) -> None:
         self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
 
-    def time(self, act: Callable[[], None]) -> float:
+    def time(self, operation: Callable[[], None]) -> float:
         """Return seconds."""
         if self._events is None:
             begun = time.monotonic()
-            act()
+            operation()
             return time.monotonic() - begun
         start, stop = self._events
         start.record()
-        act()
+        operation()
         stop.record()
         stop.synchronize()
         return float(start.elapsed_time(stop)) / 1e3
