@@ -44,6 +44,13 @@ class Alert:
         """Return all labels that Prometheus gives this alert, sorted."""
         return tuple(sorted((*self.labels, ("alertname", self.rule), ("severity", self.severity))))
 
+    @property
+    def key(self) -> Key:
+        """Return the key of its verdict."""
+        labels = dict(self.labels)
+        port = "/".join(labels[name] for name in ("device", "port") if name in labels)
+        return labels["check"], labels.get("uuid", port)
+
 
 def update_alerts(
     previous: Iterable[Alert],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,10 @@ POLL_SECONDS = 1.0
 """How often the report is compared with what was written; checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
 """Longest wait for the store: a disk that hangs must not stop the start of the agent."""
+DISK_SECONDS = 1.0
+"""Longest wait for a disk when the agent stops."""
+IN_MEMORY = Path("/run")
+"""Files below it are not on a disk."""
 
 
 class AgentIdentity(ResponseModel):
@@ -79,7 +85,10 @@ class HealthFileContent(CurrentHealthResponse):
 
 
 class HealthFile:
-    """The file, replaced whenever the verdicts were evaluated or changed. Use from the loop's thread."""
+    """The file, replaced whenever the verdicts were evaluated or changed. Use from the loop's thread.
+
+    A thread replaces a file on a disk, because a hung disk must not block the loop. /run is in memory.
+    """
 
     def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, address: str) -> None:
         """`address` is where a program on this host reaches the agent."""
@@ -89,12 +98,14 @@ class HealthFile:
         self._store = store
         self._address = address
         self._written: tuple[object, ...] = ()
+        self._writing = threading.Thread()
+        """The last replacement on a disk."""
         self._on_restored: Callable[[], object] | None = None
         self.notice: str | None = None
         """Why the file could not be written."""
 
     def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
-        """Keep the file up to date.
+        """Update the file from now on.
 
         `on_restored` is called once: when the file holds what the store had, or when the store takes too long.
         """
@@ -104,16 +115,47 @@ class HealthFile:
 
     def stop(self) -> None:
         """Write that no agent runs, so that no reader waits until the file is stale."""
+        self._wait_for_disk()
         self._write(running=False)
+        self._wait_for_disk()
 
     def update(self) -> None:
         """Write the file if what it reports has changed or was evaluated again."""
         report = self._latest()
         sources = (report.health, report.windows, report.internal.restored)
-        if len(self._written) != len(sources) or any(a is not b for a, b in zip(sources, self._written, strict=True)):
+        unchanged = len(self._written) == len(sources) and all(map(operator.is_, sources, self._written))
+        if not unchanged and not self._writing.is_alive():
             self._written = sources
             self._write(running=True)
-        if report.internal.restored:
+
+    def _write(self, *, running: bool) -> None:
+        report = self._latest()
+        restored = report.internal.restored
+        if not (restored or report.health.evaluated) or self._writing.is_alive():
+            return  # the file of the previous agent may hold a failure that this one has not read yet
+        agent = AgentIdentity(
+            version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)
+        )
+        text = HealthFileContent.from_report(report, agent).model_dump_json(indent=1) + "\n"
+        if self._path.is_relative_to(IN_MEMORY):
+            self._settle(_replacement_error(self._path, text), restored=restored)
+            return
+
+        def write() -> None:
+            error = _replacement_error(self._path, text)
+            self._loop.post(lambda: self._settle(error, restored=restored))
+
+        self._writing = threading.Thread(target=write, name="health file", daemon=True)
+        self._writing.start()
+
+    def _settle(self, error: OSError | None, *, restored: bool) -> None:
+        notice = None
+        if error is not None:
+            notice = f"{self._path} cannot be written ({error.strerror}), so gpumon check exits 3: set health.file"
+        if notice is not None and notice != self.notice:
+            _log.error(notice)
+        self.notice = notice
+        if restored:
             self._report_restored()
 
     def _report_restored(self) -> None:
@@ -121,21 +163,17 @@ class HealthFile:
         if callback is not None:
             callback()
 
-    def _write(self, *, running: bool) -> None:
-        report = self._latest()
-        if not (report.internal.restored or report.health.evaluated):
-            return  # the file of the previous agent may hold a failure that this one has not read yet
-        agent = AgentIdentity(
-            version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)
-        )
-        try:
-            replace_file(self._path, HealthFileContent.from_report(report, agent).model_dump_json(indent=1) + "\n")
-            self.notice = None
-        except OSError as error:
-            notice = f"{self._path} cannot be written ({error.strerror}), so gpumon check exits 3: set health.file"
-            if notice != self.notice:
-                _log.error(notice)
-            self.notice = notice
+    def _wait_for_disk(self) -> None:
+        if self._writing.is_alive():
+            self._writing.join(DISK_SECONDS)
+
+
+def _replacement_error(path: Path, text: str) -> OSError | None:
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        return error
+    return None
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon.health.alert import FIRING, Alert
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_rules import PAGING, SEVERITIES
 from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
@@ -30,7 +30,6 @@ class LogLine:
     fields: Mapping[str, object]
 
 
-Broken = Mapping[Key, str]
 _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), strict=True))
 
 
@@ -57,7 +56,7 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.internal.restored is after.internal.restored:
         yield from _transitions(before, after)
-    yield from _broken(before.health.failing_checks, after.health.failing_checks)
+    yield from _broken(before, after)
     yield from _windows(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
@@ -217,32 +216,38 @@ _VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
 
 def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the transitions of verdicts."""
-    known = set(map(id, before.health.history))
+    logged = set(map(id, before.health.history))
     for transition in after.health.history:
-        if id(transition) not in known:
-            one = transition.verdict
-            words = _device_words(one.check, one.device) | {"action": one.action.value}
+        if id(transition) not in logged:
+            verdict = transition.verdict
+            words = _device_words(verdict.key, after) | {"action": verdict.action.value}
             if transition.change is VerdictChange.CLEARED:
                 words |= {"cleared_by": transition.cleared_by or ""} | (
                     {"note": transition.note} if transition.note else {}
                 )
-                yield LogLine(logging.INFO, f"verdict cleared: {one.reason}", words)
+                yield LogLine(logging.INFO, f"verdict cleared: {verdict.reason}", words)
             else:
-                level = _VERDICT_LEVELS.get(one.level, logging.INFO)
-                yield LogLine(level, f"verdict {one.level.word}: {one.reason}", words)
+                level = _VERDICT_LEVELS.get(verdict.level, logging.INFO)
+                yield LogLine(level, f"verdict {verdict.level.word}: {verdict.reason}", words)
 
 
-def _broken(before: Broken, after: Broken) -> Iterator[LogLine]:
+def _broken(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the checks that raise an exception, and those that work again."""
-    for check, device in after.keys() - before.keys():
-        words = _device_words(check, device) | {"error": after[check, device]}
+    failed, failing = before.health.failing_checks, after.health.failing_checks
+    for key in failing.keys() - failed.keys():
+        words = _device_words(key, after) | {"error": failing[key]}
         yield LogLine(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug", words)
-    for check, device in before.keys() - after.keys():
-        yield LogLine(logging.INFO, "the check works again", _device_words(check, device))
+    for key in failed.keys() - failing.keys():
+        yield LogLine(logging.INFO, "the check works again", _device_words(key, after))
 
 
-def _device_words(check: str, device: str) -> dict[str, object]:
-    return {"check": check, **({"device": device} if device else {})}
+def _device_words(key: Key, report: Report) -> dict[str, object]:
+    """Return the check, and the device with its index if it is a GPU."""
+    check, device = key
+    words: dict[str, object] = {"check": check}
+    if gpu := next((state for state in report.gpus if state.uuid == device), None):
+        words["gpu"] = gpu.index
+    return words | ({"device": device} if device else {})
 
 
 def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
@@ -252,7 +257,14 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
         if alert.state == FIRING and alert.identity not in fired:
             yield LogLine(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
         elif alert.identity in fired and alert.identity not in firing:
-            yield LogLine(logging.INFO, f"alert resolved: {alert.summary}", _words(alert))
+            change = "inhibited by maintenance" if _is_inhibited(alert, after) else "resolved"
+            yield LogLine(logging.INFO, f"alert {change}: {alert.summary}", _words(alert))
+
+
+def _is_inhibited(alert: Alert, report: Report) -> bool:
+    """Return whether only the maintenance ended the alert: its verdict is still open."""
+    pages = report.maintenance is not None and alert.severity in PAGING
+    return pages and any(verdict.key == alert.key for verdict in report.health.primary)
 
 
 def _words(alert: Alert) -> Mapping[str, object]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from gpumon.health.architectures import possible_xids
 from gpumon.health.expectation import Expectation
+from gpumon.health.node_health import Health
 from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
@@ -125,6 +126,7 @@ def _derived(
         catalogue=settings.catalogue,
         fault=fault,
         detail=detail,
+        since=_since(gpu, fault, report.health),
         health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
         port_above=internal.inventory.ports_above.get(gpu.bus_id),
@@ -153,7 +155,7 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
         gpu=table,
         fault=inputs.fault,
         detail=inputs.detail,
-        since=gpu.since,
+        since=inputs.since,
         released=inputs.released,
         restored=gpu.restored,
         reset_at=gpu.reset_at,
@@ -164,6 +166,12 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
         stored=gpu.stored,
         **(_reading(gpu) if inputs.fault is None and not inputs.released else {}),
     )
+
+
+def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
+    """Return when the fault was found: by an earlier run of the agent if its verdict was stored."""
+    verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
+    return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:

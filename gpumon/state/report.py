@@ -42,6 +42,7 @@ class GpuInputs(NamedTuple):
     catalogue: Catalogue
     fault: str | None
     detail: str
+    since: float | None
     health: float
     released: bool
     port_above: str | None

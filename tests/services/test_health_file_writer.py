@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import sample_reports
 from sample_windows import MAINTENANCE, window
 
-from gpumon.services.health_file import HealthFile
+from gpumon.services import health_file
+from gpumon.services.health_file import HealthFile, replace_file
 from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
 
@@ -22,12 +24,13 @@ class Node:
     """A report that the test replaces, and the file that follows it."""
 
     def __init__(self, path: Path, report: Report) -> None:
+        self.loop = Loop()
         self.path = path
         self.report = report
         self.file = self.at(path)
 
     def at(self, path: Path) -> HealthFile:
-        return HealthFile(Loop(), path, latest=lambda: self.report, store=Path("/s.db"), address="127.0.0.1:1")
+        return HealthFile(self.loop, path, latest=lambda: self.report, store=Path("/s.db"), address="127.0.0.1:1")
 
     def content(self) -> dict[str, Any]:
         self.file.update()
@@ -36,7 +39,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(health_file, "IN_MEMORY", tmp_path)
     return Node(tmp_path / "health.json", sample_reports.healthy())
 
 
@@ -100,3 +104,30 @@ def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path)
     node.report = sample_reports.lost()
     node.file.update()
     assert node.file.notice is None
+
+
+def test_a_hung_disk_does_not_block_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread writes one file at a time; the next update writes what has changed meanwhile."""
+    answers = threading.Event()
+
+    def replace_slowly(path: Path, text: str) -> None:
+        answers.wait()
+        replace_file(path, text)
+
+    monkeypatch.setattr(health_file, "IN_MEMORY", Path("/run"))
+    monkeypatch.setattr(health_file, "replace_file", replace_slowly)
+    node.report = replace(node.report, internal=InternalState(restored=True))
+    restored: list[int] = []
+    node.file.start(on_restored=lambda: restored.append(1))
+    node.report = sample_reports.lost()
+    node.file.update()
+    assert not node.path.exists()
+    assert not restored
+    answers.set()
+    node.loop.turn()
+    assert json.loads(node.path.read_text())["level"] == "ok"
+    assert restored
+    node.file.update()
+    node.file.stop()
+    content = json.loads(node.path.read_text())
+    assert (content["level"], content["agent"]["running"]) == ("fail", False)

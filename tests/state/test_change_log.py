@@ -66,6 +66,8 @@ def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     )
     resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
+    (verdict,) = changes(healthy(), wrong)
+    assert (verdict.fields["gpu"], verdict.fields["device"]) == (1, "GPU-1")
     (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
     assert said(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]

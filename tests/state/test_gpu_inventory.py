@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from each_case import each_case
-from folded import UP, of, said
+from folded import UP, fallen, of, said
 from folded import told as fold_told
 
 from gpumon.health.expectation import Basis, Expectation
@@ -15,6 +15,7 @@ from gpumon.model.error_event import XID
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.outputs.responses.links import NvlinksResponse
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
@@ -118,6 +119,21 @@ def test_a_gpu_that_is_gone_after_a_restart_is_missing(*, late: bool) -> None:
         assert [state.index for state in report.gpus] == list(range(8))
         assert one.index == 3
         assert of(report, "GPU-7").index == 7
+
+
+def test_a_lost_gpu_keeps_its_age_and_its_nvlinks_over_a_restart() -> None:
+    """The age is that of the stored verdict; the number of NVLinks is stored, their state is unknown."""
+    verdict = fallen("GPU-3")._replace(check="gpu_lost", since=SEEN_LAST)
+    lost = GpuReading(bus_id=address(3), uuid=None, index=3, gpu=None, fault="lost", error="GPU is lost", watched=0.0)
+    poll = polled(in_place(without=[3]))
+    poll = replace(poll, gpus=(*poll.gpus, lost), present=(*poll.present, lost.bus_id), visible=8)
+    known = stored(*(board(number, nvlinks=18) for number in range(8)), verdicts=(verdict,))
+    report = told(known, bus(range(8)), UP, poll)
+
+    assert of(report, "GPU-3").fault == "lost"
+    assert of(report, "GPU-3").since == SEEN_LAST
+    links = NvlinksResponse.from_report(report, "GPU-3").links
+    assert [(link.link, link.model_dump()["up"]) for link in links] == [(link, None) for link in range(18)]
 
 
 def test_before_the_first_whole_poll_nobody_is_missing() -> None:

@@ -99,3 +99,16 @@ def test_beginning_and_end_are_told_once() -> None:
     assert said(during, asked) == over
     assert over[0] in said(during, late)
     assert said(healthy(), recalled) == [(logging.INFO, "maintenance continues: no alert pages")]
+
+
+def test_the_log_shows_alerts_as_inhibited_by_maintenance_and_firing_again_after_it() -> None:
+    """An alert whose verdict is still open is not resolved."""
+    before = wrong()
+    during = told(maintenance(), Tick(), report=before)
+    after = told(Tick(), report=during, at=AT + 61)
+    messages = [message for _, message in (*said(before, during), *said(during, after))]
+
+    assert [message.partition(":")[0] for message in messages if message.startswith("alert")] == [
+        "alert inhibited by maintenance",
+        "alert firing",
+    ]

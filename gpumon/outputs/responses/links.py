@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from gpumon.model import infiniband, nvlink
+from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import PortReading
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values
 from gpumon.state.report import Report
@@ -26,7 +27,7 @@ class NvlinksResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
-        """Return the NVLinks of the GPU with this uuid, or of all GPUs. A GPU that is lost keeps the peers alone."""
+        """Return the NVLinks of the GPU with this uuid, or of all GPUs. The state of those of a lost GPU is None."""
         return cls(
             links=[
                 NvlinkResponse(
@@ -38,9 +39,15 @@ class NvlinksResponse(ResponseModel):
                 )
                 for state in report.gpus
                 if uuid in {None, state.uuid}
-                for link in sorted({*state.links, *state.peers}, key=int)
+                for link in sorted({*state.links, *state.peers}, key=int) or _stored_links(state)
             ]
         )
+
+
+def _stored_links(state: GpuState) -> list[str]:
+    """Return the NVLinks of a GPU that has not been read in this run of the agent, from its stored row."""
+    count = state.stored.nvlinks if state.restored and state.stored is not None else None
+    return [str(link) for link in range(count or 0)]
 
 
 @metric_rows(infiniband.InfinibandLink, infiniband.InfinibandPort)
