@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 KEY_SEPARATOR = ","
@@ -292,14 +292,15 @@ def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sam
         elif row.labels:
             for key, one in value.items():
                 if detailed or not row.hidden(key):
-                    yield Sample(table.PREFIX + attribute, own + labels_of(row, key), float(one))
+                    yield Sample(table.PREFIX + attribute, own + labels_of(row.labels, key), float(one))
         else:
             yield Sample(table.PREFIX + attribute, own, float(value))
     if any(value for _, value in named):
         yield Sample(table.PREFIX + "info", own + tuple(named), 1.0)
 
 
-def labels_of(row: Row, key: str) -> Labels:
+@lru_cache(maxsize=1 << 12)
+def labels_of(names: tuple[str, ...], key: str) -> Labels:
     """Return the extra labels of a value of a labelled reading; an empty label is absent, as in Prometheus."""
-    values = key.split(KEY_SEPARATOR) if len(row.labels) > 1 else (key,)
-    return tuple(pair for pair in zip(row.labels, values, strict=True) if pair[1])
+    values = key.split(KEY_SEPARATOR) if len(names) > 1 else (key,)
+    return tuple(pair for pair in zip(names, values, strict=True) if pair[1])

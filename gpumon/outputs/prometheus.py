@@ -162,7 +162,7 @@ _HEADS = {name: _head(name, text) for table in TABLES for name, text in _familie
 
 
 def _prefix(name: str, own: Labels, row: Row, key: str) -> str:
-    return _series_prefix(name, own + labels_of(row, key) if row.labels else own)
+    return _series_prefix(name, own + labels_of(row.labels, key) if row.labels else own)
 
 
 def _info(table: Table, own: Labels) -> str:
