@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import formatting, link_text, node_summary, window_sentences
-from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.responses.report import ReportResponse
-from gpumon.outputs.verdict_text import place
-from gpumon.server import openapi, page_links, page_overview, page_probe
+from gpumon.server import openapi
 from gpumon.server.context import IndentedJson, host_time, sources
-from gpumon.server.page_plot import plot
 from gpumon.server.problem import Problem
 
 router = APIRouter(include_in_schema=False)
@@ -61,51 +55,15 @@ async def static(name: str) -> Response:
     return Response(_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
 
 
-def with_code(text: str) -> Markup:
-    """Return text as HTML, with code elements for text between backticks."""
-    parts = [escape(part) for part in text.split("`")]
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
-    )
-
-
 def _context(request: Request) -> dict[str, Any]:
     report = ReportResponse.from_report(sources(request).latest(), host_time(request))
     return {"report": report.document(), "max_events": MAX_EVENTS}
 
 
 def _html(template: str, context: dict[str, Any]) -> Response:
-    return Response(_environment().get_template(template).render(context), media_type="text/html")
+    from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, and most agents are never asked for a page
 
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,  # text from a driver is never markup
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
-        overview=page_overview,
-        formatting=formatting,
-        link_text=link_text,
-        page_links=page_links,
-        headline=node_summary.headline,
-        excluded=node_summary.exclusions,
-        released=window_sentences.releases,
-        maintenance=window_sentences.maintenance,
-        holds=window_sentences.holds,
-        place=place,
-        plot=plot,
-        gpu_warnings=gpu_warnings,
-        page_probe=page_probe,
-        version=_version,
-    )
-    environment.filters["with_code"] = with_code
-    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""
-    return environment
+    return Response(page_templates.render(template, context, version=_version), media_type="text/html")
 
 
 @cache

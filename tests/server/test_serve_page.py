@@ -20,8 +20,8 @@ from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, end_run
-from gpumon.server.page import with_code
 from gpumon.server.page_plot import LABEL_DISTANCE, plot
+from gpumon.server.page_templates import with_code
 from gpumon.state.report import Report
 
 EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""

@@ -20,7 +20,7 @@ Number = int | float
 class ResponseModel(BaseModel):
     """Every field is always present; an absent value is null."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most agents never send most of them
 
     def document(self) -> Document:
         """Return the response as plain JSON values."""

@@ -1,0 +1,59 @@
+"""Renders the templates of the pages. Imported at the first request for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from gpumon.outputs import formatting, link_text, node_summary, window_sentences
+from gpumon.outputs.gpu_warnings import gpu_warnings
+from gpumon.outputs.verdict_text import place
+from gpumon.server import page_links, page_overview, page_probe
+from gpumon.server.page_plot import plot
+
+
+def render(template: str, context: dict[str, Any], version: Callable[[str], str]) -> str:
+    """Return the page. `version` returns the version of a static file, for links to it."""
+    return _environment().get_template(template).render(context, version=version)
+
+
+def with_code(text: str) -> Markup:
+    """Return text as HTML, with code elements for text between backticks."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,  # text from a driver is never markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        overview=page_overview,
+        formatting=formatting,
+        link_text=link_text,
+        page_links=page_links,
+        headline=node_summary.headline,
+        excluded=node_summary.exclusions,
+        released=window_sentences.releases,
+        maintenance=window_sentences.maintenance,
+        holds=window_sentences.holds,
+        place=place,
+        plot=plot,
+        gpu_warnings=gpu_warnings,
+        page_probe=page_probe,
+    )
+    environment.filters["with_code"] = with_code
+    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""
+    return environment
