@@ -1,4 +1,4 @@
-"""Runs the real agent, Prometheus and Alertmanager for tests: free ports, fresh folders, nothing left behind."""
+"""Runs the real agent, Prometheus and Alertmanager for tests, on free ports and in new folders, and stops them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from gpumon.clock import boot_clock
 T = TypeVar("T")
 PATIENCE = 60.0
 REST, LONGEST_REST = 3.0, 0.5
-"""Between two questions: as many times as long as the question took, and seconds. Others need the processors."""
+"""Pause between two attempts: a multiple of the duration of the attempt, and the maximum in seconds. Other tests
+need the cores.
+"""
 
 
 PORTS = range(10_500, 32_000)
-"""Below those that the kernel hands out: nobody's outgoing connection takes one between being found and being used."""
+"""Ports below those that the kernel assigns, so that no outgoing connection takes a free port before it is used."""
 
 
 def free_port() -> int:
@@ -42,7 +44,10 @@ def free_port() -> int:
 
 
 def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: float = 0.1) -> T:
-    """The first true answer. What raises AssertionError or OSError is asked again; the last such error is told."""
+    """Return the first true result.
+
+    AssertionError and OSError are retried; the last one is reported after `within` seconds.
+    """
     deadline = boot_clock() + within
     while True:
         last: object = None
@@ -53,12 +58,12 @@ def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: 
         except (OSError, AssertionError, http.client.HTTPException) as error:
             last = error
         if (now := boot_clock()) > deadline:
-            raise AssertionError(f"not so after {within:g} s; at last: {last!r}")
+            raise AssertionError(f"condition not met within {within:g} s; last result: {last!r}")
         time.sleep(max(every, min(REST * (now - asked_at), LONGEST_REST)))
 
 
 class Agent:
-    """One agent on a simulated node, in a folder that outlives its restarts."""
+    """An agent on a simulated node, in a folder that survives its restarts."""
 
     def __init__(
         self, folder: Path, *, profile: str | None = "h100x8", environment: Mapping[str, str] | None = None
@@ -73,19 +78,19 @@ class Agent:
         self.simulate({})
 
     def simulate(self, scenario: Mapping[str, Any]) -> None:
-        """Replace the scenario, whole and at once."""
+        """Replace the scenario atomically."""
         written = self.scenario.with_suffix(".new")
         written.write_text(yaml.safe_dump(dict(scenario)), encoding="utf-8")
         written.rename(self.scenario)
 
     def start(self, *flags: str) -> Agent:
-        """Start it, and wait until it has looked at its GPUs."""
+        """Start the agent and wait until it has polled its GPUs."""
         self.launch(*flags)
-        eventually(self._has_looked)
+        eventually(self._has_polled)
         return self
 
     def launch(self, *flags: str) -> None:
-        """Start it, and wait for nothing."""
+        """Start the agent without waiting for it."""
         arguments = [sys.executable, "-m", "gpumon", "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
         arguments += [f"--store.path={self.folder / 'gpumon.db'}", f"--web.token-file={self.folder / 'token'}"]
         if self.profile is not None:
@@ -95,8 +100,8 @@ class Agent:
                 [*arguments, *flags], env=self.environment, stderr=log, stdin=subprocess.DEVNULL
             )
 
-    def _has_looked(self) -> bool:
-        """Ready alone may also mean that the first poll took too long to be waited for."""
+    def _has_polled(self) -> bool:
+        """Return whether the first poll is done. Readiness alone may also mean that the first poll took too long."""
         if self.process.poll() is not None:
             raise RuntimeError(f"the agent ended: {self.log.read_text(encoding='utf-8')[-2000:]}")
         page = self.metrics()
@@ -117,7 +122,7 @@ class Agent:
         return self.ask(path)[0]
 
     def get(self, path: str) -> Any:
-        """The JSON document at this path."""
+        """Return the JSON document at this path."""
         return json.loads(self.ask(path)[1])
 
     def post(self, path: str, *, method: str = "POST") -> tuple[int, Any]:
@@ -131,12 +136,12 @@ class Agent:
         return Metrics(body.decode())
 
     def children(self, named: str = "") -> set[int]:
-        """Pids of all processes that descend from the agent, and have this in their command line."""
+        """Return the pids of all descendants of the agent with this text in their command line."""
         return {pid for pid in descendants(self.process.pid) if named.encode() in command_line(pid)}
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile no process of the agent runs, as on a host that sleeps; the daemon wakes first."""
+        """Stop all processes of the agent meanwhile, as on a suspended host. The daemon continues first."""
         self.process.send_signal(signal.SIGSTOP)
         pids = [self.process.pid, *self.children()]
         for pid in pids:
@@ -148,12 +153,12 @@ class Agent:
                 os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, to the daemon alone."""
+        """Send SIGKILL to the daemon only."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """As systemd does."""
+        """Send SIGTERM, as systemd does, and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -164,7 +169,10 @@ class Agent:
 
 
 class Metrics:
-    """A scrape, parsed by the client library of Prometheus; no more of it than is asked for, as a page is long."""
+    """A scrape, parsed by the Prometheus client library.
+
+    Only the requested series are parsed, because pages are long.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -175,7 +183,7 @@ class Metrics:
 
     @cached_property
     def values(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        """By name and labels."""
+        """Return the values by name and labels."""
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in self.families.values()
@@ -183,17 +191,17 @@ class Metrics:
         }
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Value of the one series of this name that has these labels; None when there is none."""
+        """Return the value of the one series with this name and these labels; None if there is none."""
         found = [value for own, value in self._named(name) if labels.items() <= own.items()]
         assert len(found) <= 1, f"{name} {labels} is not one series"
         return found[0] if found else None
 
     def gpus(self, name: str) -> dict[str, float]:
-        """Values by GPU index."""
+        """Return the values by GPU index."""
         return {own["gpu"]: value for own, value in self._named(name)}
 
     def _named(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Labels and value of each series of this name."""
+        """Yield labels and value of each series of this name."""
         lines = [line for line in self._text.split("\n") if line.startswith((name + "{", name + " "))]
         for family in text_string_to_metric_families("\n".join([*lines, ""])):
             for sample in family.samples:
@@ -201,7 +209,7 @@ class Metrics:
 
 
 def descendants(pid: int) -> set[int]:
-    """All living processes below this one."""
+    """Return all running descendants of this process."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -217,7 +225,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def unreaped() -> set[int]:
-    """Children of this process that live, or have ended and were not waited for: a loop has that still to do."""
+    """Return the children of this process that run, or have ended and are not reaped."""
     found = set[int]()
     for children in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread has ended meanwhile
@@ -226,7 +234,7 @@ def unreaped() -> set[int]:
 
 
 def command_line(pid: int) -> bytes:
-    """Its arguments, NUL between them; empty when it is gone."""
+    """Return the arguments of a process, separated by NUL; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -234,7 +242,7 @@ def command_line(pid: int) -> bytes:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those that still run: zombies that wait for init are aside."""
+    """Return the pids that still run. A zombie does not run."""
     living = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -248,7 +256,7 @@ def alive(pids: set[int]) -> set[int]:
 
 @contextlib.contextmanager
 def all_cores_busy() -> Iterator[None]:
-    """Somebody else computes, on every core; a little nicer than an agent, as other tests run meanwhile."""
+    """Load every core, at a lower priority than an agent, because other tests run meanwhile."""
     command = ["nice", "-n", "5", sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
     try:
@@ -260,14 +268,14 @@ def all_cores_busy() -> Iterator[None]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has computed so far."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server under test, ended with the block."""
+    """Run a server during the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:

@@ -1,4 +1,4 @@
-"""A made-up node, from which the reference page takes its examples: one of each thing."""
+"""An example node with one of each thing, from which the reference page takes its examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
 HEAT = "gpu_thermal_margin_low"
 HOT = "GpuThermalMarginLowWarning"
-"""The alert: a warning."""
+"""Return a warning alert."""
 
 
 def event() -> ErrorEvent:
@@ -69,7 +69,7 @@ def alert() -> Alert:
 
 
 def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeResult:
-    """A run of the all-reduce probe, `number` hours before now."""
+    """Return a run of the all-reduce probe, `number` hours ago."""
     ring = 0.766 * peak
     measurements = *(_measured(size, peak) for size in LADDER), *(_measured(size, ring, "ring") for size in LADDER)
     return ProbeResult(
@@ -95,7 +95,7 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
 
 
 def part(number: int, *indexes: int, outcome: str = "ok") -> ProbeResult:
-    """One on these GPUs alone, because jobs use the others."""
+    """Return a run on these GPUs only, because jobs use the others."""
     whole = run(number, outcome=outcome)
     some = replace(whole.conditions, gpus=tuple(map(uuid, indexes)), indexes=indexes)
     return replace(whole, ranks=len(indexes), conditions=some)
@@ -169,14 +169,14 @@ def report() -> Report:
 
 
 def measuring() -> ProbeState:
-    """While a run is in progress."""
+    """Return the node during a probe run."""
     return ProbeState(
         running=run().id, progress=Progress(rank=3, stage="warm_up", algorithm="ring", bytes=GIB, ratio=0.42)
     )
 
 
 def health() -> Health:
-    """One GPU had a row that could not be replaced, yesterday."""
+    """Return the node with a GPU on which a row could not be remapped yesterday."""
     verdict = Verdict(
         check="gpu_row_remap_failed",
         device=uuid(0),
@@ -243,7 +243,7 @@ def _with_window(request: WindowRequest, age: float) -> Report:
 
 
 def inventoried() -> Report:
-    """The same node with what its store knows of the GPU and the port."""
+    """Return the node with the history of the GPU and the port from its store."""
     node = report()
     one = node.gpus[0]
     board = StoredGpu(

@@ -24,7 +24,7 @@ def uuid(index: int) -> str:
 
 
 def gpu(index: int) -> GpuState:
-    """A GPU at work."""
+    """Return a busy GPU."""
     return GpuState(
         bus_id=bus_id(index),
         uuid=uuid(index),
@@ -39,12 +39,12 @@ def gpu(index: int) -> GpuState:
 
 
 def switch(link: int) -> str:
-    """PCI address of the NVSwitch that a link goes to."""
+    """Return the PCI address of the NVSwitch at the other end of a link."""
     return f"00000000:{0x05 + link % 4:02X}:00.0"
 
 
 def mig() -> MigReading:
-    """Half a GPU."""
+    """Return a MIG instance with half of the GPU."""
     return MigReading(
         uuid="MIG-c2e1f0a4-6d70-5b3c-9d53-0f5e6a2b7c11",
         gpu_instance_id=2,
@@ -64,7 +64,7 @@ def mig() -> MigReading:
 
 
 def port(number: int = 0) -> PortReading:
-    """A port of 400 Gb/s."""
+    """Return a port of 400 Gb/s."""
     return PortReading(
         device=f"mlx5_{number}",
         port="1",

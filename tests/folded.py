@@ -1,4 +1,4 @@
-"""A node of three GPUs as fold is told of it, and what is known after that."""
+"""A node of three GPUs as messages to `reduce`, and the Report after them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
 
 
 def seen(index: int, **values: object) -> GpuReading:
-    """GPU `index` as a poll sees it while it is well."""
+    """Return a reading of healthy GPU `index`."""
     gpu = Gpu(name="NVIDIA H100", temperature_celsius=40.0 + index, utilization_ratio=0.5, energy_joules_total=100.0)
     whole = GpuReading(
         bus_id=BUS[index],
@@ -48,7 +48,7 @@ def polled(*gpus: GpuReading, at: float = 100.0) -> Snapshot:
 
 
 def told(*arrivals: Message, at: float = 100.0, report: Report | None = None, terms: ReducerSettings = TERMS) -> Report:
-    """The Report after these arrivals, all at one moment."""
+    """Return the Report after these messages, all at the same time."""
     report = report or Report(started=0.0)
     for arrival in arrivals:
         report = reduce(report, arrival, Now(at, 1e9 + at, at), terms)
@@ -61,7 +61,7 @@ def healthy() -> Report:
 
 
 def fallen(uuid: str) -> Verdict:
-    """That an Xid has said so of this GPU."""
+    """Return the event that this GPU reported this Xid."""
     return Verdict(
         check="gpu_xid_critical",
         device=uuid,
@@ -80,5 +80,5 @@ def of(report: Report, uuid: str) -> GpuState:
 
 
 def said(before: Report, after: Report) -> list[tuple[int, str]]:
-    """Level and message of each line that the log gets."""
+    """Return level and message of each log line."""
     return [(one.level, one.message) for one in changes(before, after)]

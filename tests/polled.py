@@ -18,7 +18,7 @@ from gpumon.model.snapshot import GpuReading, Snapshot
 
 
 class Poll:
-    """A NodePoll and the node it looks at."""
+    """A NodePoll and its simulated node."""
 
     def __init__(self, simulation: Simulation, do_not_open: Collection[str], extent: Extent, patience: float) -> None:
         self.simulation = simulation
@@ -38,21 +38,21 @@ class Poll:
         )
 
     def poll(self) -> Snapshot:
-        """The whole poll, in the order of the bus, however many parts it came in."""
+        """Return the whole poll in bus order, also if it arrived in several parts."""
         self.parts.clear()
         last = self.node.poll()
         gpus = [gpu for part in (*self.parts, last) for gpu in part.gpus]
         return replace(last, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.bus_id)))
 
     def poll_all_tiers(self) -> Snapshot:
-        """A poll at which every tier is due, and every faulted GPU is looked up again."""
+        """Poll with every tier due and every failed GPU looked up again."""
         self.node._due = dict.fromkeys(self.node._due, 0.0)
         for slot in self.node._slots.values():
             slot.retry_at = 0.0
         return self.poll()
 
     def poll_later(self, *, all_tiers: bool = False) -> Snapshot:
-        """A poll so long after the last one that samples may be taken again."""
+        """Poll late enough for new samples."""
         for slot in self.node._slots.values():
             if slot.turns is not None:
                 reader = slot.turns.reader
@@ -77,7 +77,10 @@ def polled(
     extent: Extent | None = None,
     patience: float = math.inf,
 ) -> Iterator[Poll]:
-    """Open the node and its poll. `text` is the scenario, which needs a folder. No GPU is slow unless told so."""
+    """Open the node and its poll.
+
+    `text` is the scenario, which needs a folder. No GPU counts as slow unless the scenario makes it so.
+    """
     scenario = None if folder is None else folder / "scenario.yml"
     with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
         yield Poll(simulation, do_not_open, extent or Extent(), patience)

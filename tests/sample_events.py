@@ -1,4 +1,4 @@
-"""Errors as the store and the Report hold them."""
+"""Sample errors as the store and the Report hold them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUS_ID = "00000000:18:00.0"
 
 
 def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> ErrorEvent:
-    """One Xid, `number` seconds after the boot."""
+    """Return an Xid, `number` seconds after the boot."""
     at, wall = float(number), WALL + number
     plain = ErrorEvent(
         id=f"b{number}",
@@ -31,13 +31,13 @@ def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **value
 
 
 def change(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> ErrorChange:
-    """A burst that is new."""
+    """Return a new burst."""
     one = error_event(number, code, uuid, **values)
     return ErrorChange(one, one.count)
 
 
 def observation(at: float, source: str = NVML, code: int = 79, **values: Any) -> ErrorObservation:
-    """One sighting of one Xid, in NVML or with its text in the kernel log."""
+    """Return one observation of an Xid, from NVML, or with text from the kernel log."""
     text = "GPU has fallen off the bus." if source == KMSG else ""
     plain = ErrorObservation(
         kind=XID, code=code, bus_id=BUS_ID, at=at, since=at, wall=WALL + at, source=source, text=text, uuid="GPU-1"

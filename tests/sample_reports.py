@@ -1,4 +1,4 @@
-"""Reports of a made-up node of eight GPUs, healthy and not, for the tests of what is served and printed."""
+"""Sample reports of a node of eight GPUs, healthy and unhealthy, for tests of what is served and printed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gpu_document(state: GpuState) -> Document:
 
 
 def healthy(count: int = 8) -> Report:
-    """All GPUs answer, nothing is wrong, the probe has run every hour for a day."""
+    """Return a node whose GPUs all answer, without problems, with an hourly probe run for a day."""
     base = example.report()
     history = tuple(example.run(hours, peak=478e9 - 3e9 * (hours % 4)) for hours in reversed(range(RUNS)))
     return replace(
@@ -74,7 +74,7 @@ def simulated() -> Report:
 
 
 def lost(index: int = 3) -> Report:
-    """One GPU fell off the bus ten minutes ago; its alert fires."""
+    """Return a node with one GPU that fell off the bus ten minutes ago; its alert fires."""
     report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example_parts.bus_id(index), uuid=example_parts.uuid(index))
     fired = alert("GpuLost", index, f"GPU {index} is lost.")
@@ -99,12 +99,12 @@ def idle(index: int) -> Report:
 
 
 def stuck(index: int = 5) -> Report:
-    """A driver call on one GPU does not return."""
+    """Return a node with a driver call on one GPU that does not return."""
     return judged(faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned"))
 
 
 def judged(report: Report) -> Report:
-    """With the verdicts that ten minutes of it have given."""
+    """Return the same with the verdicts after ten minutes."""
     history = SampleHistory(windows=table.recorded_windows())
     report = replace(report, internal=replace(report.internal, restored=True, history=history))
     for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
@@ -117,7 +117,7 @@ def judged(report: Report) -> Report:
 
 
 def troubled() -> Report:
-    """One GPU lost, one stuck, a hot one, NVLinks down and erring, a corrupting probe, the agent without its store."""
+    """Return a node with a lost, a stuck and a hot GPU, failed NVLinks, a probe with wrong elements, and no store."""
     report = faulted(lost(), 5, "stuck", "nvmlDeviceGetFieldValues has not returned")
     hot = replace(
         report.gpus[1].gpu,
@@ -165,7 +165,7 @@ def troubled() -> Report:
 
 
 def partitioned() -> Report:
-    """MIG on two of four GPUs: seven instances and two; links of those are not known to be up or down."""
+    """Return a node with MIG on two of four GPUs: seven instances and two. The state of their links is unknown."""
     report = healthy(4)
     layouts = {0: ("1g.10gb",) * 7, 1: ("3g.40gb", "1c.3g.40gb")}
     gpus = tuple(
@@ -187,7 +187,7 @@ def _mig(gpu: int, number: int, profile: str) -> MigReading:
 
 
 def grace() -> Report:
-    """A tray of a rack with one fabric: no bus of its own, chip-to-chip links, RoCE."""
+    """Return a tray of a rack-wide fabric: no PCI bus of its own, chip-to-chip links, RoCE."""
     report = healthy(4)
     fabric = Fabric(
         cluster_uuid="5f0c8f0e-71b2-4d0e-9d3c-5d5d0a6f3a11",
@@ -210,7 +210,7 @@ def grace() -> Report:
 
 
 def disconnected() -> Report:
-    """Fabric registration that hangs on one GPU and failed on another, a sick route, a port down."""
+    """Return a node with fabric registration pending on one GPU and failed on another, and with a port down."""
     report = healthy()
     fabrics = {
         2: Fabric(state=2.0),
@@ -223,7 +223,7 @@ def disconnected() -> Report:
 
 
 def some_events() -> tuple[ErrorEvent, ...]:
-    """A storm that is over, an NVSwitch's error, one that was there before, records that were lost."""
+    """Return a node with an ended storm of Xids, an NVSwitch error, a historical error and lost kernel log records."""
     base = replace(example.event(), bus_id=example_parts.bus_id(1), uuid=example_parts.uuid(1))
     hours = STAMP.wall - 3 * 3600
     return (
@@ -238,14 +238,14 @@ def some_events() -> tuple[ErrorEvent, ...]:
 
 
 def excluding(index: int) -> Report:
-    """The configuration excludes one of the eight GPUs: NVML counts it, nobody opens it."""
+    """Return a node with one of eight GPUs excluded by the configuration: NVML counts it, and it is not opened."""
     report = healthy()
     gpus = tuple(one for one in report.gpus if one.index != index)
     return replace(report, gpus=gpus, excluded=(example_parts.bus_id(index),))
 
 
 def without_driver() -> Report:
-    """A host whose driver does not load: no GPU is known, the agent says what is missing."""
+    """Return a host whose driver does not load: no GPU is known, and the agent reports what is missing."""
     return Report(
         started=STAMP.wall - 30,
         build=example.report().build,
@@ -255,7 +255,7 @@ def without_driver() -> Report:
 
 
 def without_gpus() -> Report:
-    """A host that has no NVIDIA GPU and expects none: it is well."""
+    """Return a healthy host that has no NVIDIA GPU and expects none."""
     return Report(
         started=STAMP.wall - 30,
         build=example.report().build,
@@ -270,13 +270,13 @@ def before_any_run(report: Report) -> Report:
 
 
 def faulted(report: Report, index: int, fault: str, detail: str) -> Report:
-    """The report with one GPU that does not answer: identity, up, fault and Xid counters stay."""
+    """Return the report with one GPU that does not answer: identity, up, fault and Xid counters remain."""
     gpus = tuple(_faulted(one, fault, detail) if one.index == index else one for one in report.gpus)
     return replace(report, gpus=gpus)
 
 
 def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Alert:
-    """Of a rule that there is."""
+    """Return an alert of an existing rule."""
     rule = RULES[name]
     return Alert(
         rule=name,

@@ -1,4 +1,4 @@
-"""A host on which a scheduler runs its scripts: our command, and stand-ins that record how they are called."""
+"""A host on which a scheduler runs its scripts, with substitutes for its commands that record their calls."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Host:
         path.chmod(0o755)
 
     def answering(self, line: str, code: int) -> dict[str, str]:
-        """The environment with a command that answers so, whatever it is asked."""
+        """Return the environment with a gpumon command that always prints this line and exits with this code."""
         self._command("answering", f'#!/bin/sh\n[ -z "{line}" ] || echo "{line}"\nexit {code}\n')
         return {"GPUMON": str(self._path / "answering")}
 
     def node(self, state: str, reason: str = "") -> None:
-        """As `scontrol --oneliner show node` has it."""
+        """Set the state that `scontrol --oneliner show node` prints."""
         reason_text = f" Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
         self._node.write_text(f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1{reason_text}\n")
 
     def run(self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None) -> Ran:
-        """As a daemon does: no search path but that of the commands above, nothing of this test's environment."""
+        """Run a script as a daemon does: with the search path above, and without the environment of the test."""
         environ = {
             "PATH": str(self._path),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

@@ -1,4 +1,4 @@
-"""Scrapes an agent without pause, and says what no page may show."""
+"""Scrapes an agent continuously, and checks what no page may show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Scrapes:
-    """Scrapes several times a second until stopped, and keeps every page: no moment goes unseen."""
+    """Scrapes an agent several times a second until stopped, and keeps every page."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -31,10 +31,11 @@ class Scrapes:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        assert self.pages or self.failed, "no page was scraped: checks of every page would prove nothing"
 
     @property
     def age(self) -> float:
-        """Seconds between the first and the last page."""
+        """Return the seconds between the first and the last page."""
         return self.pages[-1][0] - self.pages[0][0] if self.pages else 0.0
 
     def _scrape(self) -> None:
@@ -45,19 +46,14 @@ class Scrapes:
                 self.failed.append(error)
 
 
-def longest_standstill(pages: list[tuple[float, Metrics]], gpu: str) -> float:
-    """Longest time for which this GPU's energy did not grow, in seconds."""
-    grown_at, last, longest = pages[0][0], -1.0, 0.0
-    for at, page in pages:
-        energy = page.gpus("gpumon_gpu_energy_joules_total").get(gpu, last)
-        if energy > last:
-            grown_at, last = at, energy
-        longest = max(longest, at - grown_at)
-    return longest
+def not_growing(pages: list[tuple[float, Metrics]], gpus: set[str]) -> set[str]:
+    """Return the GPUs whose energy counter was not higher on the last page than on the first."""
+    first, last = (pages[n][1].gpus("gpumon_gpu_energy_joules_total") for n in (0, -1))
+    return {gpu for gpu in gpus if not last.get(gpu, 0.0) > first.get(gpu, 0.0)}
 
 
 def falls(pages: Iterable[Metrics]) -> Iterator[tuple[Series, float, float]]:
-    """Counters that fell from one page to the next on which they are, with both values."""
+    """Yield the counters that decreased between two pages, with both values."""
     last: dict[Series, float] = {}
     for page in pages:
         for series, value in page.values.items():

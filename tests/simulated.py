@@ -16,7 +16,7 @@ from gpumon.sim.library import SimulatedNode, open_node
 
 @dataclass
 class Simulation:
-    """The node, the time it believes (seconds after its epoch) and its scenario file."""
+    """The node, its time (seconds after its epoch) and its scenario file."""
 
     scenario: Path | None
     now: float = 0.0
@@ -27,7 +27,7 @@ class Simulation:
         return [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
 
     def edit(self, text: str) -> None:
-        """Write the scenario so that the next call has it: left alone for long enough, and due for a look."""
+        """Write the scenario so that the next call reads it: old enough, and with its poll due."""
         assert self.scenario is not None
         self.edits += 1
         self.scenario.write_text(text)
@@ -39,7 +39,7 @@ class Simulation:
 def simulated(
     profile: str = "h100x8", scenario: Path | None = None, *, text: str = "", now: float = 0.0, init: bool = True
 ) -> Iterator[Simulation]:
-    """Put the node below pynvml, and put things back. With `scenario`, that file is written first."""
+    """Install the node below pynvml during the block. With `scenario`, that file is written first."""
     simulation = Simulation(scenario, now)
     if scenario is not None:
         scenario.write_text(text)
@@ -58,7 +58,7 @@ def simulated(
 
 
 def answer(call: Any, *arguments: Any) -> int:
-    """The code that a call of pynvml raises; 0 for none."""
+    """Return the error code that a call of pynvml raises; 0 if it raises none."""
     try:
         call(*arguments)
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""Builds the small C library, which stands in for a driver's below the dynamic linker."""
+"""Builds the small C library that replaces libnvidia-ml for the dynamic linker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FAULTS = "SMALL_NVML_FAULTS"
 
 
 def build(folder: Path, texts: Mapping[str, str] | None = None) -> Path:
-    """Compile into `folder`, which has to be put into LD_LIBRARY_PATH, and answer it.
+    """Compile the library into `folder`, which belongs into LD_LIBRARY_PATH, and return its path.
 
-    `texts` replaces DRIVER, PRODUCT, UUID_0 and UUID_1. Needs gcc; raises CalledProcessError when it fails.
+    `texts` replaces DRIVER, PRODUCT, UUID_0 and UUID_1. Requires gcc. Raises CalledProcessError.
     """
     defines = [f'-D{name}="{text}"' for name, text in (texts or {}).items()]
     options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"]

@@ -1,4 +1,4 @@
-"""A wall clock that can be stepped under a running agent, as NTP or an operator does."""
+"""A wall clock that a test can step under a running agent, as NTP or an operator does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOURCE = Path(__file__).with_name("stepped_clock.c")
 
 
 class SteppedClock:
-    """The clock of every process that is started with its `environment`. Needs gcc."""
+    """The clock of every process that is started with its `environment`. Requires gcc."""
 
     def __init__(self, folder: Path) -> None:
         self._library = folder / "stepped_clock.so"
@@ -24,7 +24,7 @@ class SteppedClock:
         return {"LD_PRELOAD": str(self._library), "STEPPED_CLOCK": str(self._seconds)}
 
     def step(self, seconds: int) -> None:
-        """So far from the true time, from now on."""
+        """Set the difference to the true time."""
         written = self._seconds.with_suffix(".new")
         written.write_text(f"{seconds}\n", encoding="ascii")
         written.rename(self._seconds)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def write(
     store: Store, work: Callable[Concatenate[sqlite3.Connection, P], T], /, *arguments: P.args, **options: P.kwargs
 ) -> T:
-    """Return what `work` returns, once that is durable."""
+    """Return the result of `work` after it is durable."""
     with store.writing() as connection:
         return work(connection, *arguments, **options)
 
@@ -23,6 +23,6 @@ def write(
 def read(
     store: Store, query: Callable[Concatenate[sqlite3.Connection, P], T], /, *arguments: P.args, **options: P.kwargs
 ) -> T:
-    """Return what `query` returns."""
+    """Return the result of `query`."""
     with store.reading() as connection:
         return query(connection, *arguments, **options)

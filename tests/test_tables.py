@@ -1,4 +1,4 @@
-"""The tables are the contract of /metrics, the API, the rules and the dashboards: what holds for every row."""
+"""The metric tables are the contract of /metrics, the API, the rules and the dashboards: invariants of every row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ every_metric = each_case(("table", "name", "row"), METRICS, ids=[t.PREFIX + n fo
 
 
 def parts(source: Source) -> Iterator[Source]:
-    """A source and all that it is made of."""
+    """Yield a source and all sources that it consists of."""
     yield source
     match source:
         case Difference(total=total, part=part):
@@ -82,7 +82,7 @@ def parts(source: Source) -> Iterator[Source]:
 
 @every_row
 def test_help_is_a_sentence(table: type[Table], name: str, row: Row) -> None:
-    """Every row says what it means, in a sentence that ends."""
+    """Every help text is a sentence with a capital and a full stop."""
     del table, name
     assert row.help == row.help.strip()
     assert row.help[0].isupper() or row.help[0].isdigit()
@@ -91,7 +91,7 @@ def test_help_is_a_sentence(table: type[Table], name: str, row: Row) -> None:
 
 @every_metric
 def test_unit_is_a_base_unit_at_the_end(table: type[Table], name: str, row: Row) -> None:
-    """A name carries its unit last, only base units are used, and `_total` is for counters of events or amounts."""
+    """A name ends in its unit, units are base units, and `_total` is for counters of events or amounts."""
     del row
     words = (table.PREFIX + name).removesuffix("_total").split("_")
     assert not [word for word in words if OTHER_UNITS.fullmatch(word)]
@@ -101,7 +101,7 @@ def test_unit_is_a_base_unit_at_the_end(table: type[Table], name: str, row: Row)
 
 @every_metric
 def test_integrals_count_seconds(table: type[Table], name: str, row: Row) -> None:
-    """What is integrated over time is a counter, and the row it integrates is in the same table."""
+    """An integral is a counter, and the row that it integrates is in the same table."""
     integrals = [part for part in parts(row.source) if isinstance(part, Integral)]
     for integral in integrals:
         assert name.endswith("_total")
@@ -110,22 +110,22 @@ def test_integrals_count_seconds(table: type[Table], name: str, row: Row) -> Non
 
 @every_row
 def test_names_are_prometheus_names(table: type[Table], name: str, row: Row) -> None:
-    """Names and labels have Prometheus' letters and begin with gpumon_; colons are for recording rules."""
+    """Names and labels have the characters that Prometheus allows and begin with gpumon_, without a colon."""
     assert re.fullmatch(r"gpumon_[a-z0-9_]+", table.PREFIX + name)
     for label in (*table.LABELS, *row.labels):
         assert re.fullmatch(r"[a-z][a-z0-9_]*", label)
 
 
 @every_row
-def test_labels_leave_the_targets_alone(table: type[Table], name: str, row: Row) -> None:
-    """No label clashes with those that Prometheus or a site puts on targets, and none occurs twice."""
+def test_labels_do_not_clash_with_target_labels(table: type[Table], name: str, row: Row) -> None:
+    """No label clashes with those of Prometheus or of a site, and none occurs twice."""
     labels = [*table.LABELS, *row.labels, *([name] if row.identity else [])]
     assert not FORBIDDEN_LABELS & set(labels)
     assert len(labels) == len(set(labels))
 
 
 def test_metric_names_are_unique() -> None:
-    """No two tables make the same metric."""
+    """No two tables have the same metric."""
     names = [table.PREFIX + name for table, name, _ in METRICS]
     names += [f"{table.PREFIX}info" for table in TABLES if any(row.identity for row in rows(table).values())]
     assert len(names) == len(set(names))
@@ -133,7 +133,7 @@ def test_metric_names_are_unique() -> None:
 
 @every_row
 def test_calls_and_fields_exist(table: type[Table], name: str, row: Row) -> None:
-    """Every getter is a function of the bindings, every field has a number on the newest driver."""
+    """Every call is a function of the bindings, and every field has a number on the newest driver."""
     del table, name
     for part in parts(row.source):
         if isinstance(part, Call | LinkCall):
@@ -145,8 +145,8 @@ def test_calls_and_fields_exist(table: type[Table], name: str, row: Row) -> None
 
 
 @every_row
-def test_label_values_can_be_told_apart(table: type[Table], name: str, row: Row) -> None:
-    """A labelled reading has one value a label: the separator stands between values and never in one."""
+def test_label_values_do_not_contain_the_separator(table: type[Table], name: str, row: Row) -> None:
+    """A labelled reading has one value for each label, and no value contains the separator."""
     del table, name
     source = row.source
     keys = source.sources if isinstance(source, Each) else source.bits if isinstance(source, Bits) else {}
@@ -156,18 +156,18 @@ def test_label_values_can_be_told_apart(table: type[Table], name: str, row: Row)
 
 @every_row
 def test_details_are_values_of_the_label(table: type[Table], name: str, row: Row) -> None:
-    """What is a detail of a labelled row is among its values, and not all of them."""
+    """The details of a labelled row are some of its values, not all."""
     del table, name
     if isinstance(row.detail, tuple):
         match row.source:
             case Each(sources=values) | Bits(bits=values) | Sysfs(files=values):
                 assert set(row.detail) < set(values)
             case _:
-                raise AssertionError("such a source does not say its values")
+                raise AssertionError("the values of such a source are not listed")
 
 
 def test_checks_read_windows_of_exported_metrics() -> None:
-    """The history holds what the agent exports: a window of another metric, or of a detail, would stay empty."""
+    """The history records exported metrics only: a window of another metric, or of a detail, would stay empty."""
     by_name = {table.PREFIX + name: row for table, name, row in METRICS}
     windows = recorded_windows()
     assert windows
@@ -175,12 +175,12 @@ def test_checks_read_windows_of_exported_metrics() -> None:
 
 
 def test_every_field_number_is_used() -> None:
-    """No number is kept for a field that nobody reads."""
+    """Every field with a number is read."""
     read = {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Field | LinkField)}
     read |= {table.COUNT.name for table in (Nvlink, C2cLink)}
     assert {row.name for row in FIELD_IDS} == read
 
 
 def test_every_gpm_metric_is_used() -> None:
-    """No metric is asked of the driver that nobody reads."""
+    """Every GPM metric is read."""
     assert {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Gpm)} == set(gpm.METRICS)

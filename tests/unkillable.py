@@ -1,4 +1,4 @@
-"""Holds processes at their exit: SIGKILL brings them there and no further, as a call stuck in a driver does."""
+"""Blocks processes at their exit, so that SIGKILL does not end them, as with a call that hangs in a driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("unkillable.c")
 
 
 def build(folder: Path) -> Path:
-    """Compile the holder. Needs gcc."""
+    """Compile the program that blocks them. Requires gcc."""
     compiler = shutil.which("gcc")
     assert compiler is not None, "install gcc"
     program = folder / "unkillable"
@@ -22,7 +22,7 @@ def build(folder: Path) -> Path:
 
 @contextmanager
 def held(program: Path, pid: int) -> Iterator[None]:
-    """While this lasts SIGKILL does not end the process."""
+    """Block the process during the block: SIGKILL does not end it."""
     holder = subprocess.Popen([program, str(pid)], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"holding\n"

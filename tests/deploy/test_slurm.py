@@ -259,7 +259,6 @@ def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Pat
     assert host.calls("scontrol") == []
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_scripts_are_plain_shell() -> None:
     """No syntax of bash, and nothing that a space in a name breaks."""
     scripts = sorted(SLURM.parent.glob("*/*.sh"))

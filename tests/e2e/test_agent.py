@@ -1,4 +1,4 @@
-"""The running agent: probe, configuration, store, driver trouble and the command line, as an operator meets them."""
+"""The running agent as an operator uses it: probe, configuration, store, driver faults and the command line."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def quiet(agent: Agent, **sections: object) -> str:
-    """A configuration file in which the probe waits to be asked."""
+    """Write a configuration without scheduled probe runs, and return the flag that names it."""
     path = agent.folder / "gpumon.yml"
     path.write_text(json.dumps({"probe": {"initial_delay_seconds": 3600, "deadline_seconds": 20}} | sections))
     return f"--config.file={path}"
 
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, told where the agent is."""
+    """Run a command for this agent."""
     flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
 
 
-def test_the_first_probe_comes_by_itself_and_is_a_real_checked_all_reduce(agent: Agent) -> None:
-    """Without being asked a gloo all-reduce over two ranks begins, and is shown; a command asks for another one."""
+def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: Agent) -> None:
+    """The schedule starts a gloo all-reduce of two ranks, and a command starts another one."""
     agent.start()
     assert agent.status("/probe/allreduce") in {200, 202}
     last = eventually(lambda: agent.get("/probe/allreduce")["last"])
 
     assert (last["outcome"], last["backend"], last["ranks"], last["wrong_elements"]) == ("ok", "gloo", 2, 0)
+    assert last["measurements"]
     for one in last["measurements"]:
         algbw = one["bytes"] / one["latency_seconds"]["p50"]
         assert one["algbw_bytes_per_second"] == pytest.approx(algbw)
@@ -60,8 +61,8 @@ def test_the_first_probe_comes_by_itself_and_is_a_real_checked_all_reduce(agent:
     eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 2)
 
 
-def test_a_process_that_comes_to_a_gpu_ends_the_run(tmp_path: Path) -> None:
-    """One that neither computes nor holds memory yet: nothing but the list of processes tells of it."""
+def test_a_new_process_on_a_gpu_ends_the_run(tmp_path: Path) -> None:
+    """A process without load and memory ends the run: only the list of processes shows it."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "sleep:1:1"})
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 120}))
@@ -79,8 +80,8 @@ def test_a_process_that_comes_to_a_gpu_ends_the_run(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_the_command_line_tells_that_a_run_was_wrong(tmp_path: Path) -> None:
-    """A corrupted element is found, and the exit code says so."""
+def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> None:
+    """A corrupted element is detected, and the exit code is 1."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "corrupt:1"})
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 80}))
@@ -95,8 +96,8 @@ def test_the_command_line_tells_that_a_run_was_wrong(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_a_run_that_cannot_be_made_is_skipped_and_says_why(agent: Agent) -> None:
-    """Any process on a simulated GPU is in the way, and is named; without torch it says how to mend that."""
+def test_a_skipped_run_has_a_reason(agent: Agent) -> None:
+    """A process on a GPU and a missing torch each skip the run, and the reason names the remedy."""
     bare = agent.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
@@ -115,8 +116,8 @@ def test_a_run_that_cannot_be_made_is_skipped_and_says_why(agent: Agent) -> None
     assert "probe.python" in last["hint"]
 
 
-def test_sighup_applies_a_good_file_and_a_bad_one_changes_nothing(agent: Agent) -> None:
-    """A reload takes effect without a restart; a mistake keeps the last good file and says where it is."""
+def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: Agent) -> None:
+    """A reload takes effect without a restart. A mistake changes nothing and is reported with its line."""
     agent.start(quiet(agent))
     quiet(agent, gpus={"expected_count": 9})
     agent.process.send_signal(signal.SIGHUP)
@@ -133,8 +134,8 @@ def test_sighup_applies_a_good_file_and_a_bad_one_changes_nothing(agent: Agent) 
     assert agent.metrics().value("gpumon_gpus_expected") == 9
 
 
-def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path) -> None:
-    """Another profile is told and not taken, not even by the next sampler; what no sampler needs replaces none."""
+def test_sighup_does_not_apply_settings_that_need_a_restart(tmp_path: Path) -> None:
+    """A new profile is logged but not used. A setting that the sampler does not use does not replace the sampler."""
     agent = Agent(tmp_path, profile=None)
     simulate = {"profile": "h100x1", "scenario": str(agent.scenario)}
     agent.start(quiet(agent, simulate=simulate))
@@ -147,9 +148,9 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
         eventually(lambda: agent.metrics().value("gpumon_gpus_expected") == 3)
         assert agent.metrics().value("gpumon_sampler_restarts_total", reason="configuration") == 0
         assert agent.get("/probe/allreduce")["next_run"] == next_run
-        told = [line for line in agent.log.read_text(encoding="utf-8").splitlines() if "simulate.profile" in line]
-        assert len(told) == 1
-        assert 'effect="after a restart"' in told[0]
+        logged = [line for line in agent.log.read_text(encoding="utf-8").splitlines() if "simulate.profile" in line]
+        assert len(logged) == 1
+        assert 'effect="after a restart"' in logged[0]
 
         quiet(agent, simulate={"profile": "t4x1"}, poll={"interval_seconds": 0.5})
         agent.process.send_signal(signal.SIGHUP)
@@ -181,7 +182,7 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
 def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
     tmp_path: Path, command: tuple[str, ...], profile: str, scenario: str | None, complaint: str
 ) -> None:
-    """Each command that would use it says what is wrong where, exits with 2, and starts nothing."""
+    """Each command that uses the scenario reports the mistake with its place and exits with 2."""
     path = tmp_path / "s.yml"
     if scenario is not None:
         path.write_text(scenario, encoding="utf-8")
@@ -194,8 +195,8 @@ def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
     assert "Traceback" not in ran.stderr
 
 
-def test_a_sampler_that_begins_with_a_bad_scenario_waits_for_a_good_one(agent: Agent) -> None:
-    """It does not crash: the agent names file and line, and reads again when they are mended."""
+def test_a_sampler_that_starts_with_an_invalid_scenario_waits_for_a_valid_one(agent: Agent) -> None:
+    """The sampler does not crash: the agent reports file and line, and polls again when the file is valid."""
     agent.start(quiet(agent))
     agent.simulate({"gpus": {0: {"lsot": True}}})
     for sampler in agent.children("gpumon.collectors.sampler"):
@@ -208,8 +209,8 @@ def test_a_sampler_that_begins_with_a_bad_scenario_waits_for_a_good_one(agent: A
     assert agent.metrics().value("gpumon_sampler_restarts_total", reason="crash") == 1  # ours
 
 
-def test_once_gives_up_when_its_sampler_keeps_crashing(tmp_path: Path) -> None:
-    """A library that crashes at each start ends the look soon, with exit code 1 and the reason."""
+def test_once_fails_if_its_sampler_keeps_crashing(tmp_path: Path) -> None:
+    """A library that crashes at each start ends the command with exit code 1 and the reason."""
     scenario = tmp_path / "s.yml"
     scenario.write_text("crash: [nvmlInit*]\n", encoding="utf-8")
     arguments = [sys.executable, "-m", "gpumon", "once", "--simulate=t4x1", f"--simulate.scenario={scenario}"]
@@ -219,8 +220,8 @@ def test_once_gives_up_when_its_sampler_keeps_crashing(tmp_path: Path) -> None:
     assert "gpumon: the sampler ended 3 times" in ran.stderr
 
 
-def test_the_agent_takes_all_descriptors_that_it_may_have(agent: Agent) -> None:
-    """Its soft limit becomes its hard limit, so that a small default does not keep it from starting children."""
+def test_the_agent_raises_its_limit_of_descriptors(agent: Agent) -> None:
+    """The soft limit becomes the hard limit, so that a small default does not prevent the start of children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1, highest + 256), hard))
@@ -233,8 +234,8 @@ def test_the_agent_takes_all_descriptors_that_it_may_have(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["corrupt", "folder"])
-def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None:
-    """A damaged file is put aside and begun anew; one that cannot be opened is named, and events count in memory."""
+def test_an_unusable_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None:
+    """A damaged file is moved and replaced. One that cannot be opened is reported, and events count in memory."""
     store = agent.folder / "gpumon.db"
     if trouble == "corrupt":
         agent.start(quiet(agent))
@@ -255,13 +256,13 @@ def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None
         eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
         notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
         assert str(store) in " ".join(one["message"] for one in notices)
-        told = eventually(lambda: agent.get("/api/v1/health")["verdicts"])
-        assert "gpumon_history_unread" in [one["check"] for one in told], "what was known before could not be read"
+        verdicts = eventually(lambda: agent.get("/api/v1/health")["verdicts"])
+        assert "gpumon_history_unread" in [verdict["check"] for verdict in verdicts]
 
 
 @pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])
-def test_a_driver_that_is_not_there_and_comes(agent: Agent, driver: str) -> None:
-    """The agent stays up and ready, NVML is down, it says what is missing; when it comes, it is read."""
+def test_a_driver_that_is_loaded_after_the_start(agent: Agent, driver: str) -> None:
+    """Until then the agent is ready with NVML down, and a notice names what is missing."""
     agent.simulate({"idle": True, "driver": driver})
     agent.start(quiet(agent))
     page = agent.metrics()
@@ -272,8 +273,8 @@ def test_a_driver_that_is_not_there_and_comes(agent: Agent, driver: str) -> None
     eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)})
 
 
-def test_a_driver_that_goes_away_and_comes_back(agent: Agent) -> None:
-    """Unloaded under us: all readings vanish, identity stays; loaded again: all are read, nothing fell."""
+def test_a_driver_that_is_unloaded_and_loaded_again(agent: Agent) -> None:
+    """Readings vanish and identity stays until the driver is back, and no counter decreases."""
     agent.start(quiet(agent))
     energy = agent.metrics().gpus("gpumon_gpu_energy_joules_total")
     assert len(energy) == 8
@@ -289,8 +290,8 @@ def test_a_driver_that_goes_away_and_comes_back(agent: Agent) -> None:
     assert all(after[gpu] >= energy[gpu] for gpu in energy)
 
 
-def test_a_driver_that_is_upgraded_under_the_agent_loses_no_gpu(agent: Agent) -> None:
-    """The library that is loaded answers nothing any more: NVML is down until a new sampler has the new one."""
+def test_a_driver_upgrade_under_the_agent_loses_no_gpu(agent: Agent) -> None:
+    """The loaded library no longer works, so NVML is down until a new sampler has loaded the new one."""
     agent.start(quiet(agent))
     with Scrapes(agent) as scrapes:
         agent.simulate({"idle": True, "driver_version": "610.43.02"})
@@ -298,14 +299,14 @@ def test_a_driver_that_is_upgraded_under_the_agent_loses_no_gpu(agent: Agent) ->
         eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
 
     assert any(page.value("gpumon_nvml_up") == 0 for _, page in scrapes.pages)
-    # While the GPUs are read one after the other, their versions differ for a poll.
+    # While the GPUs are read one after another, their versions differ for one poll.
     assert not [alert for alert in agent.get("/api/v1/alerts")["alerts"] if alert["state"] != "pending"]
     assert "is lost" not in agent.log.read_text(encoding="utf-8")
     assert agent.metrics().value("gpumon_sampler_restarts_total", reason="mismatch") == 1
 
 
-def test_gpus_that_come_to_the_bus_and_leave_it(agent: Agent) -> None:
-    """One that comes is read, and was expected; one that leaves is missing; given to vfio-pci it is nobody's loss."""
+def test_gpus_that_join_and_leave_the_bus(agent: Agent) -> None:
+    """A GPU that joins is read, one that leaves is missing, and one bound to vfio-pci is not expected."""
     agent.simulate({"idle": True, "gpus": {7: {"absent": True}}})
     agent.start(quiet(agent))
     assert (agent.metrics().value("gpumon_gpus_visible"), agent.metrics().value("gpumon_gpus_expected")) == (7, 8)
@@ -327,7 +328,7 @@ def _without(agent: Agent, gpu: str) -> Metrics | None:
 
 
 def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
-    """By index, bus id and uuid: a lookup that would hang for ever is never made."""
+    """GPUs excluded by index, bus id or uuid are not looked up, so a lookup that hangs does no harm."""
     bus_id, uuid = "00000000:61:00.0", "GPU-d32d5608-a5a9-2291-d10c-8bddd0823832"
     agent.simulate({"idle": True, "gpus": {key: {"hang": ["nvmlDevice*"]} for key in (0, 3, 7)}})
     agent.start(quiet(agent, gpus={"exclude": ["0", bus_id, uuid]}))
@@ -336,8 +337,8 @@ def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
     assert agent.metrics().value("gpumon_nvml_stuck_seconds") == 0
 
 
-def test_an_initialisation_that_hangs_does_not_hold_up_the_agent(agent: Agent) -> None:
-    """Ready by its deadline, healthy, nothing invented; when the driver answers, everything is there."""
+def test_a_hanging_initialisation_does_not_block_the_agent(agent: Agent) -> None:
+    """The agent is ready without readings, and reads all GPUs when the driver answers."""
     agent.simulate({"idle": True, "hang": ["nvmlInit*"]})
     agent.start(quiet(agent))
     page = agent.metrics()
@@ -349,8 +350,8 @@ def test_an_initialisation_that_hangs_does_not_hold_up_the_agent(agent: Agent) -
     eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_up")) == 8)
 
 
-def test_status_says_what_is_wrong_first(agent: Agent) -> None:
-    """The command line shows the fault before the table, with what to do."""
+def test_status_shows_problems_first(agent: Agent) -> None:
+    """`gpumon status` prints the fault and its action before the table."""
     agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
     agent.start(quiet(agent))
     eventually(lambda: agent.get("/api/v1/health")["verdicts"])
@@ -361,8 +362,8 @@ def test_status_says_what_is_wrong_first(agent: Agent) -> None:
     assert "SIMULATED h100x8" in shown.stdout
 
 
-def test_two_agents_on_one_address_tell_each_other_apart(agent: Agent) -> None:
-    """The second one says that the address is taken, how to see by whom, and exits with 2."""
+def test_a_second_agent_on_the_same_address_exits(agent: Agent) -> None:
+    """The second agent reports that the address is in use and how to change it, and exits with 2."""
     agent.start(quiet(agent))
     flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--store.path={agent.folder / 'other.db'}"]
     command = [sys.executable, "-m", "gpumon", "serve", "--simulate=t4x1", *flags]
@@ -373,8 +374,8 @@ def test_two_agents_on_one_address_tell_each_other_apart(agent: Agent) -> None:
     assert "--web.listen-address" in second.stderr
 
 
-def test_what_the_children_log_is_counted(agent: Agent) -> None:
-    """A warning of the sampler and one of the links child stand in the log, and in the counter of log messages."""
+def test_log_messages_of_the_children_are_counted(agent: Agent) -> None:
+    """A warning of the sampler and one of the links child are in the log and in the counter of log messages."""
 
     def warnings() -> float:
         return agent.metrics().value("gpumon_log_messages_total", level="warning") or 0.0
@@ -386,6 +387,6 @@ def test_what_the_children_log_is_counted(agent: Agent) -> None:
     agent.simulate({"idle": True, "gpus": {1: {"garbage": {"temperature": 65_535}}}, "ports": full})
     eventually(lambda: warnings() >= before + 2)
 
-    told = agent.log.read_text(encoding="utf-8")
-    assert "implausible reading is left out" in told
-    assert "a counter has reached its maximum" in told
+    log = agent.log.read_text(encoding="utf-8")
+    assert "implausible reading is left out" in log
+    assert "a counter has reached its maximum" in log

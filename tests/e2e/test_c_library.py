@@ -1,4 +1,4 @@
-"""The real agent on a library that the dynamic linker loads: compiled C, written from NVML's interface alone."""
+"""The agent on a compiled C library that the dynamic linker loads, written from NVML's interface alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUS = ("0000:1b:00.0", "0000:43:00.0")
 
 
 def make_bus(folder: Path) -> Path:
-    """A sysfs with two NVIDIA GPUs, an NVSwitch and an audio function."""
+    """Create a sysfs with two NVIDIA GPUs, an NVSwitch and an audio function."""
     functions = {BUS[0]: "0x030200", BUS[1]: "0x030200", "0000:05:00.0": "0x068000", "0000:1b:00.1": "0x040300"}
     driver = folder / "bus/pci/drivers/nvidia"
     driver.mkdir(parents=True)
@@ -36,7 +36,7 @@ def make_bus(folder: Path) -> Path:
 
 
 class Host:
-    """An agent that watches real GPUs, as far as it can tell."""
+    """An agent that uses the library as the driver of real GPUs."""
 
     def __init__(self, folder: Path) -> None:
         self.library = folder / "lib"
@@ -54,13 +54,13 @@ class Host:
         self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"))
 
     def restarts(self) -> dict[str, float]:
-        """Replacements of the sampler, by reason."""
+        """Return the replacements of the sampler by reason."""
         page = self.agent.metrics().values.items()
         return {dict(labels)["reason"]: n for (name, labels), n in page if name == "gpumon_sampler_restarts_total"}
 
     @staticmethod
     def command(*arguments: str, environment: Mapping[str, str] | None = None, code: int = 0) -> str:
-        """What a command of gpumon prints, which has to end with this code."""
+        """Return the output of a gpumon command, which must exit with this code."""
         command = [sys.executable, "-m", "gpumon", *arguments]
         ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
         assert ended.returncode == code, ended.stderr
@@ -78,8 +78,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
         one.agent.stop()
 
 
-def test_what_the_compiler_laid_out_is_read_right(host: Host) -> None:
-    """Getters, structs and a batch of fields of a compiled library arrive as what the library holds."""
+def test_structs_of_a_compiled_library_are_read_correctly(host: Host) -> None:
+    """Getters, structs and batches of fields return the values that the library holds."""
     small_nvml.build(host.library)
     host.start()
     page = host.agent.metrics()
@@ -98,11 +98,11 @@ def test_what_the_compiler_laid_out_is_read_right(host: Host) -> None:
 
 
 IN_A_CONTAINER = place(sysfs=Path("/sys"), procfs=Path("/proc"), root=Path("/"), environment=os.environ) == CONTAINER
-"""Where these tests run: there the PCI bus is the host's, and says nothing of what is ours."""
+"""Whether the tests run in a container, where the PCI bus is the host's and does not show which GPUs to expect."""
 
 
-def test_without_the_library_the_agent_stays_up_and_finds_it_when_it_is_installed(host: Host) -> None:
-    """Absent: NVML is down, the GPUs on the bus are expected, it says what is missing; installed: it reads them."""
+def test_the_agent_waits_for_a_missing_library(host: Host) -> None:
+    """Without the library NVML is down and the log names it. After its installation the GPUs are read."""
     host.start()
     page = host.agent.metrics()
     assert page.value("gpumon_nvml_up") == 0
@@ -114,8 +114,8 @@ def test_without_the_library_the_agent_stays_up_and_finds_it_when_it_is_installe
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_getter_that_hangs_in_c_costs_its_gpu_only(host: Host) -> None:
-    """The call never returns; the other GPU is read on; when it returns again the GPU is readmitted."""
+def test_a_getter_that_hangs_in_c_affects_its_gpu_only(host: Host) -> None:
+    """The other GPU is read while the call hangs, and the GPU is readmitted when calls return again."""
     small_nvml.build(host.library)
     host.start()
     host.suffer("hang nvmlDeviceGetUtilizationRates 1")
@@ -128,8 +128,8 @@ def test_a_getter_that_hangs_in_c_costs_its_gpu_only(host: Host) -> None:
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_library_that_crashes_on_one_gpu_costs_that_gpu_only(host: Host) -> None:
-    """After two crashes inside calls on a GPU it is left aside, and the other one is read."""
+def test_a_library_that_crashes_on_one_gpu_affects_that_gpu_only(host: Host) -> None:
+    """After two crashes in calls on a GPU it is quarantined, and the other one is read."""
     small_nvml.build(host.library)
     host.start()
     host.suffer("crash nvmlDeviceGetUtilizationRates 1")
@@ -141,12 +141,8 @@ def test_a_library_that_crashes_on_one_gpu_costs_that_gpu_only(host: Host) -> No
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_driver_that_is_reloaded_and_one_that_is_upgraded_are_opened_anew(host: Host, tmp_path: Path) -> None:
-    """What was opened before answers "unknown" for ever: it is let go of.
-
-    The same module again is read by the same process; another one, with another library file, by a new process: the
-    old one has its library mapped until it ends.
-    """
+def test_a_reloaded_and_an_upgraded_driver_are_reopened(host: Host, tmp_path: Path) -> None:
+    """The same sampler reads a reloaded driver, and a new sampler an upgraded one, because it needs another library."""
     small_nvml.build(host.library)
     host.start()
     host.suffer("module 580.173.02 1")
@@ -164,30 +160,30 @@ def test_a_driver_that_is_reloaded_and_one_that_is_upgraded_are_opened_anew(host
     assert {reason: n for reason, n in host.restarts().items() if n} == {"mismatch": 1}
 
 
-def test_what_a_compiled_library_answers_is_recorded_and_played_back(host: Host, tmp_path: Path) -> None:
-    """`gpumon record` on a host: the file alone shows the same GPUs, on a machine without the library."""
+def test_a_recording_of_a_compiled_library_replays_without_it(host: Host, tmp_path: Path) -> None:
+    """A file of `gpumon record` shows the same GPUs on a host without the library."""
     small_nvml.build(host.library)
     path, config = tmp_path / "host.capture", str(tmp_path / "gpumon.yml")
     record = ["record", str(path), "--for", "1s", "--unmasked", "--config.file", config]
-    told = host.command(*record, environment=host.agent.environment)
+    printed = host.command(*record, environment=host.agent.environment)
     once = json.loads(host.command("once", "--simulate", str(path), "--format", "json"))
 
-    assert "2 GPUs" in told
-    assert "NOT masked" in told
+    assert "2 GPUs" in printed
+    assert "NOT masked" in printed
     assert [gpu["uuid"][:12] for gpu in once["gpus"]] == ["GPU-00000000", "GPU-11111111"]
     assert [gpu["pci_bus_id"] for gpu in once["gpus"]] == ["00000000:1B:00.0", "00000000:43:00.0"]
     assert once["gpus"][0]["energy_joules_total"] is not None
     assert once["gpus"][0]["performance_state"] is None
 
 
-def test_a_library_that_crashes_ends_a_recording_which_keeps_what_came_before(host: Host, tmp_path: Path) -> None:
-    """The command itself goes on, names the call, and writes the file."""
+def test_a_crash_ends_a_recording_and_keeps_what_was_recorded(host: Host, tmp_path: Path) -> None:
+    """The command survives a crash of the library, names the call and writes the file."""
     small_nvml.build(host.library)
     host.suffer("crash nvmlDeviceGetTemperatureV 1")
     path = tmp_path / "host.capture"
     config = ["--config.file", str(tmp_path / "gpumon.yml")]
-    told = host.command("record", str(path), *config, environment=host.agent.environment, code=1)
+    printed = host.command("record", str(path), *config, environment=host.agent.environment, code=1)
 
-    assert "crashed" in told
-    assert "nvmlDeviceGetTemperatureV" in told
+    assert "crashed" in printed
+    assert "nvmlDeviceGetTemperatureV" in printed
     assert "Temperature" in host.command("record", str(path), "--summary")

@@ -18,7 +18,7 @@ from stepped_clock import SteppedClock
 pytestmark = pytest.mark.slow
 
 SLOW = {"pydantic", "yaml", "fastapi", "http.client", "uvicorn", "jinja2", "sqlite3", "gpumon.health.table"}
-"""What makes the command slow to start, and what it does not need."""
+"""Modules that are slow to import and that the command does not need."""
 IMPORTS = """
 import sys
 from gpumon.cli.main import main
@@ -27,7 +27,7 @@ print(*sorted(sys.modules))
 sys.exit(code)
 """
 SHORT = "--max-age=8"
-"""More than the 5 s between evaluations, and soon over."""
+"""Longer than the 5 s between evaluations, and short enough for a test."""
 
 
 class Ran(NamedTuple):
@@ -58,8 +58,8 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         agent.stop()
 
 
-def test_the_end_of_an_agent_is_never_ok(agent: Agent) -> None:
-    """From a healthy node over a hung agent and a lost GPU to a killed agent and its successor: never a wrong ok."""
+def test_a_hung_killed_or_stopped_agent_is_never_ok(agent: Agent) -> None:
+    """A healthy node is ok; a hung agent, a lost GPU, a killed agent and a stopped one are not."""
     agent.launch("--web.listen-address=:0")
     store = f"--store.path={agent.folder / 'gpumon.db'}"
     eventually(lambda: check(store) == (0, "GPU OK: 8 GPUs healthy.", ""))
@@ -90,15 +90,15 @@ def test_the_end_of_an_agent_is_never_ok(agent: Agent) -> None:
 
     agent.simulate({})
     agent.launch("--web.listen-address=[::1]:0")
-    back = eventually(lambda: ran if "Stale" not in (ran := check(store, SHORT)).line else None)
-    assert back.code == 2, "a GPU that came back by itself is not trusted yet"
+    restarted = eventually(lambda: ran if "Stale" not in (ran := check(store, SHORT)).line else None)
+    assert restarted.code == 2, "the verdict on a GPU that came back by itself must remain"
     agent.stop()
     stopped = check(store)
     assert (stopped.code, "the agent was stopped" in stopped.line) == (2, True)
 
 
 def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
-    """A reboot empties /run: the agent writes the file again from its store before it reports that it is ready."""
+    """A reboot empties /run: the agent restores the file from its store before it reports READY."""
     (tmp_path / "run").mkdir()
     file = tmp_path / "run" / "health.json"
     agent = Agent(tmp_path, environment={"RUNTIME_DIRECTORY": str(file.parent), "GPUMON_BOOT_ID": "boot-1"})
@@ -121,7 +121,7 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_step_of_the_wall_clock_makes_no_file_stale(tmp_path: Path) -> None:
-    """Checked at once after the step, before the agent has evaluated its checks again."""
+    """A check right after the step, before the next evaluation, reports ok."""
     clock = SteppedClock(tmp_path)
     agent = Agent(tmp_path, profile="t4x1", environment=clock.environment)
     store = f"--store.path={tmp_path / 'gpumon.db'}"
@@ -137,7 +137,7 @@ def test_a_step_of_the_wall_clock_makes_no_file_stale(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    """By the agent itself; without a file nothing is ok."""
+    """The agent reports it in a notice, and without a file the result is unknown."""
     agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_HEALTH__FILE": str(tmp_path / "none" / "health.json")})
     try:
         agent.start()
@@ -148,8 +148,8 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_it_imports_nothing_slow(agent: Agent) -> None:
-    """Schedulers call it often: Python's own start is most of what an answer costs."""
+def test_the_command_imports_nothing_slow(agent: Agent) -> None:
+    """Schedulers run it often, so it imports none of the slow modules."""
     agent.start()
     command = [sys.executable, "-c", IMPORTS, "check", f"--store.path={agent.folder / 'gpumon.db'}"]
     eventually(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
@@ -157,8 +157,8 @@ def test_it_imports_nothing_slow(agent: Agent) -> None:
     assert not SLOW & set(ran.stdout.splitlines()[-1].split())
 
 
-def test_mistakes_in_its_arguments_are_no_verdict(tmp_path: Path) -> None:
-    """Argparse would exit 2, which means fail; a misspelt check would be ignored without effect."""
+def test_invalid_arguments_are_unknown_not_fail(tmp_path: Path) -> None:
+    """The exit code is 3 for invalid flags and misspelt checks: argparse would exit 2, which means fail."""
     store = f"--store.path={tmp_path / 'none.db'}"
     assert check("--no-such-flag").code == 3
     assert check("--gpu").code == 3
@@ -172,8 +172,8 @@ def test_mistakes_in_its_arguments_are_no_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sink", ["ascii", "full"])
-def test_an_answer_that_cannot_be_written_keeps_its_exit_code(tmp_path: Path, sink: str) -> None:
-    """Python would exit 1, a warning: letters that the locale lacks are escaped, a full disk loses the line alone."""
+def test_a_result_that_cannot_be_printed_keeps_its_exit_code(tmp_path: Path, sink: str) -> None:
+    """The exit code is 3, not Python's 1, if the locale lacks a letter or the output is full."""
     command = [sys.executable, "-m", "gpumon", "check", f"--store.path={tmp_path / 'größe.db'}"]
     with Path("/dev/full").open("wb") as full:
         ran = subprocess.run(

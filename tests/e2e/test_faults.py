@@ -1,4 +1,4 @@
-"""The promise: a real agent, scraped by a real Prometheus that alerts through a real Alertmanager, while GPUs fail."""
+"""A real agent, scraped by a real Prometheus that alerts through a real Alertmanager, while GPUs fail."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from agents import Agent, alive, descendants, eventually, free_port, running
-from scrapes import Scrapes, longest_standstill
+from scrapes import Scrapes, not_growing
 
 pytestmark = pytest.mark.slow
 
 LOST, HUNG = "3", "5"
 STALE = 10
-"""Seconds after which a reading counts as old."""
-"""TimeoutStopSec of the unit."""
+"""Seconds after which the agent drops a reading: a reading on every page is a reading that was repeated."""
 OTHERS = {str(gpu) for gpu in range(8)}
 RULES = Path(__file__).parents[2] / "alert_rules" / "gpumon.yml"
 
@@ -35,7 +34,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 class Stack:
-    """Prometheus, which scrapes every second with our rules, and Alertmanager."""
+    """Prometheus with gpumon's rules and a scrape every second, and Alertmanager."""
 
     def __init__(self, folder: Path, target: int) -> None:
         self.prometheus, self.alertmanager = free_port(), free_port()
@@ -79,7 +78,7 @@ class Stack:
         return list(_json(f"http://127.0.0.1:{self.prometheus}/api/v1/query?{asked}")["data"]["result"])
 
     def firing(self) -> set[tuple[str, str]]:
-        """(rule, GPU) of the alerts that Alertmanager holds as active."""
+        """Return rule and GPU of the active alerts in Alertmanager."""
         alerts = _json(f"http://127.0.0.1:{self.alertmanager}/api/v2/alerts?active=true")
         return {(one["labels"]["alertname"], one["labels"].get("gpu", "")) for one in alerts}
 
@@ -90,7 +89,7 @@ def _json(url: str) -> Any:
 
 
 def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, tmp_path: Path) -> None:
-    """GPU 3 is lost: at every scrape the other seven report and grow; GpuLost arrives; healed, it is kept."""
+    """GpuLost reaches Alertmanager and stays after the GPU is back, and every scrape shows the other seven GPUs."""
     with Stack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
         agent.simulate({"idle": True, "gpus": {int(LOST): {"lost": True}}})
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 0)
@@ -99,9 +98,9 @@ def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, 
 
         agent.simulate({"idle": True})
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 1)
-        looked = agent.metrics().value("gpumon_polls_total", tier="slow") or 0
-        eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="slow") or 0) > looked)
-        assert _firing_here(agent, "GpuLost")  # it was neither reset nor acknowledged: it may fall off again
+        polls = agent.metrics().value("gpumon_polls_total", tier="slow") or 0
+        eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="slow") or 0) > polls)
+        assert _firing_here(agent, "GpuLost")  # it was neither reset nor acknowledged, so it may fall off again
         assert ("GpuLost", LOST) in stack.firing()
 
     assert not scrapes.failed
@@ -110,10 +109,10 @@ def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, 
         assert set(up) == OTHERS
         assert {gpu for gpu, one in up.items() if one} >= OTHERS - {LOST}
         assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= OTHERS - {LOST}
-    assert max(longest_standstill(scrapes.pages, gpu) for gpu in OTHERS - {LOST}) < STALE
+    assert not_growing(scrapes.pages, OTHERS - {LOST}) == set()
     stamps = [page.value("gpumon_snapshot_timestamp_seconds") or 0 for _, page in scrapes.pages]
     assert stamps == sorted(stamps)
-    assert len(set(stamps)) > len(stamps) / 8
+    assert len(set(stamps)) > 1
 
 
 def _firing_here(agent: Agent, rule: str) -> bool:
@@ -121,8 +120,8 @@ def _firing_here(agent: Agent, rule: str) -> bool:
     return any(one["rule"] == rule for one in alerts)
 
 
-def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path: Path) -> None:
-    """A getter of GPU 5 hangs: its readings vanish, the sampler is replaced, the seven grow, no alert resolves."""
+def test_a_hung_call_affects_one_gpu_and_resolves_no_alert(agent: Agent, tmp_path: Path) -> None:
+    """The readings of GPU 5 vanish, the sampler is replaced, and every scrape shows the other GPUs."""
     lost = {int(LOST): {"lost": True}}
     agent.simulate({"idle": True, "gpus": lost})
     with Stack(tmp_path, agent.port).up() as stack:
@@ -134,7 +133,7 @@ def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path
             eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu=HUNG, fault="stuck") == 1)
             eventually(lambda: (agent.metrics().value("gpumon_sampler_restarts_total", reason="deadline") or 0) >= 1)
             eventually(lambda: ("GpuStuck", HUNG) in stack.firing())
-            # Long enough for a trial, which hangs as well, and is ended.
+            # Wait for a trial, which hangs as well and is killed.
             eventually(lambda: "trial" in agent.log.read_text(encoding="utf-8") or scrapes.age > 12)
             held = stack.firing()
             agent.simulate({"idle": True, "gpus": lost})
@@ -145,12 +144,12 @@ def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path
     assert not scrapes.failed
     seven = OTHERS - {HUNG, LOST}
     assert all(set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven for _, page in scrapes.pages)
-    assert max(longest_standstill(scrapes.pages, gpu) for gpu in seven) < STALE
+    assert not_growing(scrapes.pages, seven) == set()
 
 
 @pytest.mark.parametrize("state", ["healthy", "hung", "probing"])
 def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, state: str) -> None:
-    """SIGKILL of the daemon ends every child; after a restart the Xid counters have not gone back."""
+    """SIGKILL of the daemon ends every child, and no Xid counter is lower after a restart."""
     agent = Agent(tmp_path)
     try:
         _kill_and_restart(agent, state)
@@ -194,11 +193,12 @@ def _probing_now(folder: Path) -> Path:
     return path
 
 
-def test_sigterm_ends_everything_in_time(agent: Agent) -> None:
-    """A stop, as systemd does it, takes a few seconds even while a call hangs, and exits with 0."""
+def test_sigterm_ends_every_process_while_a_call_hangs(agent: Agent) -> None:
+    """SIGTERM, as systemd sends it, ends the agent with exit code 0 and all its children."""
     agent.simulate({"idle": True, "hang": ["nvmlDeviceGetCount*"]})
     eventually(lambda: (agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
     children = agent.children()
+    assert children
 
     assert agent.stop() == 0
 
@@ -212,10 +212,10 @@ def test_sigterm_ends_everything_in_time(agent: Agent) -> None:
         {"lost": True, "hang": ["nvmlDeviceGetHandleByPciBusId*"]},
         {"lookup": 9, "fail": {"nvmlDeviceGet*": 9}},
     ],
-    ids=["slow", "lost and hanging", "says that the driver is not loaded"],
+    ids=["slow", "lost and hanging", "driver not loaded"],
 )
-def test_whatever_one_gpu_does_the_other_seven_are_read(agent: Agent, trouble: dict[str, object]) -> None:
-    """At every scrape, for longer than a reading is good, seven GPUs are up, with readings, and none stands still."""
+def test_no_fault_of_one_gpu_stops_the_readings_of_the_others(agent: Agent, trouble: dict[str, object]) -> None:
+    """Every scrape shows seven GPUs up with readings, for longer than the agent keeps old readings."""
     agent.simulate({"idle": True, "gpus": {int(HUNG): {"lost": True} if "lost" in trouble else {}}})
     if "lost" in trouble:
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 0)
@@ -228,4 +228,4 @@ def test_whatever_one_gpu_does_the_other_seven_are_read(agent: Agent, trouble: d
         assert {gpu for gpu, up in page.gpus("gpumon_gpu_up").items() if up} >= seven
         assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven
         assert page.value("gpumon_nvml_up") == 1
-    assert max(longest_standstill(scrapes.pages, gpu) for gpu in seven) < STALE
+    assert not_growing(scrapes.pages, seven) == set()

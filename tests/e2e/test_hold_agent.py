@@ -1,4 +1,4 @@
-"""A hold as a scheduler's prolog lives through it: a run in progress, kill -9, no agent at all, and the end."""
+"""A hold from a scheduler's prolog to its epilog: with a run in progress, after kill -9, and without an agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
-    """No rank is left when the command returns; until it is ended, nothing runs, whatever becomes of the agent."""
+    """No rank is left when the command returns, and no probe runs until the hold ends, over kills and restarts."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
     agent.simulate({"idle": True})
     try:
@@ -56,8 +56,8 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_where_there_never_was_an_agent_nothing_is_made(tmp_path: Path) -> None:
-    """A prolog goes on; a store that root makes would be in the way of an agent of another user."""
+def test_a_hold_without_an_agent_and_a_store_creates_no_store(tmp_path: Path) -> None:
+    """The prolog succeeds. A store created by root would block an agent that runs as another user."""
     agent = Agent(tmp_path)
     began = gpumon(agent, "probe", "hold")
     assert (began.returncode, "No agent runs, so no process of gpumon is on a GPU." in began.stdout) == (0, True), began

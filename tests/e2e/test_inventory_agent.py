@@ -1,4 +1,4 @@
-"""The real agent misses a GPU or a port over a restart, until it is back, or a person accepts that it is gone."""
+"""The agent reports a missing GPU or port over restarts until it returns or an operator accepts its absence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GONE = {"idle": True, "gpus": {3: {"absent": True}}}
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    """One that knows eight GPUs, was killed, and starts again with seven."""
+    """Yield an agent that knows eight GPUs, was killed, and restarted with seven."""
     one = Agent(tmp_path)
     one.simulate({"idle": True})
     one.start()
@@ -33,7 +33,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def stored(agent: Agent, what: str) -> bool:
-    """Return whether the store has all eight of them."""
+    """Return whether the store has all eight GPUs or ports."""
     with Store.open_copy(agent.folder / "gpumon.db") as store, store.reading() as connection:
         return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
 
@@ -42,8 +42,8 @@ def missing(agent: Agent) -> list[dict[str, Any]]:
     return [gpu for gpu in agent.get("/api/v1/inventory")["gpus"] if gpu["state"] == "missing"]
 
 
-def test_a_gpu_that_does_not_come_back_is_missing_until_it_is_accepted_as_gone(agent: Agent) -> None:
-    """Up 0 with its uuid, its index and its serial; the node is not well until somebody accepts it."""
+def test_a_gpu_is_missing_until_its_absence_is_accepted(agent: Agent) -> None:
+    """The GPU has up 0 with its uuid, index and serial, and the node is unhealthy until an operator accepts it."""
     (gone,) = eventually(lambda: missing(agent))
     page = agent.metrics()
     assert page.value("gpumon_gpu_up", gpu="3", uuid=gone["uuid"]) == 0
@@ -76,14 +76,14 @@ RAILS = {"idle": True, "ports": {"mlx5_2": {"absent": True}, "mlx5_5": SILENT, "
 
 
 def of_ports(agent: Agent) -> dict[str, str]:
-    """States of those that are not up."""
-    known = agent.get("/api/v1/inventory")["ports"]
-    assert len(known) >= 7
-    return {one["device"]: one["state"] for one in known if one["state"] != "up"}
+    """Return the state of each port that is not up."""
+    inventory = agent.get("/api/v1/inventory")["ports"]
+    assert len(inventory) >= 7
+    return {port["device"]: port["state"] for port in inventory if port["state"] != "up"}
 
 
-def test_ports_that_do_not_come_back_from_a_reboot_are_missed_until_they_are_accepted(tmp_path: Path) -> None:
-    """One is down, one is gone with its card; the one that was never wired is not missed."""
+def test_ports_are_missing_after_a_reboot_until_their_absence_is_accepted(tmp_path: Path) -> None:
+    """A port that is down and one whose card is gone are reported; a port that was never connected is not."""
     one = Agent(tmp_path, environment={"GPUMON_BOOT_ID": "boot-1"})
     one.simulate({"idle": True, "ports": {"mlx5_7": SILENT}})
     one.start()

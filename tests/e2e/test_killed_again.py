@@ -1,4 +1,4 @@
-"""The real agent, killed at random moments while faults come and go: no verdict is lost, doubled, or comes back."""
+"""The agent, killed at random times while faults come and go: no verdict is lost, duplicated or raised again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpumon.store.store import Store
 pytestmark = pytest.mark.slow
 
 KILLS = 4
-RANDOM = random.Random(20)  # noqa: S311 - no secret: the same story each time
+RANDOM = random.Random(20)  # noqa: S311 - not a secret: the same sequence each time
 SCENARIOS: tuple[dict[str, Any], ...] = (
     {"gpus": {0: {"remap": {"failed": 1}}}},
     {"gpus": {0: {"remap": {"failed": 1}}, 1: {"lost": True}}},
@@ -37,7 +37,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def shown(agent: Agent) -> set[tuple[str, str | None]]:
-    """Check and device of every verdict, whatever it follows from."""
+    """Return check and device of every verdict, inhibited ones too."""
     document = agent.get("/api/v1/health")
     assert document["evaluated"]
     found = [one for top in document["verdicts"] for one in (top, *top["consequences"])]
@@ -45,12 +45,12 @@ def shown(agent: Agent) -> set[tuple[str, str | None]]:
 
 
 def named(key: Key) -> tuple[str, str | None]:
-    """As documents have it: the node has no name."""
+    """Return the key as API documents show it: the device of the node is None."""
     return key[0], key[1] or None
 
 
 def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChange]]:
-    """Of the agent's store, while the agent does not run; the oldest first."""
+    """Return the transitions in the store of a stopped agent, oldest first, and check that they alternate."""
     with Store.open(agent.folder / "gpumon.db") as store:
         known = [(named(one.verdict.key), one.change) for one in read(store, verdicts.read_transitions, 100_000)]
         there = {named(one.key) for one in read(store, verdicts.read_open)}
@@ -62,22 +62,21 @@ def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChang
     return known
 
 
-def judged(agent: Agent) -> set[tuple[str, str | None]]:
-    """What is shown at the first moment at which it has judged."""
+def evaluated(agent: Agent) -> set[tuple[str, str | None]]:
+    """Return the verdicts at the first evaluation of the checks."""
     return eventually(lambda: shown(agent) or {("", "")})
 
 
 def test_kills_at_random_moments(agent: Agent) -> None:
-    """What was shown is there after the restart, unless its clearing is on record; each change is recorded once.
+    """Each verdict is there after a restart unless its clearing is recorded, and each transition is recorded once.
 
-    Then the host is rebooted under it, which is told, as is an agent that was killed so often. What is acknowledged
-    is gone for good, at once.
+    A reboot and frequent restarts have verdicts of their own. An acknowledged verdict does not return.
     """
     before: set[tuple[str, str | None]] = set()
     for _ in range(KILLS):
         agent.simulate(RANDOM.choice(SCENARIOS))
         agent.launch()
-        now = judged(agent)
+        now = evaluated(agent)
         threading.Event().wait(RANDOM.uniform(0.0, 4.0))
         now |= shown(agent)
         agent.kill()
@@ -102,6 +101,6 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     agent.kill()
     transitions(agent)
     agent.start()
-    after = judged(agent)
+    after = evaluated(agent)
     assert not [one for one in after if one[0] == "gpu_lost"]
     assert ("node_unexpected_reboot", None) in after

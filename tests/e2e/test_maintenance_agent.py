@@ -1,4 +1,4 @@
-"""A maintenance as an operator lives through it: the command, what fires, kill -9, and the end."""
+"""A maintenance window from the command to its end: alerts, kill -9 and restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def gpumon(agent: Agent, *arguments: str) -> str:
-    """The store alone says which agent is meant: beside it lies word of the agent's address."""
+    """Run a command with the path of the store only: the file beside it has the address of the agent."""
     flags = [f"--store.path={agent.folder / 'gpumon.db'}", f"--web.token-file={agent.folder / 'token'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
@@ -27,8 +27,8 @@ def verdicts(agent: Agent) -> set[str]:
     return {one["check"] for one in agent.get("/api/v1/health")["verdicts"]}
 
 
-def test_what_is_wrong_in_a_maintenance_pages_when_it_is_over(tmp_path: Path) -> None:
-    """Meanwhile it is judged all the same, and kill -9 does not end it."""
+def test_a_fault_during_maintenance_alerts_when_it_ends(tmp_path: Path) -> None:
+    """Checks are evaluated during maintenance, and kill -9 does not end it."""
     agent = Agent(tmp_path)
     agent.simulate({"idle": True})
     try:
@@ -37,7 +37,9 @@ def test_what_is_wrong_in_a_maintenance_pages_when_it_is_over(tmp_path: Path) ->
         agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
         eventually(lambda: "gpu_lost" in verdicts(agent))
         eventually(lambda: agent.metrics().value("gpumon_health_check", check="gpu_lost", gpu="3") == 3)
-        assert all(one["in_maintenance"] for one in agent.get("/api/v1/health")["transitions"])
+        transitions = agent.get("/api/v1/health")["transitions"]
+        assert transitions
+        assert all(transition["in_maintenance"] for transition in transitions)
         assert firing(agent) == set()
         assert agent.post("/probe/allreduce")[1]["reason"] == "maintenance"
 

@@ -1,4 +1,4 @@
-"""Letting go of the GPUs, as an operator's script meets it: the command, the running agent, kill -9 and restart."""
+"""A release from the command to its end: the running agent, kill -9 and restart."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def all_up(agent: Agent) -> bool:
 
 
 class Watch:
-    """Scrapes again and again until stopped; keeps what was wrong on any page."""
+    """Scrapes until stopped, and records each fault on any page."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -79,7 +79,7 @@ class Watch:
         while not self._stop.wait(0.1):
             try:
                 self._judge(self._agent.metrics())
-            except (OSError, http.client.HTTPException):  # killed, and not yet started again
+            except (OSError, http.client.HTTPException):  # killed and not restarted yet
                 continue
 
     def _judge(self, page: Metrics) -> None:
@@ -92,8 +92,8 @@ class Watch:
                 self.wrong.append(f"{name} {dict(labels)}")
 
 
-def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
-    """No process holds anything, over a reload and a kill -9 in the window; at its end a fresh one reads all GPUs."""
+def test_a_released_node_is_reopened_when_the_release_ends(agent: Agent) -> None:
+    """No process holds a GPU during the release, over a reload and a kill -9, and a new sampler reads all after it."""
     started(agent)
     eventually(lambda: all_up(agent))
     with Watch(agent) as watch:
@@ -131,14 +131,14 @@ def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") is None
     assert watch.pages > 10
     assert watch.wrong == []
-    told = [line for line in agent.log.read_text().splitlines() if 'msg="release ' in line]
+    logged = [line for line in agent.log.read_text().splitlines() if 'msg="release ' in line]
     expected = ("release started: the agent closes", "release continues: the agent closes", "release ended")
-    assert [message in line for message, line in zip(expected, told, strict=True)] == [True, True, True]
-    assert "ended_by=command" in told[2]
+    assert [message in line for message, line in zip(expected, logged, strict=True)] == [True, True, True]
+    assert "ended_by=command" in logged[2]
 
 
-def test_what_cannot_be_ended_fails_the_script(agent: Agent) -> None:
-    """The command names the process and exits with 1; the marker's own file is not made; both wait for its end."""
+def test_a_process_that_cannot_be_killed_fails_the_command(agent: Agent) -> None:
+    """The command names the process and exits with 1, and the marker's `.done` file waits for its end."""
     started(agent)
     eventually(lambda: all_up(agent))
     (sampler,) = agent.children(SAMPLER)
@@ -165,8 +165,8 @@ def test_what_cannot_be_ended_fails_the_script(agent: Agent) -> None:
     assert not done.exists()
 
 
-def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
-    """What is on record counts no longer than it was meant to; the token of nobody ends it earlier."""
+def test_a_release_ends_while_no_agent_runs(agent: Agent) -> None:
+    """A stored release ends at its deadline, and no request without a token starts or ends one."""
     started(agent)
     eventually(lambda: all_up(agent))
     assert agent.ask("/api/v1/release?for_seconds=5", method="POST")[0] == 401
@@ -179,7 +179,7 @@ def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
 
 
 def let_pass(path: Path, seconds: float) -> None:
-    """Change the stored windows as if the agent had been dead for so long."""
+    """Shift the stored windows as if no agent had run for this time."""
     with Store.open(path) as store:
         for one in read(store, windows.read):
             start_at, deadline = one.start_at - seconds, one.deadline - seconds

@@ -1,4 +1,4 @@
-"""Xids on a running agent: NVML and the kernel log, killed in between, explained as the operator wants."""
+"""Xids on a running agent: NVML and the kernel log, a kill in between, and an overridden table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 e
 
 
 BEFORE = "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 22013, Non-fatal, Link 60 Minion Link DLREQ interrupt"
-"""It stood there before the agent was installed."""
+"""A record from before the installation of the agent."""
 
 
 class Node:
-    """An agent beside a kernel log of this boot."""
+    """An agent and a kernel log of this boot."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "kmsg"
@@ -34,9 +34,9 @@ class Node:
         named = {"GPUMON_KERNEL_LOG__PATH": str(self._log), "GPUMON_XIDS__FILE": str(self.overrides)}
         self.agent = Agent(folder, environment=named)
         self.agent.simulate({"idle": True})
-        self.says(BEFORE)
+        self.log(BEFORE)
 
-    def says(self, *texts: str) -> None:
+    def log(self, *texts: str) -> None:
         with self._log.open("a") as log:
             for text in texts:
                 log.write(f"4,{self._sequence},{int(boot_clock() * 1e6)},-;{text}\n")
@@ -44,7 +44,7 @@ class Node:
 
     def xid(self, gpu: int, text: str) -> None:
         domain, bus, device = self.bus_id(gpu).lower().split(":")
-        self.says(f"NVRM: Xid (PCI:{domain[-4:]}:{bus}:{device[:2]}): {text}")
+        self.log(f"NVRM: Xid (PCI:{domain[-4:]}:{bus}:{device[:2]}): {text}")
 
     def bus_id(self, gpu: int) -> str:
         return str(self.agent.get("/api/v1/gpus")["gpus"][gpu]["pci_bus_id"])
@@ -53,7 +53,7 @@ class Node:
         return self.agent.metrics().value("gpumon_gpu_xid_errors_total", xid=str(xid), gpu=str(gpu))
 
     def events(self, query: str = "") -> list[dict[str, Any]]:
-        """Of the store: it may be slow on a busy machine."""
+        """Return the events after the store has answered."""
         found = eventually(lambda: (one := self.agent.get(f"/api/v1/events?{query}"))["complete"] and one)
         return list(found["events"])
 
@@ -62,13 +62,13 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     one = Node(tmp_path)
     one.agent.start()
-    eventually(lambda: one.events("sxid=22013"))  # what is said from now on is news
+    eventually(lambda: one.events("sxid=22013"))  # later records are new
     yield one
     one.agent.stop()
 
 
-def test_each_error_counts_once_whatever_becomes_of_the_agent(node: Node) -> None:
-    """Told by both sources, by the kernel while no agent ran, and read again by the next agent."""
+def test_each_error_counts_once_over_a_restart(node: Node) -> None:
+    """Errors from both sources, and errors logged while no agent ran, are counted once."""
     assert eventually(lambda: node.count(79, 3) == 0.0)
     node.agent.simulate({"idle": True, "gpus": {3: {"xids": [79]}}})
     eventually(lambda: node.count(79, 3) == 1)
@@ -80,7 +80,7 @@ def test_each_error_counts_once_whatever_becomes_of_the_agent(node: Node) -> Non
 
     node.agent.kill()
     node.agent.simulate({"idle": True})
-    node.says(SWITCH)
+    node.log(SWITCH)
     node.agent.start()
     eventually(lambda: node.agent.metrics().value("gpumon_nvswitch_errors_total", sxid="12028") == 1)
     assert node.count(79, 3) == 1
@@ -92,8 +92,8 @@ def test_each_error_counts_once_whatever_becomes_of_the_agent(node: Node) -> Non
     assert not any(b"secret-job" in page or b"4242" in page for page in pages)
 
 
-def test_the_kernels_word_alone_leaves_a_silent_gpu_aside(node: Node) -> None:
-    """A GSP that times out is often no event of NVML: no call is made on the GPU until a trial has shown it answers."""
+def test_an_xid_of_the_kernel_log_alone_quarantines_a_gpu(node: Node) -> None:
+    """A GSP timeout is often no NVML event: the GPU is not called until a trial succeeds."""
     node.xid(2, TIMED_OUT)
     restarts = "gpumon_sampler_restarts_total"
     eventually(lambda: node.agent.metrics().value(restarts, reason="readmit") == 1)
@@ -102,8 +102,8 @@ def test_the_kernels_word_alone_leaves_a_silent_gpu_aside(node: Node) -> None:
     assert node.count(119, 2) == 1
 
 
-def test_an_operators_opinion_is_in_force_after_a_reload(node: Node) -> None:
-    """Counters at 0, severity and words follow the file; a file that is not good changes nothing and is told."""
+def test_the_table_of_the_operator_applies_after_a_reload(node: Node) -> None:
+    """Zero counters, severity and action follow the file. An invalid file is reported and changes nothing."""
     node.overrides.write_text("13: {severity: critical, action: call the owner of the job}\n")
     node.agent.process.send_signal(signal.SIGHUP)
     eventually(lambda: node.count(13, 0) == 0.0)
