@@ -34,6 +34,8 @@ from gpumon.clock import boot_clock
 
 PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
 WATCH_SECONDS = 30.0
+STORM_SECONDS = 10.0
+STORM = {"busy": True, "gpus": {0: {"xids": [{"xid": 13, "rate": 500}]}}}
 STUCK_SECONDS = 20.0
 """Deadline for a call to hang and to be abandoned."""
 STUCK = re.compile(rb"^gpumon_nvml_stuck_seconds (\S+)", re.MULTILINE)
@@ -126,6 +128,15 @@ def cpu_per_minute(run: Run, act: Callable[[], None]) -> tuple[dict[str, float],
     return spent, (traced(run.trace).cpu_seconds - driver) * minute
 
 
+def storm_cost(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the CPU time of daemon and sampler while one GPU reports 500 Xids a second."""
+    run.agent.simulate(STORM)
+    eventually(lambda: run.agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="0", xid="13"))
+    spent, _ = cpu_per_minute(run, lambda: time.sleep(STORM_SECONDS))
+    yield "CPU, 500 Xids a second", f"{spent['daemon'] + spent['sampler']:.2f} s/min"
+    run.agent.simulate({"busy": True})
+
+
 def poll_times(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the duration of a fast poll without the time of the simulated driver, and with it."""
     inside = traced(run.trace).seconds
@@ -148,6 +159,7 @@ def measure(run: Run) -> Iterator[tuple[str, str]]:
     yield "scrape, idle", percentiles(scrape_times(run.agent.port))
     with all_cores_busy():
         yield "scrape, both cores busy", percentiles(scrape_times(run.agent.port))
+    yield from storm_cost(run)
     run.agent.simulate({"busy": True, "gpus": {run.gpus - 1: {"hang": ["nvmlDeviceGetTemperature*"]}}})
     times = scrape_times_while_stuck(run.agent.port)
     yield "scrape, a driver call hangs", f"{percentiles(times)} ({len(times)} scrapes)"

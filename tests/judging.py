@@ -1,4 +1,4 @@
-"""A node whose readings a test sets, judged as time goes by: the checks, their life, no store."""
+"""A node whose readings a test sets and whose checks are evaluated in virtual time, without a store."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from gpumon.state.reducer_settings import ReducerSettings
 
 WALL = 1.8e9
 LOOK = 5.0
-"""Seconds between two looks of the daemon."""
+"""Seconds between two evaluations of the daemon."""
 EVERY = 10.0
-"""Seconds between two looks while a test lets time pass: a look is dear, and few stories are told in seconds."""
+"""Seconds between two evaluations in tests of minutes and hours, because an evaluation is slow."""
 WINDOWS = table.recorded_windows()
 
 
 class Ward:
-    """Four GPUs at work (see serve/example.py), booted a day ago; `go_on` lets time pass."""
+    """Four busy GPUs on a node booted a day ago. `go_on` lets time pass."""
 
     def __init__(self, *, gpus: int = 4, ports: int = 2, policy: Policy | None = None, uptime: float = 86400.0) -> None:
         base = example.report()
@@ -57,7 +57,7 @@ class Ward:
         self.at = uptime
         self._booted = WALL
         self._idle = 0.0
-        """Boot clock less what the agent has lived."""
+        """Boot clock at the start of the agent."""
         self._made: dict[tuple[int, Labels], tuple[Table, tuple[Sample, ...]]] = {}
         self.processes()
 
@@ -69,18 +69,18 @@ class Ward:
     def moment(self) -> Now:
         return Now(self.at, self.wall, self.at - self._idle)
 
-    # What a test sets
+    # Inputs of a test
 
     def gpu(self, index: int, *, state: Mapping[str, Any] | None = None, **readings: Any) -> None:
-        """Readings of one GPU, and with `state` what else is known of it."""
+        """Set readings of one GPU, and with `state` the rest of its state."""
         self._change(index, lambda one: replace(one, gpu=replace(one.gpu, **readings), **dict(state or {})))
 
     def fault(self, index: int, fault: str | None, detail: str = "") -> None:
-        """The GPU does not answer; None: it does again."""
+        """Set the fault of a GPU that does not answer; None ends it."""
         self.gpu(index, state={"fault": fault, "detail": detail})
 
     def link(self, index: int, link: int, **readings: Any) -> None:
-        """Readings of one NVLink of a GPU."""
+        """Set readings of one NVLink of a GPU."""
         links = self.report.gpus[index].links
         self.gpu(index, state={"links": {**links, str(link): replace(links.get(str(link), Nvlink()), **readings)}})
 
@@ -88,23 +88,23 @@ class Ward:
         self.report = replace(self.report, node=replace(self.report.node, **rows))
 
     def notice(self, subject: str, words: str | None) -> None:
-        """What the agent says is wrong with itself; None: no more."""
+        """Set a problem of the agent itself; None ends it."""
         others = {name: text for name, text in self.report.notices.items() if name != subject}
         self.report = replace(self.report, notices=others | ({subject: words} if words else {}))
 
     def port(self, number: int, *, link: Mapping[str, Any] | None = None, **counts: Any) -> None:
-        """Readings of one port: those of its link, and what it counts."""
+        """Set link readings and counters of one port."""
         ports = list(self.report.ports)
         one = ports[number]
         ports[number] = replace(one, link=replace(one.link, **dict(link or {})), counts=replace(one.counts, **counts))
         self.report = replace(self.report, ports=tuple(ports))
 
     def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
-        """What the child that reads files says of processes; at first, that all is well."""
+        """Set what the links child reports about processes; by default no problem."""
         self._links = LinksSnapshot(ended_at=self.at, stuck=stuck, contained=contained)
 
     def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
-        """An error of a GPU, now."""
+        """Add an error event of a GPU at the current time."""
         state = self.report.gpus[index]
         event = ErrorEvent(
             id=f"{index}-{code}-{self.at}",
@@ -127,7 +127,7 @@ class Ward:
         self.report = replace(self.report, events=(*self.report.events, event))
 
     def ecc(self, index: int, **errors: float) -> None:
-        """So many more, by severity and location: corrected_dram, uncorrected_sram, ..."""
+        """Increase ECC counters by severity and location: corrected_dram, uncorrected_sram, ..."""
         state = self.report.gpus[index]
         more = {name.replace("_", ","): count for name, count in errors.items()}
         total, volatile = (
@@ -137,12 +137,12 @@ class Ward:
         self.gpu(index, state={"ecc_volatile": volatile}, ecc_errors_total=total)
 
     def reset(self, index: int) -> None:
-        """Its counters begin anew."""
+        """Reset the counters of a GPU."""
         volatile = dict.fromkeys(self.report.gpus[index].ecc_volatile or {}, 0.0)
         self.gpu(index, state={"fault": None, "detail": "", "reset_at": self.at, "ecc_volatile": volatile})
 
     def reboot(self, boot_id: str = "boot-2") -> None:
-        """The same node after a boot; the clock of the boot begins anew."""
+        """Reboot the node; the boot clock restarts."""
         wall = self.wall
         self.report = replace(self.report, boot_id=boot_id)
         self.report = replace(
@@ -154,11 +154,11 @@ class Ward:
         self._booted = wall
 
     def step(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Step the wall clock."""
         self._booted += seconds
 
     def maintain(self, seconds: float) -> None:
-        """A maintenance begins."""
+        """Start a maintenance window."""
         one = window(
             MAINTENANCE,
             start=self.wall,
@@ -170,18 +170,18 @@ class Ward:
         self.report = replace(self.report, windows=time_window.start(self.report.windows, one))
 
     def end_maintenance(self) -> None:
-        """Before its time."""
+        """End the maintenance window before its deadline."""
         ids = frozenset(one.id for one in self.report.windows)
         message = WindowsEnded(ids=ids, by="api", wall=self.wall, at=self.at)
         self.report = replace(self.report, windows=time_window.end(self.report.windows, message))
 
     def pause(self, seconds: float) -> None:
-        """The host sleeps, or the agent is stopped for a while."""
+        """Suspend the host, or stop the agent, for some time."""
         self.at += seconds
         self._idle += seconds
 
     def restart(self, *, waiting: tuple[PendingVerdict, ...] | None = None) -> None:
-        """Of the agent: it knows what its store knew, and no more."""
+        """Restart the agent with the content of its store only."""
         if waiting is None:
             waiting = tuple(pending_to_store(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.transitions, cleared=self.report.health.cleared)
@@ -202,10 +202,10 @@ class Ward:
         gpus[index] = change(gpus[index])
         self.report = replace(self.report, gpus=tuple(gpus))
 
-    # What comes of it
+    # Results
 
     def go_on(self, seconds: float = LOOK, *, every: float = EVERY) -> Self:
-        """Look again and again for so long; what is due is told at once."""
+        """Evaluate the checks for this time. Transitions are stored at once."""
         end = self.at + seconds
         while self.at < end:
             self.at = min(self.at + every, end)
@@ -213,7 +213,7 @@ class Ward:
         return self
 
     def look(self) -> Self:
-        """Once, now."""
+        """Evaluate the checks once."""
         memory = self.report.internal
         history = memory.history.add(self._remembered(), self.at)
         links = replace(memory.links, snapshot=self._links, read_at=self.moment.uptime)
@@ -225,7 +225,7 @@ class Ward:
         return self
 
     def _remembered(self) -> Iterator[Sample]:
-        """What the checks look back on. Of readings that a test has not changed nothing is made again."""
+        """Yield the samples for the windows of checks. Unchanged readings are not computed again."""
         before, self._made = self._made, {}
         for one, labels in self.report.tables():
             known = before.get((id(one), labels))
@@ -236,7 +236,7 @@ class Ward:
             yield from known[1]
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
-        """What was due is told."""
+        """Apply the due transitions, as after they were stored."""
         self.report = health_reducer.take(self.report, VerdictTransitions(transitions=due))
 
     @property
@@ -244,7 +244,7 @@ class Ward:
         return dict(self.report.health.open)
 
     def verdict(self, check: str, index: int | None = None) -> Verdict | None:
-        """Of this GPU; without one, of the node or the only device that has it."""
+        """Return the verdict of a GPU, or without one of the node or the only device that has it."""
         found = [one for one in self.verdicts.values() if one.check == check]
         if index is not None:
             found = [one for one in found if one.device == self.report.gpus[index].uuid]
@@ -260,12 +260,12 @@ class Ward:
         return self.report.health.history
 
     def seen(self) -> Iterable[str]:
-        """Names of the checks that have a verdict."""
+        """Return the names of the checks that have a verdict."""
         return sorted({check for check, _ in self.verdicts})
 
 
 def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
-    """As `gpumon ack CHECK` does."""
+    """Acknowledge a check as `gpumon ack CHECK` does."""
     health = ward.report.health
     answer = acknowledgement(AckRequest(check=check), health, {state.uuid for state in ward.report.gpus})
     told = tuple(

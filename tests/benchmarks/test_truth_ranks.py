@@ -1,4 +1,4 @@
-"""The all-reduce where no rank runs: what ranks would tell becomes the result that it becomes on a host."""
+"""The probe in virtual time: simulated frames of ranks lead to the same results as on a host."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A node that is free, and has a median of its own."""
+    """Yield an idle node with a median of earlier runs."""
     with World("l40sx4", tmp_path, "idle: true") as one:
         one.go_on(30)
         record_good_runs(one)
         yield one
 
 
-def outcomes(world: World, *told: RankBehaviour) -> list[tuple[str, str]]:
-    """Of these runs, one after the other."""
+def outcomes(world: World, *behaviours: RankBehaviour) -> list[tuple[str, str]]:
+    """Return the outcomes of consecutive runs."""
     before = len(world.report.probe.history)
-    for one in told:
-        run(one)(world)
+    for behaviour in behaviours:
+        run(behaviour)(world)
         world.go_on(RUN_SECONDS + 1)
     return [(one.outcome, one.reason) for one in world.report.probe.history[before:]]
 
 
-def test_what_ranks_tell_is_judged_as_on_a_host(world: World) -> None:
-    """By the daemon's own guard, course, judge and store."""
+def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
+    """The daemon's own preflight, run, evaluation and store give these outcomes."""
     world.go_on(5)
     assert outcomes(world, ranks.HEALTHY, ranks.SLOW, ranks.UNCONFIRMED, ranks.WRONG) == [
         ("ok", ""),
@@ -57,8 +57,8 @@ def test_what_ranks_tell_is_judged_as_on_a_host(world: World) -> None:
     ]
 
 
-def test_the_guard_lets_no_run_begin_where_somebody_works_or_will(world: World) -> None:
-    """It sees the node as it is; what cannot be killed, is in the way for ever."""
+def test_preflight_skips_runs_on_held_or_busy_gpus(world: World) -> None:
+    """A hold, a job and a rank that cannot be killed each skip a run."""
     world.hold(60.0)
     world.go_on(5)
     assert outcomes(world, ranks.HEALTHY) == [("skipped", "held")]
@@ -71,8 +71,8 @@ def test_the_guard_lets_no_run_begin_where_somebody_works_or_will(world: World) 
 
 
 @pytest.mark.parametrize(("same", "under"), [(True, (True, False)), (False, (False, False))])
-def test_a_slow_gpu_follows_from_its_own_heat_alone(*, same: bool, under: tuple[bool, bool]) -> None:
-    """The heat of another one explains nothing: it is this one that is slow with every other."""
+def test_a_slow_gpu_is_inhibited_by_its_own_heat_only(*, same: bool, under: tuple[bool, bool]) -> None:
+    """The heat of another GPU does not inhibit the verdict on the slow one."""
     by_name = {fault.name: fault for fault in FAULTS}
     pair = (by_name["one GPU slows the all-reduce down"], by_name["clocks reduced by a hardware slowdown"])
     both = measure_pair(*pair, "b200x8", same_gpu=same)

@@ -1,4 +1,4 @@
-"""A few rows of each table, run: `make truth` runs them all."""
+"""A few rows of each table of `make truth`, which runs all of them."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ DIVIDED = (
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_fault_is_found_in_time_and_blamed_on_what_has_it(name: str) -> None:
-    """On the smallest node."""
+def test_a_fault_is_detected_in_time_on_its_device(name: str) -> None:
+    """The smallest node detects these faults."""
     fault = next(one for one in FAULTS if one.name == name)
     assert not missed(measure(fault, "t4x1"))
 
 
 @pytest.mark.parametrize("name", BORNE)
-def test_what_is_no_fault_brings_no_verdict(name: str) -> None:
-    """A quarter of an hour of it."""
+def test_a_disturbance_raises_no_verdict(name: str) -> None:
+    """A quarter of an hour of each disturbance raises nothing."""
     one = next(one for one in DISTURBANCES if one.name == name)
     assert measure_disturbance(one, "t4x1", 0.25).verdicts_raised == ()
 
 
 @pytest.mark.parametrize("name", DIVIDED)
-def test_who_was_given_some_gpus_says_unknown_and_nothing_else(name: str) -> None:
-    """Whatever becomes of the others."""
+def test_a_guest_or_container_with_some_gpus_is_unknown_only(name: str) -> None:
+    """The number of GPUs is unknown, and no other verdict is raised."""
     one = next(one for one in DISTURBANCES if one.name == name)
     assert measure_disturbance(one, "h100x8", 0.1).verdicts_raised == (("gpu_count_mismatch", "unknown"),)

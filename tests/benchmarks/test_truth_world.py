@@ -1,4 +1,4 @@
-"""The agent in virtual time: what happens to its node is seen, as on a host whose clock nobody hurries."""
+"""The agent in virtual time detects faults as on a host."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield one
 
 
-def test_a_healthy_node_is_read_while_time_flies(world: World) -> None:
-    """Ten minutes pass in far less, with every poll and every counter."""
+def test_a_healthy_node_is_polled_in_virtual_time(world: World) -> None:
+    """Ten virtual minutes have every poll, and counters grow accordingly."""
     before = world.report.gpus[0].gpu.energy_joules_total or 0.0
     world.go_on(600)
     gained = (world.report.gpus[0].gpu.energy_joules_total or 0.0) - before
@@ -36,8 +36,8 @@ def test_a_healthy_node_is_read_while_time_flies(world: World) -> None:
     assert world.verdicts == ()
 
 
-def test_a_fault_is_found_and_blamed_on_its_gpu() -> None:
-    """The measure itself: which check, where, after how long."""
+def test_a_fault_is_detected_on_its_gpu() -> None:
+    """The outcome has check, GPU, action and virtual time."""
     outcome = measure(LOST, "h100pciex2")
     assert not missed(outcome)
     assert outcome.seconds is not None
@@ -45,21 +45,21 @@ def test_a_fault_is_found_and_blamed_on_its_gpu() -> None:
     assert outcome.action == "reboot"
 
 
-def test_a_check_that_is_not_made_is_a_miss() -> None:
-    """The measure can fail: with its check switched off the fault is not found."""
+def test_a_disabled_check_is_a_miss() -> None:
+    """The measurement can fail: with its check disabled the fault is not detected."""
     outcome = measure(LOST, "h100pciex2", health={"disabled_checks": ("gpu_lost",)})
     assert missed(outcome)
     assert outcome.seconds is None
 
 
-def test_what_is_said_of_no_fault_is_counted() -> None:
-    """The other measure can fail, too: a lost GPU is no benign disturbance."""
+def test_false_verdicts_are_counted() -> None:
+    """A lost GPU in place of a benign disturbance is counted as a false verdict."""
     calm = measure_disturbance(Disturbance(name="lost", before={"gpus": {0: {"lost": True}}}), "t4x1", 0.05)
     assert ("gpu_lost", "fail") in calm.verdicts_raised
 
 
-def test_a_hung_call_leaves_its_gpu_aside_and_it_comes_back(world: World) -> None:
-    """The real supervisor of samplers: killed, replaced, tried again."""
+def test_a_hung_call_quarantines_its_gpu_until_it_answers(world: World) -> None:
+    """The real supervisor kills and replaces the sampler and readmits the GPU."""
     world.edit(f"busy: true\ngpus: {{1: {HUNG}}}")
     world.go_on(40)
     assert [one.fault for one in world.report.gpus] == [None, "stuck"]
@@ -68,8 +68,8 @@ def test_a_hung_call_leaves_its_gpu_aside_and_it_comes_back(world: World) -> Non
     assert [one.fault for one in world.report.gpus] == [None, None]
 
 
-def test_a_verdict_outlives_the_agent_and_the_boot(world: World) -> None:
-    """The real store: kill -9, and then the host."""
+def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
+    """The real store keeps the verdict over kill -9 and a reboot."""
     world.edit("gpus: {1: {lost: true}}")
     world.go_on(30)
     world.restart()
@@ -82,8 +82,8 @@ def test_a_verdict_outlives_the_agent_and_the_boot(world: World) -> None:
     assert [one.fault for one in world.report.gpus] == [None, None]
 
 
-def test_the_clocks_of_this_process_are_its_own_again(tmp_path: Path) -> None:
-    """Nothing of the host in virtual time is left behind."""
+def test_the_clocks_of_the_process_are_restored(tmp_path: Path) -> None:
+    """After the block the clock functions are the original ones."""
     before = time.time, time.sleep, time.clock_gettime
     with World("t4x1", tmp_path) as one:
         one.go_on(10)

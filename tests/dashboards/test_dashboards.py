@@ -1,4 +1,4 @@
-"""The committed dashboards: sound as files, and every query answered by a real Prometheus that scrapes a real agent."""
+"""The dashboards: valid files, and queries that a real Prometheus answers for a real agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VARIABLES = {"$instance": ".*", "$gpu": ".*", "$uuid": ".*", "$__rate_interval":
 WINDOW, STEP = 30, 3
 
 HEALTHY: Mapping[str, Any] = {"idle": True}
-SICK: Mapping[str, Any] = {
+UNHEALTHY: Mapping[str, Any] = {
     "idle": True,
     "gpus": {
         0: {"xids": [48], "fabric": {"status": 999}},
@@ -45,13 +45,13 @@ SICK: Mapping[str, Any] = {
     },
     "ports": {"mlx5_3": {"state": "down"}},
 }
-"""Something for every panel that shows only what is wrong."""
+"""A fault for every panel that shows problems only."""
 
 Series = list[dict[str, Any]]
 
 
 class Prometheus:
-    """Scrapes one agent every second, with our rules."""
+    """A Prometheus that scrapes one agent every second, with gpumon's rules."""
 
     def __init__(self, folder: Path, target: int) -> None:
         self.port, self.folder = free_port(), folder
@@ -71,13 +71,13 @@ class Prometheus:
         ]
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """What its API answers. Raises HTTPError for a query that is not sound."""
+        """Return the data of its API. Raises HTTPError for an invalid query."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=20) as answer:
             return json.load(answer)["data"]
 
     def shown(self, panel: Panel, query: str) -> Series:
-        """The series that Grafana would draw, with every node and GPU chosen."""
+        """Return the series that Grafana would draw with every node and GPU selected."""
         now = time.time()
         if panel.instant:
             return list(self.ask("query", query=_filled(query))["result"])
@@ -104,19 +104,19 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 def prometheus(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     server = Prometheus(tmp_path_factory.mktemp("prometheus"), agent.port)
     with running(server.arguments, server.folder / "log"):
-        # The first probe has ended, and counters have been seen often enough to have grown.
+        # The first probe has ended, and the counters have enough samples for rates.
         eventually(lambda: server.ask("query", query="gpumon_probe_allreduce_runs_total{outcome='ok'} == 1")["result"])
         eventually(lambda: server.ask("query", query="count_over_time(gpumon_simulated[1m]) >= 5")["result"])
         yield server
 
 
 COMPARED = {"Compared with the host's median", "Compared with published figures", "Compared with the fleet"}
-"""Panels that a simulated node fills after five runs, or never: they need GPUs, or several nodes."""
+"""Panels without data here: they need several runs, GPUs or several nodes."""
 
 
 @pytest.mark.slow
-def test_every_panel_of_a_healthy_node_has_an_answer(prometheus: Prometheus) -> None:
-    """No query is refused; what is due on a healthy node is there, with the labels that legend and columns name."""
+def test_every_panel_of_a_healthy_node_has_data(prometheus: Prometheus) -> None:
+    """Every query is valid, and panels have data with the labels of legend and columns unless no data is normal."""
     for panel in PANELS:
         for query in panel.queries:
             found = prometheus.shown(panel, query)
@@ -131,8 +131,8 @@ def test_every_panel_of_a_healthy_node_has_an_answer(prometheus: Prometheus) -> 
 
 
 @pytest.mark.slow
-def test_numbers_of_a_healthy_node_are_calm(prometheus: Prometheus) -> None:
-    """Eight GPUs are expected and up; none is down, no node fails, no alert fires, and that is 0, not absence."""
+def test_stats_of_a_healthy_node_show_zero_problems(prometheus: Prometheus) -> None:
+    """Eight GPUs are expected and up, and counts of problems are 0, not absent."""
     values = {panel.title: _number(prometheus, panel) for panel in PANELS if panel.kind == "stat"}
     assert values["GPUs expected"] == values["GPUs up"] == 8
     assert values["GPUs not up"] == values["Agents down"] == values["Alerts firing"] == values["Nodes that fail"] == 0
@@ -145,8 +145,8 @@ def _number(prometheus: Prometheus, panel: Panel) -> float:
 
 
 @pytest.mark.slow
-def test_variables_are_offered(prometheus: Prometheus) -> None:
-    """Node, GPU and uuid can be chosen from what the agent exports."""
+def test_variables_have_values(prometheus: Prometheus) -> None:
+    """The variables offer the nodes, GPUs and uuids that the agent exports."""
     for variable in _dashboard()["templating"]["list"][1:]:
         asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
         assert asked is not None
@@ -155,9 +155,9 @@ def test_variables_are_offered(prometheus: Prometheus) -> None:
 
 
 @pytest.mark.slow
-def test_every_fault_shows(agent: Agent, prometheus: Prometheus) -> None:
-    """On a sick node each panel that shows only what is wrong has something to show, and so has the annotation."""
-    agent.simulate(SICK)
+def test_every_fault_is_shown(agent: Agent, prometheus: Prometheus) -> None:
+    """On an unhealthy node each panel that shows problems only has data, and so has the annotation."""
+    agent.simulate(UNHEALTHY)
     quiet = [panel for panel in PANELS if panel.quiet and panel.title not in COMPARED]
     waiting = [(panel, query) for panel in quiet for query in panel.queries]
     assert waiting
@@ -166,7 +166,7 @@ def test_every_fault_shows(agent: Agent, prometheus: Prometheus) -> None:
         waiting[:] = [(panel, query) for panel, query in waiting if not prometheus.shown(panel, query)]
         return not waiting
 
-    with contextlib.suppress(AssertionError):  # the next line says more
+    with contextlib.suppress(AssertionError):  # the next line lists the panels
         eventually(all_shown, every=1)
     assert not waiting
     firing, _ = _dashboard()["annotations"]["list"]
@@ -177,13 +177,13 @@ def _dashboard() -> Any:
     return json.loads((ROOT / "dashboards" / f"{overview.UID}.json").read_text(encoding="utf-8"))
 
 
-def test_files_are_fresh() -> None:
-    """The committed JSON is what the code makes; `make generate` writes it again."""
+def test_files_are_current() -> None:
+    """The committed JSON is the output of `make generate`."""
     assert {path.name: path.read_text(encoding="utf-8") for path in FILES} == dict(dashboards())
 
 
 def test_queries_name_metrics_of_the_tables() -> None:
-    """Every metric in a query is in the catalogue, recorded by a rule, or made by Prometheus."""
+    """Every metric in a query is in the catalogue, recorded by a rule, or from Prometheus itself."""
     known = {entry.name for entry in catalogue()} | set(RECORDING_RULES)
     for panel in PANELS:
         for query in panel.queries:
@@ -192,8 +192,8 @@ def test_queries_name_metrics_of_the_tables() -> None:
             assert named <= known | {"up", "ALERTS"}, panel.title
 
 
-def test_queries_keep_to_the_chosen_nodes_and_gpus() -> None:
-    """Every selector follows the variables: the node always, the GPU where the metric has one."""
+def test_queries_select_by_the_variables() -> None:
+    """Every selector uses the variables: the node always, the GPU if the metric has one."""
     labels = {entry.name: entry.labels for entry in catalogue()}
     for panel in PANELS:
         for query in panel.queries:
@@ -202,23 +202,24 @@ def test_queries_keep_to_the_chosen_nodes_and_gpus() -> None:
                 assert all(matcher in matchers for matcher in chosen), f"{panel.title}: {name}"
 
 
-def test_counters_are_never_shown_raw() -> None:
-    """A counter's absolute value says when the agent started; only the Xids' is kept over restarts and is told."""
+def test_counters_are_shown_as_rates() -> None:
+    """Absolute values are shown only for counters that survive restarts, because others depend on the agent's start."""
     for panel in PANELS:
+        assert panel.queries
         for query in panel.queries:
             raw = re.findall(r"(?<!rate\()(?<!increase\()\b(\w+_total)\{", query)
             assert set(raw) <= {"gpumon_gpu_xid_errors_total", "gpumon_gpu_rows_remapped_total"}, panel.title
 
 
-def test_legends_name_the_host() -> None:
-    """Every node has a GPU 0: a legend that names a GPU names its host."""
+def test_legends_with_a_gpu_name_the_node() -> None:
+    """A legend that names a GPU names its node, because every node has a GPU 0."""
     for panel in PANELS:
         named = LABEL.findall(panel.legend)
         assert "gpu" not in named or "instance" in named, panel.title
 
 
 def test_panels_fit_the_grid() -> None:
-    """Ids are unique; no panel overlaps another or stands out of the grid."""
+    """Ids are unique, and no panel overlaps another or exceeds the grid."""
     panels = _dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -230,8 +231,8 @@ def test_panels_fit_the_grid() -> None:
         taken |= cells
 
 
-def test_panels_explain_themselves() -> None:
-    """Every panel has title, description and unit, is of a kind Grafana still has, and takes the chosen data source."""
+def test_panels_have_title_description_and_unit() -> None:
+    """Every panel has title, description and unit, a current panel type, and the selected data source."""
     for panel in _dashboard()["panels"]:
         assert panel["title"]
         if panel["type"] == "row":
@@ -245,8 +246,8 @@ def test_panels_explain_themselves() -> None:
         assert all(target["instant"] for target in panel["targets"]) == (panel["type"] in {"stat", "table"})
 
 
-def test_variable_names_and_uid_stay() -> None:
-    """They are in people's bookmarks and in links from other dashboards."""
+def test_variable_names_and_uid_do_not_change() -> None:
+    """Bookmarks and links from other dashboards contain them."""
     dashboard = _dashboard()
     assert dashboard["uid"] == "gpumon-overview"
     assert [one["name"] for one in dashboard["templating"]["list"]] == ["datasource", "instance", "gpu", "uuid"]

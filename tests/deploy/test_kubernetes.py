@@ -1,4 +1,4 @@
-"""The plug-in of node-problem-detector and its manifests have the fields that those programs document."""
+"""The plug-in of node-problem-detector and the manifests have documented fields and exit codes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def documents(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", MONITORS, ids=lambda path: path.name)
-def test_the_detector_accepts_the_file(path: Path) -> None:
-    """Only documented fields, of their types, that pass its own validation."""
+def test_node_problem_detector_accepts_its_configuration(path: Path) -> None:
+    """The files have documented fields of the right types that pass its validation."""
     monitor = json.loads(path.read_text(encoding="utf-8"))
     assert set(monitor) <= MONITOR
     assert set(monitor["pluginConfig"]) <= PLUGIN
@@ -61,7 +61,7 @@ def test_the_detector_accepts_the_file(path: Path) -> None:
 
 
 def test_every_named_file_exists() -> None:
-    """Script and monitors lie where the manifest mounts them, and the taint follows from the condition that is set."""
+    """Script and monitors are at their mounts, and the taint is for the condition that is set."""
     [kustomization] = documents(NPD / "kustomization.yaml")
     [generated] = kustomization["configMapGenerator"]
     assert {path.name for path in (SCRIPT, *MONITORS)} == set(generated["files"])
@@ -82,7 +82,7 @@ def test_every_named_file_exists() -> None:
 
 
 def test_nothing_is_tainted_by_default() -> None:
-    """As shipped the rule only shows what it would do; enabled, it evicts nothing."""
+    """The rule is a dry run by default, and evicts no pod when enabled."""
     [rule] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
     assert rule["spec"]["dryRun"] is True
     assert rule["spec"]["taint"]["effect"] == "NoSchedule"
@@ -101,7 +101,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 @pytest.mark.slow
 def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
-    """0 ok, 1 problem, 2 unknown, with the line as the message."""
+    """The plug-in exits with 0 ok, 1 problem, 2 unknown, and prints the line as message."""
     host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
 
     def codes() -> dict[str, int]:
@@ -130,7 +130,7 @@ def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
     missing = {"GPUMON": "/nonexistent/gpumon"}
     assert host.run(SCRIPT, "fail", store=store, environment=missing).code == UNKNOWN
     assert host.run(SCRIPT, "unknown", store=store, environment=missing).code == PROBLEM
-    for code in range(3):  # of no answer: an old version, or one that does not start
+    for code in range(3):  # without a result: an old version, or one that does not start
         assert host.run(SCRIPT, "fail", store=store, environment=host.answering("", code)).code == UNKNOWN
         assert host.run(SCRIPT, "unknown", store=store, environment=host.answering("", code)).code == PROBLEM
     assert host.run(SCRIPT, store=store).code == UNKNOWN

@@ -1,4 +1,4 @@
-"""README, docs and Makefile: what they name exists."""
+"""Names in the README, docs and Makefile: each exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ every_page = each_case("page", PAGES, ids=[page.name for page in PAGES])
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     """Every relative link is a file or folder of this repository."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     for link in links:
@@ -31,14 +31,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @every_page
 def test_metrics_named_exist(page: Path) -> None:
-    """A metric that a page names is in the catalogue, whole or as the beginning of some; so are checks of the agent."""
+    """A metric or check that a page names exists, or is the prefix of one that does."""
     known = {entry.name for entry in catalogue()} | set(BY_NAME)
     for name in re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8")):
-        assert name in known or any(one.startswith(name) for one in known), name
+        assert name in known or any(full.startswith(name) for full in known), name
 
 
 def test_every_file_names_the_default_port() -> None:
-    """Pages, container files and unit files cannot import the port: whichever they name after the loopback is ours."""
+    """Every port after the loopback address in pages and container files is the default port."""
     shipped = [
         *PAGES,
         ROOT / "Dockerfile",
@@ -46,18 +46,18 @@ def test_every_file_names_the_default_port() -> None:
         ROOT / "Makefile",
         ROOT / "deploy" / "gpumon.yml",
     ]
-    named = {
-        f"{page.name}: {port}"
+    ports = [
+        (page.name, int(port))
         for page in shipped
         for port in re.findall(r"(?:127\.0\.0\.1:|EXPOSE )(\d{5})(?!\d)", page.read_text(encoding="utf-8"))
-        if int(port) != DEFAULT_PORT
-    }
-    assert not named
+    ]
+    assert {"README.md", "Dockerfile", "docker-compose.yml", "gpumon.yml"} <= {name for name, _ in ports}
+    assert [use for use in ports if use[1] != DEFAULT_PORT] == []
 
 
 @every_page
 def test_commands_named_exist(page: Path) -> None:
-    """A subcommand or a target that a page shows is one."""
+    """Every subcommand and make target in a page exists."""
     text = page.read_text(encoding="utf-8")
     targets = {target for target, _ in MADE.findall((ROOT / "Makefile").read_text(encoding="utf-8"))}
     assert set(re.findall(r"^(?: {4,}|\$ |.*`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
@@ -66,7 +66,7 @@ def test_commands_named_exist(page: Path) -> None:
 
 
 def test_make_help_lists_every_target() -> None:
-    """`make help` is the whole list: every target that is not a file has its line."""
+    """`make help` has one line for each target that is not a file."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony is not None

@@ -12,7 +12,7 @@ SLURM, KUBERNETES = (ROOT / folder / "gpumon-gate.sh" for folder in ("slurm", "k
 
 
 class Host:
-    """Commands that answer what a test says, before those of the system."""
+    """Commands that print what a test sets, first in the search path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,8 +26,8 @@ class Host:
     def asked(self, command: str) -> str:
         return (self.folder / f"{command}.asked").read_text()
 
-    def ask(self, gate: Path) -> tuple[int, str]:
-        """Exit code and last line."""
+    def run(self, gate: Path) -> tuple[int, str]:
+        """Return exit code and last line."""
         environment = {"PATH": f"{self.folder}:/usr/bin:/bin", "SLURMD_NODENAME": "n17", "NODE_NAME": "n17"}
         ran = subprocess.run([gate], env=environment, capture_output=True, text=True, timeout=60, check=False)
         return ran.returncode, ran.stdout.splitlines()[-1]
@@ -55,21 +55,21 @@ def host(tmp_path: Path) -> Host:
     ],
 )
 def test_an_idle_node_is_free_in_slurm(host: Host, state: str, jobs: str, code: int, words: str) -> None:
-    """Also if it is drained, because no job comes then. A planned or reserved node is not free."""
+    """A drained node is free, because no job starts there; a planned or reserved node is not."""
     host.answer("scontrol", f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1\n")
     host.answer("squeue", jobs)
-    found, line = host.ask(SLURM)
+    found, line = host.run(SLURM)
     assert (found, words in line) == (code, True)
     assert "show node n17" in host.asked("scontrol")
 
 
-def test_without_an_answer_of_slurm_no_node_is_free(host: Host) -> None:
-    """Neither about the node nor about its jobs."""
+def test_a_node_is_not_free_if_slurm_does_not_answer(host: Host) -> None:
+    """The state of the node and the list of its jobs are both required."""
     host.answer("scontrol", "slurm_load_node error: Unable to contact slurm controller\n", code=1)
-    assert host.ask(SLURM)[0] == 2
+    assert host.run(SLURM)[0] == 2
     host.answer("scontrol", "NodeName=n17 State=IDLE ThreadsPerCore=1\n")
     host.answer("squeue", "slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
-    assert host.ask(SLURM) == (
+    assert host.run(SLURM) == (
         2,
         "Slurm does not list the jobs on node n17: slurm_load_jobs error: Unable to contact slurm controller",
     )
@@ -91,16 +91,16 @@ def test_without_an_answer_of_slurm_no_node_is_free(host: Host) -> None:
     ],
 )
 def test_a_node_without_gpu_pods_is_free_in_kubernetes(host: Host, pods: str, code: int, words: str) -> None:
-    """Pods without GPUs, and those that have ended, do not count."""
+    """Pods without GPUs and ended pods are ignored."""
     host.answer("kubectl", pods)
-    assert host.ask(KUBERNETES) == (code, words)
+    assert host.run(KUBERNETES) == (code, words)
     asked = host.asked("kubectl")
     assert "spec.nodeName=n17,status.phase!=Succeeded,status.phase!=Failed" in asked
     assert r"resources.limits.nvidia\.com/gpu" in asked
 
 
-def test_without_an_answer_of_the_api_server_no_node_is_free(host: Host) -> None:
-    """The line contains its error."""
+def test_a_node_is_not_free_if_the_api_server_does_not_answer(host: Host) -> None:
+    """The line contains the error of kubectl."""
     host.answer("kubectl", "Unable to connect to the server: i/o timeout\n", code=1)
-    code, line = host.ask(KUBERNETES)
+    code, line = host.run(KUBERNETES)
     assert (code, line.endswith("Unable to connect to the server: i/o timeout")) == (2, True)

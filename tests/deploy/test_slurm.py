@@ -62,7 +62,7 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.mark.parametrize("store", ["healthy", "failed", "none"])
 def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -> None:
-    """No script asks Slurm for anything, and none fails; what is wrong is in the system log."""
+    """No script calls Slurm or fails, and problems are in the system log."""
     for script in (HEALTHCHECK, PROLOG, EPILOG):
         ran = host.run(
             script, store=agents.stores[store], environment={"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
@@ -75,8 +75,8 @@ def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -
         host.forget()
 
 
-def test_a_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
-    """If enabled, for a failure: once, with the line as the reason."""
+def test_a_failed_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
+    """If enabled, a failure drains the node once, with the line as the reason."""
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     shown, drained = host.calls("scontrol")
     assert (ran.code, shown, drained[:3]) == (0, SHOW, ["update", "nodename=n17", "state=drain"])
@@ -84,8 +84,8 @@ def test_a_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
     assert len(drained[3]) <= len("reason=") + 200
 
 
-def test_a_drain_that_is_there_is_respected(host: Host, agents: Agents) -> None:
-    """Its own or another: the node keeps its state and its reason."""
+def test_a_drained_node_is_not_changed(host: Host, agents: Agents) -> None:
+    """A drained node keeps its state and reason."""
     for state in ("IDLE+DRAIN", "MIXED+DRAIN", "DOWN", "DOWN*+DRAIN", "FAIL", "IDLE+MAINT+RESERVED"):
         for reason in ("gpumon: GPU FAIL: GPU 3", "new DIMMs State=IDLE"):
             host.node(state, reason)
@@ -95,7 +95,7 @@ def test_a_drain_that_is_there_is_respected(host: Host, agents: Agents) -> None:
 
 
 def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> None:
-    """The operator who announced it works on the node."""
+    """During maintenance the script neither drains nor resumes the node."""
     status, _ = agents.failed.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert status == 200
     try:
@@ -112,8 +112,8 @@ def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> N
         agents.failed.post("/api/v1/maintenance", method="DELETE")
 
 
-def test_no_answer_drains_nothing(host: Host, agents: Agents) -> None:
-    """Without an agent, or without gpumon, Slurm is not asked."""
+def test_an_unknown_health_drains_nothing(host: Host, agents: Agents) -> None:
+    """Without an agent or without gpumon, Slurm is not called."""
     for environment in (DRAIN, {**DRAIN, "GPUMON": "/nonexistent/gpumon"}):
         assert host.run(HEALTHCHECK, store=agents.stores["none"], environment=environment).code == 0
         assert host.calls("scontrol") == []
@@ -121,8 +121,8 @@ def test_no_answer_drains_nothing(host: Host, agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code: int) -> None:
-    """A version without `check` exits 2 and a broken installation 1: neither is about the GPUs."""
+def test_an_exit_code_without_a_result_is_ignored(host: Host, agents: Agents, code: int) -> None:
+    """A version without `check` exits 2 and a broken installation 1, which do not describe the GPUs."""
     environment = {**DRAIN, **RESUME, **host.answering("", code), "SLURM_JOB_GPUS": "3"}
     host.node("IDLE+DRAIN" if code == 0 else "IDLE", "gpumon: GPU FAIL: GPU 3")
     assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=environment).code == 0
@@ -141,8 +141,8 @@ def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code
     "settings",
     ["GPUMON_SLURM_DRAIN='fail\n", "GPUMON_SLURM_DRAIN=${no_such}\n", "if\n", "false\n", "set -e\n", "exit 0\n"],
 )
-def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp_path: Path, settings: str) -> None:
-    """A typo in the file must neither keep slurmd from registering nor drain the node by a failed prolog."""
+def test_invalid_settings_fail_no_script(host: Host, agents: Agents, tmp_path: Path, settings: str) -> None:
+    """A typo in the file neither prevents slurmd from registering nor drains the node by a failed prolog."""
     (tmp_path / "host" / "bin" / "settings").write_text(settings)
     environment = {"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
     for script in (HEALTHCHECK, PROLOG, EPILOG):
@@ -152,10 +152,10 @@ def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp
 
 
 @pytest.mark.parametrize("script", [HEALTHCHECK, PROLOG, EPILOG], ids=lambda one: one.stem)
-def test_a_script_that_was_installed_alone_fails_nothing(
+def test_a_script_without_its_shared_file_does_not_fail(
     host: Host, agents: Agents, tmp_path: Path, script: Path
 ) -> None:
-    """Without the shared file it checks nothing and logs that: a prolog that fails would drain the node."""
+    """It checks nothing and logs that, because a prolog that fails would drain the node."""
     alone = tmp_path / script.name
     shutil.copy(script, alone)
     environment = {**DRAIN, "SLURM_JOB_GPUS": str(LOST), "GPUMON_SLURM_REFUSE": "unknown"}
@@ -166,8 +166,8 @@ def test_a_script_that_was_installed_alone_fails_nothing(
     assert said[-1] == f"{tmp_path}/gpumon-common.sh is missing: GPUs are not checked"
 
 
-def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Path) -> None:
-    """A controller that does not answer is logged, and asked again next time."""
+def test_a_failing_slurm_fails_no_script(host: Host, agents: Agents, tmp_path: Path) -> None:
+    """A controller that does not answer is logged, and the next run tries again."""
     (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     assert ran.code == 0
@@ -185,10 +185,10 @@ def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Pat
         ("IDLE", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
     ],
 )
-def test_only_its_own_drain_is_undone(
+def test_only_its_own_drain_is_resumed(
     host: Host, agents: Agents, state: str, reason: str, outcome: tuple[dict[str, str], bool]
 ) -> None:
-    """On a healthy node, if enabled, and only what this script drained itself."""
+    """If enabled, a healthy node is resumed only if this script drained it."""
     host.node(state, reason)
     environment, resumed = outcome
     assert host.run(HEALTHCHECK, store=agents.stores["healthy"], environment=environment).code == 0
@@ -209,17 +209,17 @@ def test_only_its_own_drain_is_undone(
         ("none", "", ("unknown", 0)),
     ],
 )
-def test_a_job_is_kept_from_unfit_gpus_if_enabled(
+def test_a_job_on_unfit_gpus_is_refused_if_enabled(
     host: Host, agents: Agents, store: str, gpus: str, outcome: tuple[str, int]
 ) -> None:
-    """For its own GPUs only; at an unknown health only if that is enabled too; never without GPUs."""
+    """Only unfit GPUs of the job refuse it, an unknown health only if enabled, and a job without GPUs always starts."""
     refuse, code = outcome
     environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
     assert host.run(PROLOG, store=agents.stores[store], environment=environment).code == code
 
 
 def test_probes_are_held_from_prolog_to_epilog(host: Host, agents: Agents) -> None:
-    """By each job for itself; not by a job without GPUs, and not if disabled."""
+    """Each job with GPUs has a hold of its own unless holds are disabled."""
 
     def run(script: Path, job: str, gpus: str = "3", **settings: str) -> list[str]:
         environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
@@ -238,17 +238,17 @@ def test_probes_are_held_from_prolog_to_epilog(host: Host, agents: Agents) -> No
 
 @pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])
 def test_a_failed_hold_is_logged(host: Host, agents: Agents, refuse: str, code: int) -> None:
-    """The job starts nevertheless, unless the prolog refuses jobs at an unknown health."""
+    """The job starts unless the prolog refuses jobs of unknown health."""
     fake = host.answering("GPU OK: 8 GPUs healthy.", 0)
     Path(fake["GPUMON"]).write_text(NOT_FREE)
     environment = {**fake, "SLURM_JOB_GPUS": "3", "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
     assert host.run(PROLOG, store=agents.stores["healthy"], environment=environment).code == code
-    [said] = host.calls("logger")
-    assert said[-1] == "job 7: gpumon probe hold failed (exit code 1): gpumon: Still there: rank 99 of the probe."
+    [arguments] = host.calls("logger")
+    assert arguments[-1] == "job 7: gpumon probe hold failed (exit code 1): gpumon: Still there: rank 99 of the probe."
 
 
-def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Path) -> None:
-    """/etc/default/gpumon-slurm is where an operator writes them; more arguments go to the command."""
+def test_settings_are_read_from_their_file(host: Host, agents: Agents, tmp_path: Path) -> None:
+    """Settings and more arguments of the command come from /etc/default/gpumon-slurm."""
     settings = tmp_path / "host" / "bin" / "settings"
     settings.write_text("GPUMON_SLURM_DRAIN=fail\n")
     host.run(HEALTHCHECK, store=agents.stores["failed"])
@@ -259,8 +259,8 @@ def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Pat
     assert host.calls("scontrol") == []
 
 
-def test_scripts_are_plain_shell() -> None:
-    """No syntax of bash, and nothing that a space in a name breaks."""
+def test_scripts_are_posix_shell() -> None:
+    """Shellcheck accepts the scripts: no syntax of bash, and no unquoted names."""
     scripts = sorted(SLURM.parent.glob("*/*.sh"))
     assert scripts
     ran = subprocess.run(

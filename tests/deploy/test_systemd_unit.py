@@ -1,4 +1,4 @@
-"""The systemd unit: sound for systemd, hardened, and nothing in it that would blind the agent."""
+"""The systemd unit is valid, hardened, and hides nothing that the agent must read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNIT = SYSTEMD / "gpumon.service"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
 PROCESSES = SYSTEMD / "gpumon.service.d" / "processes.conf"
 EXPOSURE = 40
-"""Of 100, as `systemd-analyze security` counts; what is missing is named in the unit, with its reason."""
+"""Maximum exposure of 100, from `systemd-analyze security`. The unit gives the reason for each missing directive."""
 
 BLINDING = {
     *("PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy", "ProtectProc", "ProcSubset"),
@@ -24,7 +24,7 @@ BLINDING = {
 
 
 def directives(path: Path) -> Mapping[str, list[str]]:
-    """All values by directive; none of ours occurs in two sections."""
+    """Return the values by directive; none of them occurs in two sections."""
     found: dict[str, list[str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         name, equals, value = line.partition("=")
@@ -33,15 +33,15 @@ def directives(path: Path) -> Mapping[str, list[str]]:
     return found
 
 
-def test_nothing_in_it_blinds_the_agent() -> None:
-    """No directive hides GPUs, processes or the kernel log, takes back the delegated cgroup, or forbids CUDA."""
+def test_the_unit_hides_nothing_from_the_agent() -> None:
+    """No directive hides GPUs, processes or the kernel log, revokes the delegated cgroup, or prevents CUDA."""
     assert not BLINDING & set(directives(UNIT))
     for drop_in in (DEVICES, PROCESSES):
-        assert not directives(drop_in), "off until an operator switches it on"
+        assert not directives(drop_in), "disabled until an operator enables it"
 
 
-def test_it_runs_without_root_and_sees_what_it_can() -> None:
-    """An own user in the groups of the device nodes, with the one capability that reading the kernel log needs."""
+def test_the_agent_runs_without_root() -> None:
+    """It runs as its own user in the groups of the device nodes, with only the capability to read the kernel log."""
     unit = directives(UNIT)
     assert unit["User"] == ["gpumon"]
     assert unit["SupplementaryGroups"] == ["video render"]
@@ -49,8 +49,8 @@ def test_it_runs_without_root_and_sees_what_it_can() -> None:
     assert unit["NoNewPrivileges"] == ["yes"]
 
 
-def test_it_is_watched_and_stops_in_time() -> None:
-    """Readiness and watchdog are reported; a stop takes ten seconds at most and ends the children too."""
+def test_the_unit_uses_the_watchdog_and_stops_all_children() -> None:
+    """Readiness and watchdog are enabled, and a stop has a timeout and ends the children."""
     unit = directives(UNIT)
     assert unit["Type"] == ["notify"]
     assert int(unit["WatchdogSec"][0]) >= 10
@@ -62,28 +62,28 @@ def test_it_is_watched_and_stops_in_time() -> None:
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
-def test_every_user_may_read_the_health_file() -> None:
-    """Its folder is kept over a restart and open to all; a file under it is readable whatever the umask."""
+def test_every_user_can_read_the_health_file() -> None:
+    """The runtime directory is kept over a restart and is readable for every user."""
     unit = directives(UNIT)
     assert unit["RuntimeDirectory"] == [Path(RUNTIME_DIRECTORY).name]
     assert unit["RuntimeDirectoryMode"] == ["0755"]
     assert unit["RuntimeDirectoryPreserve"] == ["yes"]
 
 
-def test_systemd_takes_unit_and_drop_ins(tmp_path: Path) -> None:
-    """The installed systemd knows every directive, those of the drop-ins too once they are switched on."""
+def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
+    """The installed systemd knows every directive, including those of enabled drop-ins."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gpumon/bin/gpumon", "/bin/true")
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
     (tmp_path / "gpumon.service.d").mkdir()
     for drop_in in (DEVICES, PROCESSES):
-        switched_on = re.sub(r"(?m)^#(?=\w+=)", "", drop_in.read_text(encoding="utf-8"))
-        (tmp_path / "gpumon.service.d" / drop_in.name).write_text(switched_on, encoding="utf-8")
+        enabled = re.sub(r"(?m)^#(?=\w+=)", "", drop_in.read_text(encoding="utf-8"))
+        (tmp_path / "gpumon.service.d" / drop_in.name).write_text(enabled, encoding="utf-8")
     ran = _ran("systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name))
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_it_is_hardened(tmp_path: Path) -> None:
-    """The measure of systemd itself, exposure, stays below what was reached."""
+def test_the_unit_is_hardened(tmp_path: Path) -> None:
+    """The exposure that systemd computes stays below the maximum."""
     shutil.copy(UNIT, tmp_path)
     ran = _ran(
         "systemd-analyze",
@@ -96,8 +96,8 @@ def test_it_is_hardened(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout[-200:]
 
 
-def test_users_and_groups_are_made() -> None:
-    """Sysusers makes the user, and puts it into the groups that the unit names."""
+def test_users_and_groups_are_created() -> None:
+    """systemd-sysusers creates the user and adds it to the groups of the unit."""
     path = SYSTEMD / "sysusers.conf"
     ran = _ran("systemd-sysusers", "--dry-run", str(path))
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""The wheel: complete, and it runs where nothing else is installed."""
+"""The wheel is complete and runs in an empty environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JUNK = shutil.ignore_patterns("__pycache__")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make build` does, from a copy, so that the checkout stays as it is."""
+    """Build the wheel as `make build` does, from a copy, so that the checkout does not change."""
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(ROOT / "gpumon", source / "gpumon", ignore=JUNK)
     (source / "gpumon" / "REVISION").write_text(REVISION + "\n", encoding="ascii")
@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
-    """Code, templates, style sheets, profiles and rules: what the checkout has, the wheel has."""
+    """The wheel has the code, templates, style sheets, profiles and rules of the checkout."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gpumon/")}
     there = {
         str(path.relative_to(ROOT))
@@ -49,7 +49,7 @@ def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
 
 
 def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """Installed with the locked dependencies alone, it says what it is and reads a simulated node, without torch."""
+    """With the locked dependencies only, it prints its version and polls a simulated node without torch."""
     empty, constraints = tmp_path / "empty", ROOT / "requirements" / "constraints.txt"
     _run(sys.executable, "-m", "venv", "--without-pip", str(empty))
     install = ("install", "--quiet", "--no-compile", "--constraint", str(constraints), str(wheel))
@@ -71,7 +71,7 @@ def _run(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def test_the_ranks_of_a_probe_run_from_it_by_their_path(wheel: Path, tmp_path: Path) -> None:
-    """An interpreter that has neither gpumon nor torch starts one, which says what it lacks and writes nothing."""
+    """An interpreter without gpumon and torch starts a rank, which reports what is missing and writes no file."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     before = set(tmp_path.rglob("*"))
     worker = tmp_path / PROBE.worker.relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""Other people's clients of NVML, in a Python environment of their own that `make test` prepares."""
+"""Other NVML clients, in their own Python environment, which `make test-slow` prepares."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(os.environ.get("GPUMON_PEERS", Path(sys.prefix) / "peers"))
-"""The environment in which they are installed."""
+"""Environment in which they are installed."""
 
 
 def program(name: str) -> str:
-    """Its path. Skips the test where it is not installed: `make test` installs it."""
+    """Return the path of a program, or skip the test if it is not installed, which `make test-slow` does."""
     path = FOLDER / "bin" / name
     if not path.exists():
         pytest.skip(f"{name} is not installed in {FOLDER}: make .venv/.peers")
@@ -21,6 +21,6 @@ def program(name: str) -> str:
 
 
 def on_the_node(profile: str, *arguments: str, scenario: Path | None = None) -> list[str]:
-    """Command that runs a program on a simulated node."""
+    """Return the command that runs a program on a simulated node."""
     named = ["--scenario", str(scenario)] if scenario else []
     return [sys.executable, "-m", "gpumon", "simulate", profile, *named, "--", *arguments]

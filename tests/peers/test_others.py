@@ -1,4 +1,4 @@
-"""nvitop, gpustat and nvitop-exporter, unmodified, on the simulated node: our C functions answer as others expect."""
+"""Unmodified nvitop, gpustat and nvitop-exporter run on a simulated node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ pytestmark = pytest.mark.slow
 
 GPUS = range(8)
 LOST = 3
-WELL = """
+HEALTHY = """
 idle: true
 gpus:
   "*": {set: {temperature: 61, power: 432, utilization: 77}}
 """
-WITH_A_LOST_GPU = WELL + "  3: {lost: true}\n"
+WITH_A_LOST_GPU = HEALTHY + "  3: {lost: true}\n"
 
 
 @pytest.fixture
-def well(tmp_path: Path) -> Path:
-    return _scenario(tmp_path, WELL)
+def healthy(tmp_path: Path) -> Path:
+    return _scenario(tmp_path, HEALTHY)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def _scenario(folder: Path, text: str) -> Path:
 
 
 def output(scenario: Path, name: str, *arguments: str) -> str:
-    """What the program prints on an h100x8. It has to end well."""
+    """Return the output of the program on an h100x8. It must exit with 0."""
     command = on_the_node("h100x8", program(name), *arguments, scenario=scenario)
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
@@ -53,9 +53,9 @@ def gpustat_rows(text: str) -> list[str]:
     return re.findall(r"^\[\d\] .*$", text, re.MULTILINE)
 
 
-def test_gpustat_shows_eight_gpus(well: Path) -> None:
-    """Temperature, utilization, power and memory are those of the scenario."""
-    rows = gpustat_rows(output(well, "gpustat", "--no-color", "--show-power"))
+def test_gpustat_shows_eight_gpus(healthy: Path) -> None:
+    """The output has temperature, utilization, power and memory of the scenario."""
+    rows = gpustat_rows(output(healthy, "gpustat", "--no-color", "--show-power"))
 
     assert len(rows) == len(GPUS)
     for row in rows:
@@ -69,9 +69,9 @@ def test_gpustat_shows_a_lost_gpu_as_lost(one_lost: Path) -> None:
     assert ["61°C" in row for row in rows] == [gpu != LOST for gpu in GPUS]
 
 
-def test_nvitop_shows_eight_gpus(well: Path) -> None:
-    """The whole table: name, bus, persistence, MIG, ECC, and the readings of the scenario."""
-    text = output(well, "nvitop", "-1", "--ascii")
+def test_nvitop_shows_eight_gpus(healthy: Path) -> None:
+    """The output has name, bus, persistence, MIG, ECC and the readings of the scenario."""
+    text = output(healthy, "nvitop", "-1", "--ascii")
 
     assert len(re.findall(r"\d +H100 80GB HBM3 +On \| 00000000:\w\w:00.0 Off \| Disabled +0 \|", text)) == len(GPUS)
     assert len(re.findall(r"61C +P0 +432W / 700W \| +0B / 79.65GiB \| +77%", text)) == len(GPUS)
@@ -86,7 +86,7 @@ def test_nvitop_shows_a_lost_gpu_as_lost(one_lost: Path) -> None:
 
 
 def test_nvitop_shows_the_instances_of_a_partitioned_gpu() -> None:
-    """MIG devices with their memory, on a node that has them."""
+    """The output has the MIG devices of a node with MIG."""
     command = on_the_node("h100migx8", program("nvitop"), "-1", "--ascii")
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
 
@@ -97,8 +97,8 @@ def test_nvitop_shows_the_instances_of_a_partitioned_gpu() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_nvitop_exporter_exports_eight_gpus(lost: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter of the test
-    """Over HTTP; of a lost GPU it exports no number. It ends by the signal that it gets."""
-    scenario, port = _scenario(tmp_path, WITH_A_LOST_GPU if lost else WELL), free_port()
+    """The exporter has the temperature of every GPU except a lost one, and ends on SIGTERM."""
+    scenario, port = _scenario(tmp_path, WITH_A_LOST_GPU if lost else HEALTHY), free_port()
     command = on_the_node("h100x8", program("nvitop-exporter"), "--port", str(port), scenario=scenario)
 
     with running(command, tmp_path / "exporter.log") as process:
@@ -112,18 +112,18 @@ def test_nvitop_exporter_exports_eight_gpus(lost: bool, tmp_path: Path) -> None:
             assert len(found) == len(GPUS)
             return [found[str(gpu)] for gpu in GPUS]
 
-        told = eventually(temperatures)
+        values = eventually(temperatures)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
 
-    assert [value == 61 for value in told] == [not (lost and gpu == LOST) for gpu in GPUS]
+    assert [value == 61 for value in values] == [not (lost and gpu == LOST) for gpu in GPUS]
 
 
 TEMPERATURE = "gpu_temperature_C"
 
 
-def test_a_recording_is_shown_to_others_as_well(tmp_path: Path) -> None:
-    """What the survey asked serves programs that gpumon is not."""
+def test_other_clients_run_on_a_recording(tmp_path: Path) -> None:
+    """A recording has the calls that other NVML clients make."""
     path = tmp_path / "node.capture"
     record = [*on_the_node("", "")[:3], "record", str(path), "--for", "1s", "--simulate", "h100pciex2"]
     subprocess.run(record, check=True, capture_output=True, timeout=120)
