@@ -1,4 +1,8 @@
-"""The status page and the reference page. They load nothing from another host."""
+"""The status page and the reference page. They load nothing from another host.
+
+Routes that read files (templates, styles, a late import) are not coroutines: FastAPI runs them in a thread, so that a
+hung disk blocks the page and never /metrics.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +27,19 @@ MAX_EVENTS = 10
 
 
 @router.get("/")
-async def page(request: Request) -> Response:
+def page(request: Request) -> Response:
     """Return the whole status page."""
     return _html("page.html", _context(request))
 
 
 @router.get("/live")
-async def live(request: Request) -> Response:
+def live(request: Request) -> Response:
     """Return the part of the page that its script refreshes."""
     return _html("live.html", _context(request))
 
 
 @router.get("/docs")
-async def docs(request: Request) -> Response:
+def docs(request: Request) -> Response:
     """Return the OpenAPI document as a page."""
     document = request.app.openapi()
     return _html("docs.html", {"document": document, "operations": openapi.operations(document)})
@@ -47,7 +51,7 @@ async def openapi_document(request: Request) -> Response:
 
 
 @router.get("/static/{name}")
-async def static(name: str) -> Response:
+def static(name: str) -> Response:
     """Return a style sheet, script or icon. Links to it carry its version, so that browsers may cache it."""
     if name not in _files():
         raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(_files())}.")
