@@ -17,22 +17,18 @@ from gpumon.model.reading import (
     KEY_SEPARATOR,
     Bits,
     Call,
-    Checks,
     Difference,
-    Distinct,
     Each,
-    Either,
     Field,
     Gpm,
     Integral,
     LinkCall,
     LinkField,
-    ProcessMemory,
     Row,
-    Slowest,
     Source,
     Sysfs,
     Table,
+    primary_sources,
     rows,
 )
 from gpumon.outputs.metric_catalogue import unit
@@ -58,26 +54,9 @@ every_metric = each_case(("table", "name", "row"), METRICS, ids=[t.PREFIX + n fo
 
 
 def parts(source: Source) -> Iterator[Source]:
-    """Yield a source and all sources that it consists of."""
-    yield source
-    match source:
-        case Difference(total=total, part=part):
-            yield from (total, part)
-        case Distinct(lists=lists) | ProcessMemory(lists=lists):
-            yield from lists
-        case Slowest(field=field):
-            yield field
-        case Checks(mask=mask):
-            yield mask
-        case Each(sources=sources):
-            yield from (part for one in sources.values() for part in parts(one))
-        case Bits(mask=mask, supported=supported):
-            yield mask
-            if supported is not None:
-                yield supported
-        case Either(first=first, second=second):
-            yield from parts(first)
-            yield from parts(second)
+    """Yield the calls and fields of a source; a difference is read from two fields."""
+    for part in primary_sources(source):
+        yield from (part.total, part.part) if isinstance(part, Difference) else (part,)
 
 
 @every_row

@@ -196,6 +196,23 @@ Source = (
 AGENT = Agent()
 
 
+def primary_sources(source: Source) -> Iterator[Source]:
+    """Yield the calls, fields and files from which a source is read, in order of preference."""
+    match source:
+        case Distinct(lists=parts) | ProcessMemory(lists=parts):
+            yield from parts
+        case Slowest(field=part) | Checks(mask=part):
+            yield part
+        case Bits(mask=mask, supported=supported):
+            yield from (part for part in (mask, supported) if part)
+        case Each(sources=sources):
+            yield from (part for each in sources.values() for part in primary_sources(each))
+        case Either(first=first, second=second):
+            yield from (*primary_sources(first), *primary_sources(second))
+        case _:
+            yield source
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The metadata of an attribute of a table."""

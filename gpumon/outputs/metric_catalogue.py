@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from typing import Any
 
 from gpumon.model.reading import (
     INFO_HELP,
     Agent,
-    Bits,
     Call,
-    Checks,
     Difference,
-    Distinct,
-    Each,
-    Either,
     Field,
     Gpm,
     Integral,
     LinkCall,
     LinkField,
-    ProcessMemory,
     Row,
-    Slowest,
     Source,
     Sysfs,
     Table,
     metric_type,
+    primary_sources,
     rows,
 )
 from gpumon.outputs.prometheus import TABLES
@@ -136,35 +130,24 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
     )
 
 
-def _source_names(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a kind of source
-    """Return the NVML functions and fields of a source in the order of preference."""
-    match source:
-        case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
-            yield f"nvmlDeviceGet{name}" + (f".{attribute}" if isinstance(attribute, str) else "")
-        case Field(name=name) | LinkField(name=name) | Slowest(field=LinkField(name=name)):
-            yield f"field {name}"
-        case Gpm(name=name):
-            yield f"GPM {name}"
-        case Difference(total=total, part=part):
-            yield f"field {total.name} - field {part.name}"
-        case Distinct(lists=lists) | ProcessMemory(lists=lists):
-            yield from (f"nvmlDeviceGet{call.name}" for call in lists)
-        case Each(sources=sources):
-            yield from (name for part in sources.values() for name in _source_names(part))
-        case Bits(mask=mask, supported=supported):
-            yield from (name for part in (mask, supported) if part for name in _source_names(part))
-        case Checks(mask=mask):
-            yield from _source_names(mask)
-        case Integral(of=of):
-            yield f"integral of {of}"
-        case Either(first=first, second=second):
-            yield from (*_source_names(first), *_source_names(second))
-        case Agent():
-            yield AGENT_SOURCE
-        case Sysfs(files=files):
-            yield from (f"sysfs {name}" for name in files)
-        case _:
-            assert_never(source)
+def _source_names(source: Source) -> Iterator[str]:
+    """Yield the NVML functions and fields of a source in the order of preference."""
+    for part in primary_sources(source):
+        match part:
+            case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
+                yield f"nvmlDeviceGet{name}" + (f".{attribute}" if isinstance(attribute, str) else "")
+            case Field(name=name) | LinkField(name=name):
+                yield f"field {name}"
+            case Difference(total=total, part=subtrahend):
+                yield f"field {total.name} - field {subtrahend.name}"
+            case Gpm(name=name):
+                yield f"GPM {name}"
+            case Integral(of=of):
+                yield f"integral of {of}"
+            case Sysfs(files=files):
+                yield from (f"sysfs {name}" for name in files)
+            case _:
+                yield AGENT_SOURCE
 
 
 AGENT_SOURCE = "the agent"

@@ -17,6 +17,7 @@ from gpumon.server import (
     problem,
     report,
     windows,
+    windows_by_kind,
 )
 from gpumon.server.context import IndentedJson
 from gpumon.server.guard import Guard
@@ -34,7 +35,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, probe, windows, probe_history, report, acknowledge, events, inventory, page):
+    for part in (metrics, probe, windows, windows_by_kind, probe_history, report, acknowledge, events, inventory, page):
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)

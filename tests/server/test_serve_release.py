@@ -20,7 +20,7 @@ from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.request_result import DeviceHolder, RequestResult
 from gpumon.model.time_window import NODE, TimeWindow, WindowRequest, WindowSelection
 from gpumon.outputs import terminal
-from gpumon.server import windows
+from gpumon.server import window_requests
 from gpumon.state.report import Report
 
 PATH = "/api/v1/release"
@@ -168,7 +168,7 @@ def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
 
 def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not left waiting for ever."""
-    monkeypatch.setattr(windows, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(window_requests, "TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?for_seconds=5", "POST", BEARER), 503)
 

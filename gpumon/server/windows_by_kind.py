@@ -1,0 +1,210 @@
+"""/api/v1/release, /api/v1/maintenance and /api/v1/probes/hold: the windows of one kind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from gpumon.model.bus_id import parsed
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import MARKER, WindowKind, WindowSelection, released
+from gpumon.outputs.responses.windows import (
+    HoldChangeResponse,
+    HoldResponse,
+    HoldStateResponse,
+    MaintenanceChangeResponse,
+    MaintenanceResponse,
+    MaintenanceStateResponse,
+    ReleaseResponse,
+)
+from gpumon.server import parameters
+from gpumon.server.context import Filter, NoParameters, host_time, sources
+from gpumon.server.guard import TOKEN_ERRORS, is_authorized, needs_token
+from gpumon.server.problem import errors
+from gpumon.server.window_requests import (
+    MISSING_GPU,
+    STILL_OPEN_TEXT,
+    Gpu,
+    Owner,
+    Reason,
+    Seconds,
+    check_complete,
+    client,
+    end,
+    marker_present,
+    start,
+)
+
+router = APIRouter(prefix="/api/v1", tags=["windows"])
+
+
+class ReleaseParameters(Filter):
+    for_seconds: Seconds
+    gpu: Gpu = None
+
+
+class GpuFilter(Filter):
+    gpu: Gpu = None
+
+
+class MaintenanceParameters(Filter):
+    for_seconds: Seconds
+    reason: Reason
+
+
+class HoldParameters(Filter):
+    for_seconds: Seconds
+    reason: Reason = ""
+    owner: Owner = ""
+
+
+class OwnerFilter(Filter):
+    owner: str = Field("", description="The owner of the hold. Without it, the hold that has none.")
+
+
+# Releases
+
+
+@router.get("/release", response_model_exclude_unset=True, summary="Releases in force")
+async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
+    """With the token, processes of the agent that still have a GPU open are listed too."""
+    return _releases(request)
+
+
+@router.post(
+    "/release",
+    response_model_exclude_unset=True,
+    summary="Release GPUs",
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
+)
+async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
+    """Answers when no process of the agent has the GPU open. A repeated request starts the release again."""
+    result = await start(request, WindowKind.RELEASE, chosen.for_seconds, gpu=chosen.gpu)
+    after = _releases(request)
+    check_complete(WindowKind.RELEASE, result, {"release": after.model_dump(mode="json", exclude_unset=True)})
+    return after
+
+
+@router.delete(
+    "/release",
+    response_model_exclude_unset=True,
+    summary="End a release",
+    dependencies=[needs_token],
+    responses=errors(
+        {
+            **TOKEN_ERRORS,
+            400: "The agent is stopping.",
+            404: MISSING_GPU,
+            409: "The marker file still requests the release.",
+        }
+    ),
+)
+async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -> ReleaseResponse:
+    """Without a GPU, ends all releases except that of the marker file, which ends when the file is deleted."""
+    bus_id = None if chosen.gpu is None else _released_bus_id(request, chosen.gpu)
+    await end(request, WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=client(request)))
+    after = _releases(request)
+    if any(window.by == MARKER for window in after.windows):
+        raise marker_present({"release": after.model_dump(mode="json", exclude_unset=True)})
+    return after
+
+
+# Maintenance
+
+
+@router.get("/maintenance", summary="Whether the node is in maintenance")
+async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResponse:
+    """During maintenance no alert pages; checks run and verdicts are recorded as usual."""
+    return MaintenanceStateResponse(maintenance=MaintenanceResponse.from_report(sources(request).latest()))
+
+
+@router.post(
+    "/maintenance",
+    summary="Start maintenance",
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed, or without a reason."}),
+)
+async def start_maintenance(
+    request: Request, chosen: Annotated[MaintenanceParameters, Query()]
+) -> MaintenanceChangeResponse:
+    """Start a maintenance window, which replaces the one in force."""
+    result = await start(request, WindowKind.MAINTENANCE, chosen.for_seconds, reason=chosen.reason)
+    return _maintenance(request, result)
+
+
+@router.delete(
+    "/maintenance",
+    summary="End maintenance",
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
+)
+async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChangeResponse:
+    """Alerts that are still firing page from now on."""
+    result = await end(request, WindowSelection(kind=WindowKind.MAINTENANCE, by=client(request)))
+    return _maintenance(request, result)
+
+
+# Holds
+
+
+@router.get("/probes/hold", summary="Holds in force")
+async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
+    """While a hold is in force no run begins, neither by schedule nor by request."""
+    return HoldStateResponse(hold=HoldResponse.from_report(sources(request).latest()))
+
+
+@router.post(
+    "/probes/hold",
+    summary="Hold probes",
+    dependencies=[needs_token],
+    responses=errors(
+        {**TOKEN_ERRORS, 400: "Longer than is allowed, or a text with unprintable characters.", 409: STILL_OPEN_TEXT}
+    ),
+)
+async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()]) -> HoldChangeResponse:
+    """Start a hold.
+
+    Ends the run in progress, and answers within 3 s, when no process of it is on a GPU. Replaces the hold of the same
+    owner.
+    """
+    result = await start(request, WindowKind.HOLD, chosen.for_seconds, owner=chosen.owner, reason=chosen.reason)
+    after = HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
+    check_complete(WindowKind.HOLD, result, {"hold": after.document()["hold"]})
+    return after
+
+
+@router.delete(
+    "/probes/hold",
+    summary="End a hold",
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
+)
+async def end_hold(request: Request, chosen: Annotated[OwnerFilter, Query()]) -> HoldChangeResponse:
+    """Probes can run again when no other hold is in force."""
+    selection = WindowSelection(kind=WindowKind.HOLD, owner=chosen.owner.strip(), by=client(request))
+    result = await end(request, selection)
+    return HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
+
+
+def _releases(request: Request) -> ReleaseResponse:
+    report = sources(request).latest()
+    response = ReleaseResponse.from_report(report, host_time(request))
+    names = [holder.description for holder in report.release_holders]
+    return response.model_copy(update={"holders": names}) if is_authorized(request) else response
+
+
+def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeResponse:
+    return MaintenanceChangeResponse(
+        maintenance=MaintenanceResponse.from_report(sources(request).latest()), stored=result.stored
+    )
+
+
+def _released_bus_id(request: Request, gpu: str) -> str:
+    """Return the address of a GPU. A GPU that is bound to another driver is identified only by its address."""
+    address = parsed(gpu)
+    if address is not None and address in released(sources(request).latest().windows):
+        return address
+    return parameters.gpu(sources(request).latest(), gpu).bus_id
