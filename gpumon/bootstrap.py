@@ -191,7 +191,7 @@ class _Wiring:
 
     @cached_property
     def links(self) -> LinksSupervisor:
-        return LinksSupervisor(self.loop, self._link_orders, on_seen=self.monitor.take, on_state=self.monitor.take)
+        return LinksSupervisor(self.loop, self._link_orders, on_snapshot=self.monitor.take, on_state=self.monitor.take)
 
     @cached_property
     def probe(self) -> ProbeRuns:

@@ -32,9 +32,10 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
+from gpumon.supervisor.gpu_quarantine import CRASHES_PER_GPU
 from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_supervisor import CRASHES_PER_GPU, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
 """More than the slowest driver takes to open its GPUs."""
@@ -78,7 +79,7 @@ class SingleReading:
         self._links = LinksSupervisor(
             self._loop,
             lambda page: links_orders(settings, page, epoch),
-            on_seen=self._take_links,
+            on_snapshot=self._take_links,
             on_state=self._monitor.take,
         )
 

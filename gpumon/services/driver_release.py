@@ -160,8 +160,8 @@ class DriverRelease:
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
-        for pid in sorted(device_nodes.family() - known):
-            opened = device_nodes.opened(pid)
+        for pid in sorted(device_nodes.own_pids() - known):
+            opened = device_nodes.open_nodes(pid)
             held = sorted(opened if NODE in scopes else opened & nodes)
             if held:
                 yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")

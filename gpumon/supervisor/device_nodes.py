@@ -7,17 +7,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpumon.supervisor.process_tree import children
+
 NODES = "/dev/nvidia"
 """Prefix of every device node of the driver. The node of a GPU ends with its minor number."""
 
 
-def family() -> set[int]:
+def own_pids() -> set[int]:
     """Return the pids of this process and its children, including those that have ended and are not reaped."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {os.getpid(), *(int(pid) for path in lists for pid in _read(path).split())}
+    return {os.getpid(), *children(os.getpid())}
 
 
-def opened(pid: int, nodes: str = NODES) -> frozenset[str]:
+def open_nodes(pid: int, nodes: str = NODES) -> frozenset[str]:
     """Return the device nodes that the process has open, empty if it has ended or may not be inspected."""
     return frozenset(target for target in _targets(Path(f"/proc/{pid}/fd")) if target.startswith(nodes))
 
@@ -30,10 +31,3 @@ def _targets(folder: Path) -> Iterator[str]:
     for entry in entries:
         with contextlib.suppress(OSError):  # closed in the meantime
             yield str(entry.readlink())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except OSError:  # the thread has ended
-        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,9 @@ from gpumon.clock import boot_clock
 from gpumon.model.time_window import NODE
 from gpumon.state.messages import Quarantine
 from gpumon.supervisor.deadlines import SamplerDeadlines
+
+CRASHES_PER_GPU = 2
+"""Crashes inside calls on one GPU after which that GPU is quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class GpuQuarantine:
     def __init__(self, deadlines: SamplerDeadlines) -> None:
         self._deadlines = deadlines
         self._entries: dict[str, _Entry] = {}
+        self._crashes: Counter[str] = Counter()
+        """Crashes inside calls on each GPU since it was last readmitted."""
 
     def __contains__(self, bus_id: str) -> bool:
         return bus_id in self._entries
@@ -43,9 +49,16 @@ class GpuQuarantine:
             quarantine = Quarantine(fault=fault, detail=detail, wall=time.time())
             self._entries[bus_id] = _Entry(quarantine, now, now + self._deadlines.first_trial)
 
+    def count_crash(self, bus_id: str, call: str) -> None:
+        """Count a crash inside a call on this GPU. Quarantine it after CRASHES_PER_GPU."""
+        self._crashes[bus_id] += 1
+        if self._crashes[bus_id] >= CRASHES_PER_GPU:
+            self.add(bus_id, "unknown", f"the driver library crashes in {call}")
+
     def remove(self, bus_id: str) -> None:
         """Readmit a GPU."""
         del self._entries[bus_id]
+        self._crashes.pop(bus_id, None)
 
     def due(self, released: frozenset[str]) -> str | None:
         """Return the GPU whose trial is due for the longest time, except released ones."""

@@ -13,7 +13,8 @@ from gpumon.model.snapshot import ChildMessage, LinksSnapshot
 from gpumon.state.messages import LinksStatus, Quarantine
 from gpumon.supervisor.deadlines import LINKS_DEADLINES, LinksDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
-from gpumon.supervisor.loop import Loop, Timer
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.restart_timer import RestartTimer
 
 log = logging.getLogger("gpumon.supervisor")
 
@@ -38,21 +39,20 @@ class LinksSupervisor:
         loop: Loop,
         orders: Callable[[int], LinksOrders],
         *,
-        on_seen: Callable[[LinksSnapshot], None],
+        on_snapshot: Callable[[LinksSnapshot], None],
         on_state: Callable[[LinksStatus], None],
         deadlines: LinksDeadlines = LINKS_DEADLINES,
     ) -> None:
         self._loop = loop
         self._orders = orders
-        self._on_seen = on_seen
+        self._on_snapshot = on_snapshot
         self._on_state = on_state
         self._deadlines = deadlines
         self._child: FramedChild | None = None
         self._abandoned: list[FramedChild] = []
         self._quarantine: dict[str, _QuarantinedDevice] = {}
         """By device or collector."""
-        self._delay = deadlines.first_restart
-        self._restart_timer: Timer | None = None
+        self._restart_timer = RestartTimer(loop, deadlines, self._start)
         self._trouble = ""
         self._state = LinksStatus()
         self._stopping = False
@@ -120,66 +120,57 @@ class LinksSupervisor:
             for subject in [subject for subject, device in self._quarantine.items() if not device.waiting]:
                 log.info("the files of the device answer again", extra={"subject": subject})
                 del self._quarantine[subject]
-            self._on_seen(message)
+            self._on_snapshot(message)
             self._publish_state()
 
     # Ends of children
 
-    def _ended(self, child: FramedChild, code: int) -> None:
+    def _take_end(self, child: FramedChild, code: int) -> None:
         if child in self._abandoned:
-            self._abandoned_ended(child)
+            self._take_abandoned_end(child)
             return
         self._child = None
         if self._stopping:
             return
-        if child.age > self._deadlines.steady:
-            self._delay = self._deadlines.first_restart
+        self._restart_timer.note_age(child.age)
         if child.killed_for in {"readmit", "deadline"}:
-            self._restart(0.0)
+            self._restart_timer.schedule(0.0)
             return
-        log.error("links child ended", extra={"code": code, "restart_in": self._delay})
+        delay = self._restart_timer.next_crash_delay()
+        log.error("links child ended", extra={"code": code, "restart_in": delay})
         self._trouble = "the links child has ended; the log has the reason"
-        self._restart_later()
+        self._restart_timer.schedule(delay)
 
-    def _abandoned_ended(self, child: FramedChild) -> None:
+    def _take_abandoned_end(self, child: FramedChild) -> None:
         log.warning("an abandoned child has ended", extra={"child": child.pid})
         self._abandoned.remove(child)
         if self._child is None and not self._stopping:
-            self._restart(0.0)
+            self._restart_timer.schedule(0.0)
 
-    def _was_abandoned(self, child: FramedChild) -> None:
+    def _take_abandonment(self, child: FramedChild) -> None:
         log.error("SIGKILL does not end this child: it is blocked in the kernel", extra={"child": child.name})
         self._abandoned.append(child)
         self._child = None
         if len(self._abandoned) < MAX_ABANDONED:
-            self._restart(0.0)
+            self._restart_timer.schedule(0.0)
         self._publish_state()
 
     # Starts of children
 
-    def _restart(self, delay: float) -> None:
-        if self._restart_timer is not None:
-            self._restart_timer.cancel()
-        self._restart_timer = self._loop.call_after(delay, self._start)
-
-    def _restart_later(self) -> None:
-        self._restart(self._delay)
-        self._delay = min(2 * self._delay, self._deadlines.last_restart)
-
     def _start(self) -> None:
-        self._restart_timer = None
         if self._child is not None or self._stopping:
             return
         if not self._abandoned:
-            self._retry_what_is_due()
+            self._mark_due_retries()
         try:
             self._child = self._start_child()
         except OSError as error:  # no process, memory or interpreter: may be temporary
             self._trouble = f"no child can be started: {error}"
-            log.error("cannot start a links child; retrying", extra={"error": str(error), "retry_in": self._delay})  # noqa: TRY400
-            self._restart_later()
+            delay = self._restart_timer.next_crash_delay()
+            log.error("cannot start a links child; retrying", extra={"error": str(error), "retry_in": delay})  # noqa: TRY400
+            self._restart_timer.schedule(delay)
 
-    def _retry_what_is_due(self) -> None:
+    def _mark_due_retries(self) -> None:
         now = boot_clock()
         for subject, device in self._quarantine.items():
             self._quarantine[subject] = replace(device, waiting=device.retry_at > now)
@@ -197,8 +188,8 @@ class LinksSupervisor:
                 deadlines=self._deadlines,
             ),
             on_message=self._take_message,
-            on_end=lambda code: self._ended(child, code),
-            on_abandoned=lambda: self._was_abandoned(child),
+            on_end=lambda code: self._take_end(child, code),
+            on_abandoned=lambda: self._take_abandonment(child),
         )
         return child
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage
+from gpumon.model.time_window import NODE
 from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
@@ -53,6 +54,13 @@ class SamplerChild(FramedChild):
             on_end=lambda code: on_end(self, code),
             on_abandoned=lambda: on_abandoned(self),
         )
+
+    def may_hold(self, released: frozenset[str]) -> bool:
+        """Return whether it may have a released GPU open: a sampler opens every GPU that is not excluded."""
+        if NODE in released:
+            return True
+        trial = self.orders.trial
+        return trial in released if trial is not None else bool(released.difference(self.orders.do_not_open))
 
     @property
     def name(self) -> str:

@@ -62,8 +62,8 @@ def test_open_device_nodes_are_found(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert device_nodes.opened(child.pid, str(tmp_path / "nvidia")) == {str(node)}
-        assert device_nodes.opened(child.pid) == frozenset()
-        assert {child.pid, os.getpid()} <= device_nodes.family()
+        assert device_nodes.open_nodes(child.pid, str(tmp_path / "nvidia")) == {str(node)}
+        assert device_nodes.open_nodes(child.pid) == frozenset()
+        assert {child.pid, os.getpid()} <= device_nodes.own_pids()
         child.kill()
-    assert device_nodes.opened(child.pid, str(tmp_path)) == frozenset()
+    assert device_nodes.open_nodes(child.pid, str(tmp_path)) == frozenset()

@@ -38,7 +38,7 @@ class Watched:
         self.supervisor = LinksSupervisor(
             self.loop,
             lambda page: LinksOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
-            on_seen=self.seen.append,
+            on_snapshot=self.seen.append,
             on_state=self._note,
             deadlines=LinksDeadlines(read=1.0, first_retry=2.0),
         )

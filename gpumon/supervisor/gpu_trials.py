@@ -1,0 +1,80 @@
+"""Retries quarantined GPUs, one at a time, each with a short-lived child."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpumon.model.orders import SamplerOrders
+from gpumon.model.snapshot import ChildMessage, TrialResult
+from gpumon.model.time_window import NODE
+from gpumon.supervisor.gpu_quarantine import GpuQuarantine
+from gpumon.supervisor.sampler_child import SamplerChild
+from gpumon.supervisor.sampler_children import SamplerChildren
+
+log = logging.getLogger("gpumon.supervisor")
+
+
+class GpuTrials:
+    """The trial in progress. A trial that reads its GPU ends the quarantine of that GPU."""
+
+    def __init__(
+        self,
+        children: SamplerChildren,
+        quarantine: GpuQuarantine,
+        orders: Callable[[int], SamplerOrders],
+        on_readmitted: Callable[[], None],
+    ) -> None:
+        self._children = children
+        self._quarantine = quarantine
+        self._orders = orders
+        self._on_readmitted = on_readmitted
+        self._child: SamplerChild | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a trial is in progress."""
+        return self._child is not None
+
+    def inspect(self, released: frozenset[str]) -> None:
+        """Kill a trial that hangs, and start one that is due. None starts while an abandoned child lives."""
+        child = self._child
+        if child is None:
+            if not self._children.abandoned and NODE not in released:
+                self._start_due(released)
+        elif child.killed_for is None and (child.is_late() or child.is_silent()):
+            child.kill("deadline")
+
+    def release(self, released: frozenset[str]) -> None:
+        """Kill the trial if it may have one of these GPUs open."""
+        if self._child is not None and self._child.may_hold(released):
+            self._child.kill("release")
+
+    def stop(self) -> None:
+        """Kill the trial: the agent stops."""
+        if self._child is not None:
+            self._child.kill("stop")
+
+    def _start_due(self, released: frozenset[str]) -> None:
+        bus_id = self._quarantine.due(released)
+        if bus_id is None:
+            return
+        self._child = self._children.start(
+            lambda page: replace(self._orders(page), trial=bus_id),
+            on_message=self._take_message,
+            on_end=lambda child, _: self._conclude(child),
+            on_abandoned=self._conclude,
+        )
+        if self._child is None:
+            self._quarantine.postpone(bus_id)
+
+    def _take_message(self, message: ChildMessage) -> None:
+        if isinstance(message, TrialResult) and message.bus_id in self._quarantine:
+            log.info("GPU answers again; readmitting it", extra={"bus_id": message.bus_id})
+            self._quarantine.remove(message.bus_id)
+            self._on_readmitted()
+
+    def _conclude(self, child: SamplerChild) -> None:
+        self._child = None
+        self._quarantine.postpone(child.orders.trial or "")
