@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-
-from starlette.types import ASGIApp
 
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import health_file
@@ -25,7 +22,7 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
-from gpumon.model.orders import LinksOrders, SamplerOrders
+from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.runner.run_record import RunRecord
@@ -46,6 +43,7 @@ from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.services.window_effects import HoldEffect, MaintenanceEffect
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -80,6 +78,7 @@ class Services:
     windows: TimeWindows
     inventory_acceptance: InventoryAcceptance
     front: HttpEndpoint
+    router: MessageRouter
     health_file: HealthFile
     epoch: float
     """Boot clock at which a simulated node began."""
@@ -88,6 +87,11 @@ class Services:
     def children_running(self) -> bool:
         """Whether a child process is still running."""
         return self.samplers.running or self.links.running or self.probe.running
+
+    def restore(self, stored: StoredState) -> None:
+        """Continue what earlier runs of the agent have stored."""
+        self.event_recorder.restore(stored)
+        self.health_file.update()
 
     def notices(self) -> dict[str, str]:
         """Return what the operator has to know, by subject."""
@@ -112,188 +116,162 @@ class Services:
 
 def build(configuration: Configuration) -> Services:
     """Build the services. Raises ListenError if the address of the HTTP server is not available."""
-    wiring = _Wiring(configuration)
-    return Services(
-        loop=wiring.loop,
-        monitor=wiring.monitor,
-        persistence=wiring.persistence,
-        event_recorder=wiring.event_recorder,
-        verdict_writer=wiring.verdict_writer,
-        heartbeat=wiring.heartbeat,
-        samplers=wiring.samplers,
-        links=wiring.links,
-        probe=wiring.probe,
-        schedule=wiring.schedule,
-        driver_release=wiring.driver_release,
-        windows=wiring.windows,
-        inventory_acceptance=wiring.inventory_acceptance,
-        front=wiring.front,
-        health_file=wiring.health_file,
-        epoch=wiring.epoch,
+    core = _core(configuration)
+    samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
+    event_recorder = _event_recorder(core, samplers)
+    heartbeat = Heartbeat(core.loop, core.writes, core.latest)
+    probe = _probe(core, samplers)
+    driver_release = _driver_release(core, samplers, probe)
+    front = HttpEndpoint(configuration.web, lambda: create_app(_sources(services, configuration)))
+    services = Services(
+        loop=core.loop,
+        monitor=core.monitor,
+        persistence=core.persistence,
+        event_recorder=event_recorder,
+        verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
+        heartbeat=heartbeat,
+        samplers=samplers,
+        links=_links(core),
+        probe=probe,
+        schedule=ProbeScheduler(core.loop, probe, timetable(configuration)),
+        driver_release=driver_release,
+        windows=_windows(core, driver_release, probe, heartbeat),
+        inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
+        front=front,
+        router=MessageRouter(core.monitor, event_recorder),
+        health_file=_health_file(core, front),
+        epoch=core.epoch,
+    )
+    return services
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """What the other services need."""
+
+    configuration: Configuration
+    loop: Loop
+    monitor: Monitor
+    persistence: Persistence
+    epoch: float
+
+    @property
+    def writes(self) -> WriteBehind:
+        return self.persistence.writes
+
+    def latest(self) -> Report:
+        return self.monitor.latest
+
+
+def _core(configuration: Configuration) -> _Core:
+    loop, epoch, store = Loop(), boot_clock(), configuration.store
+    monitor = Monitor(initial_report(configuration, boot_id(), epoch), reducer_settings(configuration))
+    persistence = Persistence(
+        loop,
+        store.path,
+        Retention(days=store.retention_days, rows=store.retention_rows),
+        PROBE.name,
+        publish=monitor.take,
+        latest=lambda: monitor.latest,
+    )
+    return _Core(configuration=configuration, loop=loop, monitor=monitor, persistence=persistence, epoch=epoch)
+
+
+def _samplers(core: _Core, on_message: Callable[[ChildMessage], None]) -> SamplerSupervisor:
+    return SamplerSupervisor(
+        core.loop,
+        lambda page: sampler_orders(core.configuration, page, core.epoch),
+        on_message=on_message,
+        on_state=core.monitor.take,
     )
 
 
-class _Wiring:
-    """Builds each service when it is first needed, so that services may refer to each other in any order."""
+def _links(core: _Core) -> LinksSupervisor:
+    return LinksSupervisor(
+        core.loop,
+        lambda page: links_orders(core.configuration, page, core.epoch),
+        on_snapshot=core.monitor.take,
+        on_state=core.monitor.take,
+    )
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-        self.loop = Loop()
-        self.epoch = boot_clock()
-        self._boot_id = boot_id()
-        self.monitor = Monitor(
-            initial_report(configuration, self._boot_id, self.epoch), reducer_settings(configuration)
-        )
 
-    @cached_property
-    def persistence(self) -> Persistence:
-        store = self._configuration.store
-        return Persistence(
-            self.loop,
-            store.path,
-            Retention(days=store.retention_days, rows=store.retention_rows),
-            PROBE.name,
-            publish=self.monitor.take,
-            latest=self._latest,
-            on_restored=self._restore,
-        )
-
-    @cached_property
-    def event_recorder(self) -> EventRecorder:
-        return EventRecorder(
-            self.loop,
-            self.persistence,
-            kernel_log_path(self._configuration),
-            self._boot_id,
-            latest=self._latest,
-            on_xid=self._note_xid,
-        )
-
-    @cached_property
-    def verdict_writer(self) -> VerdictWriter:
-        return VerdictWriter(self.loop, self.persistence, self._latest)
-
-    @cached_property
-    def heartbeat(self) -> Heartbeat:
-        return Heartbeat(self.loop, self.persistence, self._latest)
-
-    @cached_property
-    def inventory_acceptance(self) -> InventoryAcceptance:
-        return InventoryAcceptance(self.loop, self.persistence, self._latest)
-
-    @cached_property
-    def router(self) -> MessageRouter:
-        return MessageRouter(self.monitor, self.event_recorder)
-
-    @cached_property
-    def samplers(self) -> SamplerSupervisor:
-        return SamplerSupervisor(self.loop, self._orders, on_message=self.router.take, on_state=self.monitor.take)
-
-    @cached_property
-    def links(self) -> LinksSupervisor:
-        return LinksSupervisor(self.loop, self._link_orders, on_snapshot=self.monitor.take, on_state=self.monitor.take)
-
-    @cached_property
-    def probe(self) -> ProbeRuns:
-        return ProbeRuns(
-            self.loop,
-            PROBE,
-            probe_settings(self._configuration),
-            latest=self._latest,
-            tell=self.monitor.take,
-            keep=self.persistence.record_result,
-            watch=self.samplers.watch,
-            record=RunRecord(self._beside_store(RUN_RECORD)),
-        )
-
-    @cached_property
-    def schedule(self) -> ProbeScheduler:
-        return ProbeScheduler(self.loop, self.probe, timetable(self._configuration))
-
-    @cached_property
-    def driver_release(self) -> DriverRelease:
-        release = self._configuration.release
-        return DriverRelease(
-            self.loop,
-            MarkerWatch(release.marker, release.max_seconds),
-            samplers=self.samplers,
-            probing=self.probe,
-            latest=self._latest,
-            publish=self.monitor.take,
-            store_failed=lambda: self.persistence.error is not None,
-        )
-
-    @cached_property
-    def windows(self) -> TimeWindows:
-        return TimeWindows(
-            self.loop,
-            self.persistence,
-            {
-                WindowKind.RELEASE: self.driver_release,
-                WindowKind.HOLD: HoldEffect(self.probe),
-                WindowKind.MAINTENANCE: MaintenanceEffect(self.heartbeat.beat),
-            },
-            max_seconds=max_window_seconds(self._configuration),
-            latest=self._latest,
-            publish=self.monitor.take,
-        )
-
-    @cached_property
-    def front(self) -> HttpEndpoint:
-        return HttpEndpoint(self._configuration.web, self._create_app)
-
-    @cached_property
-    def health_file(self) -> HealthFile:
-        store = self._configuration.store.path.absolute()
-        return HealthFile(
-            self.loop,
-            self._configuration.health.file or health_file.default_path(store, os.environ),
-            latest=self._latest,
-            store=store,
-            address=self.front.local_address,
-        )
-
-    def _create_app(self) -> ASGIApp:
-        host, _ = self._configuration.web.address
-        return create_app(
-            Sources(
-                host=platform.node(),
-                latest=self._latest,
-                exposition=Renderer(self._latest).exposition,
-                ready=self.router.is_ready,
-                token=self.front.token,
-                allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
-                request_probe=self.probe.request,
-                start_window=self.windows.start,
-                end_windows=self.windows.end,
-                acknowledge=self.verdict_writer.acknowledge,
-                accept_inventory=self.inventory_acceptance.request,
-                find_events=self.persistence.find_events,
-                find_runs=self.persistence.find_runs,
-                wall=time.time,
-                boot=boot_clock,
-            )
-        )
-
-    def _restore(self, stored: StoredState) -> None:
-        self.event_recorder.restore(stored)
-        self.health_file.update()
-
-    def _latest(self) -> Report:
-        return self.monitor.latest
-
-    def _orders(self, page: int) -> SamplerOrders:
-        return sampler_orders(self._configuration, page, self.epoch)
-
-    def _link_orders(self, page: int) -> LinksOrders:
-        return links_orders(self._configuration, page, self.epoch)
-
-    def _note_xid(self, bus_id: str, xid: int) -> None:
+def _event_recorder(core: _Core, samplers: SamplerSupervisor) -> EventRecorder:
+    def note_xid(bus_id: str, xid: int) -> None:
         """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
-        if bus_id in self.monitor.latest.internal.inventory.gpus:
-            self.samplers.note_xid(bus_id, xid)
+        if bus_id in core.latest().internal.inventory.gpus:
+            samplers.note_xid(bus_id, xid)
 
-    def _beside_store(self, suffix: str) -> Path:
-        """Return a path that begins with the store's, because several agents may share a directory."""
-        store = self._configuration.store.path
-        return store.with_name(store.name + suffix)
+    log = kernel_log_path(core.configuration)
+    return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid)
+
+
+def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
+    store = core.configuration.store.path
+    return ProbeRuns(
+        core.loop,
+        PROBE,
+        probe_settings(core.configuration),
+        latest=core.latest,
+        tell=core.monitor.take,
+        keep=core.writes.record_result,
+        watch=samplers.watch,
+        record=RunRecord(store.with_name(store.name + RUN_RECORD)),
+    )
+
+
+def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns) -> DriverRelease:
+    release = core.configuration.release
+    return DriverRelease(
+        core.loop,
+        MarkerWatch(release.marker, release.max_seconds),
+        samplers=samplers,
+        probing=probe,
+        latest=core.latest,
+        publish=core.monitor.take,
+        store_failed=lambda: core.persistence.error is not None,
+    )
+
+
+def _windows(core: _Core, driver_release: DriverRelease, probe: ProbeRuns, heartbeat: Heartbeat) -> TimeWindows:
+    return TimeWindows(
+        core.loop,
+        core.writes,
+        {
+            WindowKind.RELEASE: driver_release,
+            WindowKind.HOLD: HoldEffect(probe),
+            WindowKind.MAINTENANCE: MaintenanceEffect(heartbeat.beat),
+        },
+        max_seconds=max_window_seconds(core.configuration),
+        latest=core.latest,
+        publish=core.monitor.take,
+    )
+
+
+def _health_file(core: _Core, front: HttpEndpoint) -> HealthFile:
+    store = core.configuration.store.path.absolute()
+    path = core.configuration.health.file or health_file.default_path(store, os.environ)
+    return HealthFile(core.loop, path, latest=core.latest, store=store, address=front.local_address)
+
+
+def _sources(services: Services, configuration: Configuration) -> Sources:
+    def latest() -> Report:
+        return services.monitor.latest
+
+    host, _ = configuration.web.address
+    return Sources(
+        host=platform.node(),
+        latest=latest,
+        exposition=Renderer(latest).exposition,
+        ready=services.router.is_ready,
+        token=services.front.token,
+        allowed_hosts=own_names(host) | {name.lower() for name in configuration.web.allowed_hosts},
+        request_probe=services.probe.request,
+        start_window=services.windows.start,
+        end_windows=services.windows.end,
+        acknowledge=services.verdict_writer.acknowledge,
+        accept_inventory=services.inventory_acceptance.request,
+        find_events=services.persistence.find_events,
+        find_runs=services.persistence.find_runs,
+        wall=time.time,
+        boot=boot_clock,
+    )

@@ -55,7 +55,7 @@ class Daemon:
         _create_state_directory(self._configuration.store.path)
         _clean_up_after_previous_agent()
         services = self.services
-        services.persistence.start()
+        services.persistence.start(services.restore)
         services.probe.start()
         services.heartbeat.start()
         services.verdict_writer.start()

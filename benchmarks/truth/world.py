@@ -97,7 +97,7 @@ class Agent(Daemon):
         self.services.monitor.take(arrival)
 
     def keep(self, result: ProbeResult) -> None:
-        self.services.persistence.record_result(result)
+        self.services.persistence.writes.record_result(result)
 
     def hold(self, seconds: float) -> None:
         request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, reason="a job begins", owner="4711")

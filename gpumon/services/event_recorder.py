@@ -24,7 +24,7 @@ from gpumon.model.error_event import (
     LogPosition,
 )
 from gpumon.model.snapshot import XidEvent
-from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
+from gpumon.services.write_behind import PATIENCE_SECONDS, WriteBehind
 from gpumon.state.event_grouping import EventGrouper
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
@@ -48,7 +48,7 @@ class EventRecorder:
     def __init__(
         self,
         loop: Loop,
-        persistence: Persistence,
+        writes: WriteBehind,
         kernel_log: Path | None,
         boot_id: str,
         *,
@@ -57,7 +57,7 @@ class EventRecorder:
     ) -> None:
         """Prepare the recorder. `on_xid` is called with the bus id and code of each recent Xid of the kernel log."""
         self._loop = loop
-        self._persistence = persistence
+        self._writes = writes
         self._latest = latest
         self._on_xid = on_xid
         self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
@@ -207,7 +207,7 @@ class EventRecorder:
         self._counted |= {change.event.id: change.event.count for change in changes}
         self._position = self._watch.position
         self._in_flight = True
-        self._persistence.record_errors(changes, self._position, self._settle)
+        self._writes.record_errors(changes, self._position, self._settle)
 
     def _gain(self, event: ErrorEvent) -> int:
         return 0 if event.historical else event.count - self._counted.get(event.id, 0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpumon.services.persistence import Persistence
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import agent_runs
 from gpumon.supervisor.loop import Loop
@@ -17,9 +17,9 @@ BEAT_SECONDS = 60.0
 class Heartbeat:
     """The record of the present run of the agent. Use from the loop's thread."""
 
-    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._persistence = persistence
+        self._writes = writes
         self._latest = latest
 
     def start(self) -> None:
@@ -38,4 +38,4 @@ class Heartbeat:
         report = self._latest()
         planned = report.maintenance is not None
         agent_run = replace(report.agent_runs[-1], last=time.time(), stopped=stopped, planned=planned)
-        self._persistence.put(agent_runs.TABLE, [agent_run])
+        self._writes.put(agent_runs.TABLE, [agent_run])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from gpumon.model.request_result import RequestResult
-from gpumon.services.persistence import Persistence
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state import acceptance
 from gpumon.state.report import Report
 from gpumon.store.store_error import StoreError
@@ -19,9 +19,9 @@ log = logging.getLogger("gpumon")
 class InventoryAcceptance:
     """The service behind `gpumon inventory accept`. `request` is called from any thread."""
 
-    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._persistence = persistence
+        self._writes = writes
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
@@ -58,4 +58,4 @@ class InventoryAcceptance:
             refused = f"It cannot be stored: {error.problem}."
             answer.set_result(RequestResult(refused=refused, remedy=f"{error.remedy}."))
 
-        self._persistence.accept(accepted, done, failed)
+        self._writes.accept(accepted, done, failed)

@@ -28,8 +28,8 @@ from gpumon.model.time_window import (
     owner_problem,
     reason_problem,
 )
-from gpumon.services.persistence import Persistence
 from gpumon.services.report_rows import window_rows
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import windows
 from gpumon.supervisor.loop import Loop
@@ -78,7 +78,7 @@ class TimeWindows:
     def __init__(
         self,
         loop: Loop,
-        persistence: Persistence,
+        writes: WriteBehind,
         effects: Mapping[WindowKind, WindowEffect],
         *,
         max_seconds: Mapping[WindowKind, float],
@@ -86,7 +86,7 @@ class TimeWindows:
         publish: Callable[[TimeWindow | WindowsEnded], None],
     ) -> None:
         self._loop = loop
-        self._persistence = persistence
+        self._writes = writes
         self._effects = effects
         self._max_seconds = max_seconds
         self._latest = latest
@@ -131,7 +131,7 @@ class TimeWindows:
         waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
         effect.follow()
 
-        def settled(stored: bool) -> None:  # noqa: FBT001 - the signature that Persistence calls
+        def settled(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
             waiting.stored = stored
             self._answer()
 
@@ -170,7 +170,7 @@ class TimeWindows:
 
     def _store(self, settled: Callable[[bool], None]) -> None:
         rows = window_rows(self._latest())
-        self._persistence.record(lambda connection: windows.put(connection, rows), None, settled)
+        self._writes.record(lambda connection: windows.put(connection, rows), None, settled)
 
     def _poll(self) -> None:
         self._answer()

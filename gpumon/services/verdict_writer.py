@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
-from gpumon.services.persistence import Persistence
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import pending_verdicts, verdicts
 from gpumon.supervisor.loop import Loop
@@ -25,9 +25,9 @@ UPDATE_SECONDS = 60.0
 class VerdictWriter:
     """The writer of verdicts. Use from the loop's thread, except for `acknowledge`."""
 
-    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._persistence = persistence
+        self._writes = writes
         self._latest = latest
         self._in_flight = False
         """Transitions were submitted to the store, and have not taken effect."""
@@ -50,20 +50,20 @@ class VerdictWriter:
     def update(self) -> None:
         """Store when each open verdict was last observed, unless newer transitions are in flight."""
         if not self._in_flight:
-            self._persistence.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
+            self._writes.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
     def put_pending(self) -> None:
         """Store the findings that wait to become a verdict, once the stored ones have been read."""
         report = self._latest()
         if report.internal.restored:
-            self._persistence.put(pending_verdicts.TABLE, [tuple(pending_to_store(report.health, report.boot_id))])
+            self._writes.put(pending_verdicts.TABLE, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
         """Record the transitions that are due, one batch at a time."""
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True
-            self._persistence.record_transitions(due, lambda _: self._settle())
+            self._writes.record_transitions(due, lambda _: self._settle())
 
     def acknowledge(self, asked: AckRequest) -> Future[AckResult]:
         """Clear these verdicts. Called from any thread.
@@ -100,12 +100,12 @@ class VerdictWriter:
             return
         self._in_flight = True
 
-        def settle(stored: bool) -> None:  # noqa: FBT001 - the signature that Persistence calls
+        def settle(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
             answer.set_result(replace(result, stored=stored))
             self._settle()
 
         transitions = [_acknowledgement(verdict, asked.note, report) for verdict in result.cleared]
-        self._persistence.record_transitions(transitions, settle)
+        self._writes.record_transitions(transitions, settle)
 
 
 _STOPPING = AckResult(error="The agent is stopping.")

@@ -45,16 +45,18 @@ class StoreWriter:
         *,
         post: Callable[[Callable[[], None]], None],
         on_open: Callable[[Store], None] = lambda _: None,
+        on_reopen: Callable[[], None] = lambda: None,
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
         """Prepare the thread. `post` runs a callback in the caller's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read, and whenever it can be written again
-        after an error.
+        `on_open` runs in the writer's thread when the store can first be read. `on_reopen` is posted whenever it can
+        be written again after an error.
         """
         self._path = path
         self._post = post
         self._on_open = on_open
+        self._on_reopen = on_reopen
         self._back_off = back_off
         self._delay = back_off[0]
         self._retry_at = 0.0
@@ -132,9 +134,11 @@ class StoreWriter:
             refusal = _refusal(store)
             if refusal is None:
                 self._recover()
-            if refusal is None or not self._was_read:
+            if not self._was_read:
                 self._on_open(store)
                 self._was_read = True
+            elif refusal is None:
+                self._post(self._on_reopen)
             if refusal is not None:
                 raise refusal
             unless_writable.pop_all()

@@ -95,7 +95,7 @@ class ReleasedNode:
         self.driver_release = self.another()
         self.windows = TimeWindows(
             self.loop,
-            self.persistence,
+            self.persistence.writes,
             {WindowKind.RELEASE: self.driver_release},
             max_seconds={WindowKind.RELEASE: max_seconds},
             latest=lambda: self.monitor.latest,

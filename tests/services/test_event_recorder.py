@@ -16,7 +16,8 @@ from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, Xi
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.services.event_recorder import EventRecorder
-from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
+from gpumon.services.persistence import Persistence
+from gpumon.services.write_behind import PATIENCE_SECONDS
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
@@ -64,17 +65,16 @@ class Agent:
             "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
-            on_restored=lambda stored: self.recorder.restore(stored),  # noqa: PLW0108 - it is built later
         )
         self.recorder = EventRecorder(
             self.loop,
-            self.persistence,
+            self.persistence.writes,
             log,
             boot_id,
             latest=lambda: self.monitor.latest,
             on_xid=lambda bus_id, xid: self.silent.append((bus_id, xid)),
         )
-        self.persistence.start()
+        self.persistence.start(on_restored=self.recorder.restore)
         self.recorder.start()
         if sees_gpu:
             self.see_gpu()

@@ -94,7 +94,7 @@ class Held:
         self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
         self.windows = TimeWindows(
             self.loop,
-            self.persistence,
+            self.persistence.writes,
             {WindowKind.HOLD: HoldEffect(self.probing)},
             max_seconds={WindowKind.HOLD: 3600.0},
             latest=self.latest,

@@ -74,7 +74,7 @@ class Agent:
 
     def stop(self) -> None:
         """Stop when no write is missing."""
-        turn_until(self.loop, lambda: self.persistence.complete)
+        turn_until(self.loop, lambda: self.persistence.writes.complete)
         self.persistence.close()
 
 
@@ -92,15 +92,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_what_is_recorded_on_a_full_disk_is_stored_when_there_is_room(disk: Path) -> None:
     """Results and counters that were reported from memory are in the store after recovery, each once."""
     agent = Agent(disk / "gpumon.db")
-    agent.persistence.record_result(result("before"))
+    agent.persistence.writes.record_result(result("before"))
     agent.reports(before=1, runs=1)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    agent.persistence.record_result(result("full", "wrong"))
-    agent.persistence.record_result(result("still-full", "skipped"))
-    agent.persistence.record_errors([change(1)], None)
+    agent.persistence.writes.record_result(result("full", "wrong"))
+    agent.persistence.writes.record_result(result("still-full", "skipped"))
+    agent.persistence.writes.record_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.reports(**full)
     assert agent.persistence.error is not None
@@ -117,8 +117,8 @@ def test_what_is_recorded_before_the_store_opens_is_stored(tmp_path: Path) -> No
     """It is still reported when the stored state has been read, and after the next start."""
     folder = tmp_path / "later"
     agent = Agent(folder / "gpumon.db")
-    agent.persistence.record_result(result("early"))
-    agent.persistence.record_errors([change(1)], None)
+    agent.persistence.writes.record_result(result("early"))
+    agent.persistence.writes.record_errors([change(1)], None)
     agent.reports(early=1, xid_79=1, runs=1)
     folder.mkdir()
     agent.wait_until_ok()
@@ -170,9 +170,9 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
             shown = agent.monitor.latest.probe.metrics.runs_total or {}
             counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
 
-    agent.persistence._publish = check
+    agent.persistence.writes._publish = check
     for name in ("one", "two", "three"):
-        agent.persistence.record_result(result(name))
+        agent.persistence.writes.record_result(result(name))
     turn_until(agent.loop, lambda: len(counted) == 3)
     agent.stop()
     assert all(shown <= stored for shown, stored in counted), counted
@@ -183,7 +183,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
     """The notice names the damaged file and stays, although the new one can be written."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
-    agent.persistence.record_result(result("lost"))
+    agent.persistence.writes.record_result(result("lost"))
     agent.reports(lost=1, runs=1)
     assert agent.persistence.notice is None
     agent.stop()
@@ -192,7 +192,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
         file.write(os.urandom(path.stat().st_size - 4096))
 
     agent = Agent(path)
-    agent.persistence.record_result(result("after"))
+    agent.persistence.writes.record_result(result("after"))
     agent.reports(after=1, runs=1)
     agent.wait_until_ok()
     [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
@@ -207,12 +207,12 @@ def test_a_store_that_is_damaged_in_use_is_written_again(tmp_path: Path) -> None
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         write(store, error_events.record, (change(number, 48) for number in range(99_000)))
     agent = Agent(path)
-    agent.persistence.record_result(result("before"))
+    agent.persistence.writes.record_result(result("before"))
     agent.reports(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
-    agent.persistence.record_errors([change(50_000, 48, id="new")], None)
+    agent.persistence.writes.record_errors([change(50_000, 48, id="new")], None)
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.reports(before=1, xid_48=99_001, runs=1)
     agent.stop()

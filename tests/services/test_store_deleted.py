@@ -79,13 +79,13 @@ class Agent:
     def rule(self, transition: VerdictTransition) -> bool:
         """Return whether the transition is stored; it takes effect in any case."""
         told: list[bool] = []
-        self.persistence.record_transitions([transition], told.append)
+        self.persistence.writes.record_transitions([transition], told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def recover(self) -> None:
         """Wait until the store can be written again and no write is missing."""
-        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
+        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.writes.complete)
         self.persistence.tick()
         last = self.persistence.read(error_events.read_position)
         turn_until(self.loop, last.done)
@@ -130,7 +130,7 @@ def test_a_deleted_store_is_created_again_with_everything(
         write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = Agent(path)
     assert agent.rule(raised("before"))
-    agent.persistence.record_errors([change(1)], None)
+    agent.persistence.writes.record_errors([change(1)], None)
     turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
 
     harm(path)

@@ -48,7 +48,7 @@ class Agent:
         self.changes = 0
         self.windows = TimeWindows(
             self.loop,
-            self.persistence,
+            self.persistence.writes,
             {WindowKind.MAINTENANCE: MaintenanceEffect(self._count)},
             max_seconds={WindowKind.MAINTENANCE: 3600.0},
             latest=lambda: self.monitor.latest,

@@ -69,7 +69,7 @@ class Agent:
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
-        self.verdict_writer = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)
+        self.verdict_writer = VerdictWriter(self.loop, self.persistence.writes, lambda: self.monitor.latest)
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored or self.persistence.error is not None)
 
@@ -80,13 +80,13 @@ class Agent:
     def rule(self, *transitions: VerdictTransition) -> bool:
         """Return whether the transitions are stored; they take effect in any case."""
         told: list[bool] = []
-        self.persistence.record_transitions(transitions, told.append)
+        self.persistence.writes.record_transitions(transitions, told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def stop(self) -> None:
         """Stop when no write is missing."""
-        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
+        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.writes.complete)
         self.persistence.close()
 
 
@@ -174,7 +174,7 @@ def test_an_update_of_verdicts_returns_no_cleared_one(tmp_path: Path) -> None:
     agent.rule(raised("quiet"), raised("over"))
     later = tuple(one._replace(ok_seconds=1234.0) for one in agent.monitor.latest.health.open.values())
     agent.rule(cleared("over"))
-    agent.persistence.put(verdicts.TABLE, [later])
+    agent.persistence.writes.put(verdicts.TABLE, [later])
     agent.stop()
 
     restarted = Agent(path)

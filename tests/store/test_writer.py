@@ -35,6 +35,7 @@ class Loop:
         self.done: list[object] = []
         self.failed: list[StoreError] = []
         self.opened: list[int] = []
+        self.reopened = 0
 
     def post(self, callback: Callable[[], None]) -> None:
         self._posted.put(callback)
@@ -42,6 +43,9 @@ class Loop:
     def on_open(self, store: Store) -> None:
         counts = sum(one.count for one in read(store, error_events.read_counters))
         self.post(lambda: self.opened.append(counts))
+
+    def on_reopen(self) -> None:
+        self.reopened += 1
 
     def turn(self) -> None:
         self._posted.get(timeout=SOON)()
@@ -65,7 +69,9 @@ def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
     writers: list[StoreWriter] = []
 
     def started(path: Path) -> StoreWriter:
-        writers.append(StoreWriter(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)))
+        writers.append(
+            StoreWriter(path, post=loop.post, on_open=loop.on_open, on_reopen=loop.on_reopen, back_off=(0.02, 0.1))
+        )
         writers[-1].start()
         return writers[-1]
 
@@ -135,7 +141,7 @@ def test_a_store_that_is_damaged_in_use_is_replaced(
     loop.turn()
 
     assert [error.damaged for error in loop.failed] == [True]
-    assert loop.opened == [MORE_THAN_CACHED, 0]
+    assert (loop.opened, loop.reopened) == ([MORE_THAN_CACHED], 1)
     assert loop.done == [None]
     assert len(list(path.parent.glob("gpumon.db.corrupt-*Z"))) == 1
 
@@ -214,7 +220,7 @@ def test_a_full_disk_is_error_now_until_there_is_room(
 
         filler.unlink()
         loop.turn()
-        assert loop.opened == [1, 1]
+        assert (loop.opened, loop.reopened) == ([1], 1)
         assert writer.error() is None
         assert writer.close(SOON)
     finally:
