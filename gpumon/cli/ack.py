@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import STORED_LATER, ClientError, RefusedError
+from gpumon.cli.client import STORED_LATER, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.errors import UserError
 from gpumon.outputs.verdict_text import name
@@ -46,11 +46,9 @@ def run(args: argparse.Namespace) -> int:
         response = agent.post(f"{PATH}?{urlencode(parameters)}", MEMBERS)
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
-            raise UserError(str(refusal)) from refusal
+            raise
         print(f"gpumon: {refusal}", file=sys.stderr)
         return STILL_ACTIVE
-    except ClientError as error:
-        raise UserError(str(error)) from error
     print(json.dumps(response, indent=2) if args.json else "\n".join(_lines(response)))
     return 0
 

@@ -90,8 +90,9 @@ def _result(path: Path, args: argparse.Namespace) -> CheckResult:
         return check_result(health, gpus, args.ignore)
     except CheckError as error:
         return unknown(str(error))
-    except Exception as error:  # noqa: BLE001 - python's exit code for an error, 1, would be a warning
-        return unknown(f"gpumon check itself failed: {error!r}. Report it.")
+    except Exception as error:  # noqa: BLE001 - Python's exit code for an error, 1, would mean a warning
+        sys.excepthook(*sys.exc_info())
+        return unknown(f"gpumon check itself failed: {error!r}. This is a bug: report it with the traceback.")
 
 
 def _check_names(names: list[str]) -> None:

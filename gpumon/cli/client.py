@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon import __version__
+from gpumon.cli.errors import UserError
 from gpumon.config.health_file import LOOPBACK
 from gpumon.server.token import TokenError, read
 
@@ -23,7 +24,7 @@ STORED_LATER = (
 """What commands print for a response with `stored: false`."""
 
 
-class ClientError(Exception):
+class ClientError(UserError):
     """The agent does not answer, or refuses; the message states why and what to do."""
 
 

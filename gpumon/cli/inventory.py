@@ -49,18 +49,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _accept(agent: Client, parts: Sequence[str]) -> Any:
     query = f"?{urlencode({'part': parts}, doseq=True)}" if parts else ""
-    try:
-        return agent.post(f"{PATH}/accept{query}", MEMBERS)
-    except ClientError as error:
-        raise UserError(str(error)) from error
+    return agent.post(f"{PATH}/accept{query}", MEMBERS)
 
 
 def _inventory(agent: Client, path: Path) -> Any:
     """Return the inventory of the agent, or of its store if it does not answer. Raises UserError."""
     try:
         return agent.get(PATH, MEMBERS)
-    except RefusedError as refusal:
-        raise UserError(str(refusal)) from refusal
+    except RefusedError:
+        raise
     except ClientError as silence:
         try:
             with Store.open_copy(path) as store, store.reading() as connection:

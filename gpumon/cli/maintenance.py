@@ -7,7 +7,7 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import STORED_LATER, Client, ClientError
+from gpumon.cli.client import STORED_LATER, Client
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
@@ -31,10 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action != "start" and (args.duration or args.reason):
         raise UserError("a duration and --reason go with start: gpumon maintenance start 2h --reason WHY")
-    try:
-        response = _send(client(args), args)
-    except ClientError as error:
-        raise UserError(str(error)) from error
+    response = _send(client(args), args)
     if args.json:
         print(json.dumps(response, indent=2))
     else:

@@ -16,9 +16,8 @@ from datetime import datetime
 from typing import Any
 
 from gpumon.cli import probe_history, probe_hold
-from gpumon.cli.client import Client, ClientError, RefusedError
+from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
-from gpumon.cli.errors import UserError
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
@@ -63,10 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     agent = client(args)
-    try:
-        document = _wait(agent, _begin(agent, args.name))
-    except ClientError as error:
-        raise UserError(str(error)) from error
+    document = _wait(agent, _begin(agent, args.name))
     if args.json or not sys.stdout.isatty():
         print(json.dumps(document, indent=2))
     else:

@@ -58,8 +58,8 @@ def _runs(args: argparse.Namespace) -> list[Any]:
     agent, _, path = find_agent(args)
     try:
         return list(_from_agent(agent, args))
-    except RefusedError as refusal:
-        raise UserError(str(refusal)) from refusal
+    except RefusedError:
+        raise
     except ClientError as silence:
         query = _query(args)
         try:

@@ -97,7 +97,7 @@ def _request(
         outcome = _retry(replace(agent, timeout=PATIENCE_SECONDS), online, lambda: offline(settings, store))
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
-            raise UserError(str(refusal)) from refusal
+            raise
         outcome = HoldOutcome(refusal.problem, str(refusal), certain=False)
     except ClientError as error:
         outcome = HoldOutcome({}, str(error), certain=False)

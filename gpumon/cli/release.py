@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import Client, ClientError, RefusedError
+from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
@@ -42,11 +42,9 @@ def run(args: argparse.Namespace) -> int:
         response, code = _send(agent, args), 0
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
-            raise UserError(str(refusal)) from refusal
+            raise
         print(f"gpumon: {refusal}", file=sys.stderr)
         response, code = refusal.problem["release"], STILL_OPEN
-    except ClientError as error:
-        raise UserError(str(error)) from error
     if args.json:
         print(json.dumps(response, indent=2))
     else:

@@ -8,9 +8,7 @@ import os
 import shutil
 import sys
 
-from gpumon.cli.client import ClientError
 from gpumon.cli.config_arguments import add_flags, client
-from gpumon.cli.errors import UserError
 from gpumon.outputs import terminal
 
 
@@ -20,11 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    agent = client(args)
-    try:
-        document = agent.get("/api/v1/report", terminal.STATUS)
-    except ClientError as error:
-        raise UserError(str(error)) from error
+    document = client(args).get("/api/v1/report", terminal.STATUS)
     if args.json:
         print(json.dumps(document, indent=2))
     else:
