@@ -21,8 +21,8 @@ from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.version import revision

@@ -129,3 +129,16 @@ class LogPosition:
 
     boot_id: str
     sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCounter:
+    """Number of errors of one device and code since the store was created."""
+
+    kind: str
+    device: str
+    """As ErrorEvent.device names it."""
+    code: int
+    count: int
+    last_wall: float
+    """Seconds since the epoch."""

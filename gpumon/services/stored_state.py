@@ -8,13 +8,12 @@ from typing import Any
 
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
-from gpumon.model.error_event import SXID, XID
+from gpumon.model.error_event import SXID, XID, ErrorCounter
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, verdicts, windows
-from gpumon.store.error_events import ErrorCounter
 from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
-from gpumon.model.error_event import ErrorChange, ErrorEvent, LogPosition
+from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
 from gpumon.model.port_record import PortRecord
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
@@ -17,7 +17,6 @@ from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
-from gpumon.store.error_events import ErrorCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, ErrorChange, ErrorEvent, LogPosition
+from gpumon.model.error_event import (
+    CANCELLED_BY,
+    KMSG,
+    NVML,
+    SXID,
+    XID,
+    ErrorChange,
+    ErrorCounter,
+    ErrorEvent,
+    LogPosition,
+)
 from gpumon.store.store_table import StoreTable, insert, select, values
 
 _COUNTED = (XID, SXID)
@@ -19,19 +29,6 @@ _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
 """Columns that keep their first value."""
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
 """Columns that an older state of the same event does not reduce."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorCounter:
-    """Number of errors of one device and code since the store was created."""
-
-    kind: str
-    device: str
-    """As ErrorEvent.device names it."""
-    code: int
-    count: int
-    last_wall: float
-    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,12 @@ from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner import gpu_visibility, scheduler
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
-from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
 from gpumon.state.links_status import LinksState

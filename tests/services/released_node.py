@@ -24,9 +24,9 @@ from gpumon.model.snapshot import ChildMessage, DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, TimeWindow, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
-from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.persistence import Persistence
 from gpumon.services.release_marker import MarkerWatch

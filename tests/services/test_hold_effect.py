@@ -32,11 +32,11 @@ from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection,
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner import gpu_visibility, ranks
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
-from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.services import time_windows, window_effects
 from gpumon.services.persistence import Persistence
 from gpumon.services.time_windows import TimeWindows

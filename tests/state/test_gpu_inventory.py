@@ -11,7 +11,7 @@ from folded import UP, fallen, of, said
 from folded import told as fold_told
 
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.model.error_event import XID
+from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
@@ -20,7 +20,6 @@ from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
 from gpumon.state.report import Report
-from gpumon.store.error_events import ErrorCounter
 
 SXM = "NVIDIA H100 80GB HBM3"
 SEEN_LAST = 1e9 - 3600.0

@@ -8,14 +8,13 @@ import pytest
 from folded import BUS, TERMS, UP, fallen, healthy, lost, of, polled, seen, told
 from sample_events import change
 
-from gpumon.model.error_event import XID
+from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
 from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.messages import ErrorChanges, Quarantine, SamplerStatus, StoredState, Tick
 from gpumon.state.reduce import reduce
-from gpumon.store.error_events import ErrorCounter
 
 
 def test_a_healthy_poll_shows_every_gpu() -> None:

@@ -19,10 +19,9 @@ from sample_events import WALL as NOW
 from sample_events import change, error_event
 from stores import read, write
 
-from gpumon.model.error_event import XID, ErrorChange, LogPosition
+from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
 from gpumon.store import error_events, probe_runs
-from gpumon.store.error_events import ErrorCounter
 from gpumon.store.probe_runs import KEPT_GOOD, ProbeCounters, RunQuery
 from gpumon.store.retention import DAY, Retention, prune
 from gpumon.store.schema import MIGRATIONS

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-PATH = Path("/etc/nccl.conf")
 LIMIT = 16 * 1024
 """Max characters to read."""
 
 
-def read_nccl_conf(path: Path = PATH) -> Mapping[str, str]:
+def read_nccl_conf(path: Path) -> Mapping[str, str]:
     """Return its lines by its path, without comments; empty if there is no such file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

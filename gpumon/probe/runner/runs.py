@@ -19,6 +19,7 @@ from gpumon.probe.core.preflight import Skip, algorithms, interruption, may_run,
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
+from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.probe.runner.gpu_visibility import GpuVisibility, ReadClosely, Remaining
 from gpumon.probe.runner.nccl_conf import read_nccl_conf
@@ -27,7 +28,6 @@ from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.scheduler_gate import OnAnswer, Question
-from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.probe.runner.shared_memory import sweep
 from gpumon.probe.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeProgressed, ProbeStarted

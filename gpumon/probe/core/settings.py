@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpumon.probe.core.baseline import Floors
-from gpumon.probe.runner.nccl_conf import PATH
+
+NCCL_CONF = Path("/etc/nccl.conf")
+"""The system-wide configuration of NCCL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class ProbeSettings:
     """Seconds; None: the probe's own."""
     dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
-    nccl_conf: Path = PATH
+    nccl_conf: Path = NCCL_CONF
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By backend; others have the defaults."""
     idle_seconds: float = 0.0
