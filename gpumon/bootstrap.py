@@ -25,6 +25,7 @@ from gpumon.config.model import Configuration
 from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
@@ -210,11 +211,9 @@ def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
     return ProbeRuns(
         core.loop,
         PROBE,
-        probe_settings(core.configuration),
-        latest=core.latest,
-        tell=core.monitor.take,
-        keep=core.writes.record_result,
-        watch=samplers.watch,
+        ProbeHost(core.loop, probe_settings(core.configuration), core.latest, samplers.watch),
+        publish=core.monitor.take,
+        store=core.writes.record_result,
         record=RunRecord(store.with_name(store.name + RUN_RECORD)),
     )
 

@@ -133,7 +133,7 @@ class Daemon:
             kernel_log_overruns=float(kernel_log.overruns),
             kernel_log_denied=kernel_log.denied,
             next_probe=services.schedule.next_run() if self._configuration.probe.enabled else None,
-            probe_unkillable=services.probe.unkillable,
+            probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | services.notices(),
         )
 

@@ -23,7 +23,7 @@ from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner.assessment import make_judge
-from gpumon.probe.runner.preflight_facts import gather_facts
+from gpumon.probe.runner.gather_facts import gather_facts
 from gpumon.probe.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeStarted
 

@@ -105,10 +105,10 @@ class Agent(Daemon):
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        return self.services.probe.unkillable
+        return self.services.probe.host.ranks.unkillable
 
     def stick(self, pids: Iterable[int]) -> None:
-        self.services.probe._ranks._stuck.update(pids)
+        self.services.probe.host.ranks._stuck.update(pids)
 
     def post_reload(self) -> None:
         self.services.loop.post(self.reload)

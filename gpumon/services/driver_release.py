@@ -152,7 +152,7 @@ class DriverRelease:
     def _holders(self, scopes: frozenset[str]) -> tuple[DeviceHolder, ...]:
         if not scopes:
             return ()
-        children = (*self._samplers.holders(scopes), *self._probing.holders())
+        children = (*self._samplers.holders(scopes), *self._probing.host.holders())
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
     def _open_devices(self, scopes: frozenset[str], known: set[int]) -> Iterable[DeviceHolder]:

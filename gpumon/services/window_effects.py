@@ -40,19 +40,20 @@ class HoldEffect:
         """Do nothing: each run reads the holds before it begins."""
 
     def completion(self, _: TimeWindow, /) -> Completion:
-        gpus, pids, ended = self._probing.gpus, self._probing.pids, None
+        host, visibility = self._probing.host, self._probing.host.visibility
+        gpus, pids, ended = visibility.gpus, host.pids, None
         self._probing.give_way()
         if gpus:
-            self._probing.look()
+            visibility.read_closely()
 
         def poll(late: bool) -> RequestResult | None:  # noqa: FBT001 - the signature of Completion
             nonlocal ended
-            holders = self._probing.holders()
+            holders = host.holders()
             if holders:
                 stuck = all(holder.stuck for holder in holders)
                 return RequestResult(holders=holders) if late or stuck else None
             ended = ended or boot_clock()
-            left = self._probing.left_on(gpus, pids, ended) if gpus else ()
+            left = visibility.remaining_on(gpus, pids, ended) if gpus else ()
             if not late and (self._probing.running or left != ()):
                 return None
             unseen = UNSEEN if left is None else UNENDED if self._probing.running and not left else ""

@@ -6,7 +6,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.preflight_facts import OwnProcesses, foreign_processes, gather_facts
+from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
 from gpumon.state.report import Report
 
 OURS = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))

@@ -30,6 +30,7 @@ from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner import gpu_visibility, scheduler
+from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
@@ -104,11 +105,9 @@ class Bench:
         self.probing = ProbeRuns(
             self.loop,
             replace(PROBE, worker=worker, cpu=replace(PROBE.cpu, algorithms=("default", "ring"))),
-            ProbeSettings(python=sys.executable, deadline=30.0),
-            latest=lambda: self.report,
-            tell=self.told.append,
-            keep=self.kept.append,
-            watch=self._watch,
+            ProbeHost(self.loop, ProbeSettings(python=sys.executable, deadline=30.0), lambda: self.report, self._watch),
+            publish=self.told.append,
+            store=self.kept.append,
             record=RunRecord(worker.with_name("run.json")),
         )
         self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
@@ -118,7 +117,8 @@ class Bench:
 
     def gate(self, command: str, *, seconds: float = 60.0) -> None:
         """Ask the scheduler by this line of the shell."""
-        self.probing.settings = replace(self.probing.settings, gate=("/bin/sh", "-c", command), gate_seconds=seconds)
+        host = self.probing.host
+        host.settings = replace(host.settings, gate=("/bin/sh", "-c", command), gate_seconds=seconds)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
@@ -149,7 +149,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> None:
     """probe.enabled is for runs by request too: the answer says disabled, and names the setting."""
-    bench.probing.settings = replace(bench.probing.settings, enabled=False)
+    bench.probing.host.settings = replace(bench.probing.host.settings, enabled=False)
     answer = bench.request()
     assert (answer.accepted, answer.reason) == (False, "disabled")
     assert "probe.enabled" in answer.hint
@@ -217,13 +217,13 @@ def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     run = bench.run()
     assert bench.watched == [True]
-    own = sorted(bench.probing.holders(), key=lambda one: one.pid)
+    own = sorted(bench.probing.host.holders(), key=lambda one: one.pid)
     bench.report = on_host(node(1.0, 1.0, simulated=False, utilization_ratio=1.0), [one.pid for one in own])
     turn_for(bench.loop, 4 * WATCH_SECONDS)
     assert bench.probing.running
 
     bench.report = on_host(node(1.0, 1.0, simulated=False), [own[0].pid, 1])
-    bench.turn_until(lambda: not bench.probing.holders())
+    bench.turn_until(lambda: not bench.probing.host.holders())
     turn_for(bench.loop, 4 * WATCH_SECONDS)
     assert bench.probing.running, "NVML still lists a rank"
     bench.report = on_host(node(1.0, 0.0, simulated=False), [1])
@@ -250,10 +250,10 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
-    [pid] = sorted(one.pid for one in bench.probing.holders())[:1]
+    [pid] = sorted(one.pid for one in bench.probing.host.holders())[:1]
     bench.report = asked(bench.report, 1.0)
     shown = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
-    bench.turn_until(lambda: not bench.probing.holders())
+    bench.turn_until(lambda: not bench.probing.host.holders())
     bench.report = asked(shown, asked_at)
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
@@ -307,14 +307,14 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
     bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
     bench.report = on_host(node(0.0, 0.0, simulated=False), contained=contained)
     assert bench.request().accepted
-    first = [one.pid for one in bench.probing.holders()]
+    first = [one.pid for one in bench.probing.host.holders()]
     bench.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in bench.told))
     shown = [900_001, 900_002] if contained else first
     later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
     bench.report = asked(later, 1.0)
-    bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.holders()} & {*first})
+    bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.host.holders()} & {*first})
     turn_for(bench.loop, 4 * WATCH_SECONDS)
-    assert (bench.kept, len(bench.probing.holders())) == ([], 2)
+    assert (bench.kept, len(bench.probing.host.holders())) == ([], 2)
 
 
 def test_a_rank_that_has_ended_is_no_stranger_to_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_rank_that_has_ended_is_no_stranger_to_the_others(bench: Bench, monkey
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1) if orders['rank'] else time.sleep(60)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
-    both = [one.pid for one in bench.probing.holders()]
+    both = [one.pid for one in bench.probing.host.holders()]
     bench.turn_until(lambda: bool(bench.told[1:]))
     bench.report = on_host(node(1.0, 1.0, simulated=False), both)
     bench.turn_until(lambda: bool(bench.kept))
@@ -336,8 +336,8 @@ def test_a_job_that_comes_between_two_algorithms_is_a_stranger_in_a_container_to
     free = on_host(node(0.0, 0.0, simulated=False), contained=True)
     bench.report = asked(free, 1.0)
     assert bench.request().accepted
-    first = {one.pid for one in bench.probing.holders()}
-    bench.turn_until(lambda: bool(now := {one.pid for one in bench.probing.holders()}) and not now & first)
+    first = {one.pid for one in bench.probing.host.holders()}
+    bench.turn_until(lambda: bool(now := {one.pid for one in bench.probing.host.holders()}) and not now & first)
     assert not bench.kept
     bench.report = on_host(node(0.0, 1.0, simulated=False), [900_001], contained=True)
     bench.turn_until(lambda: bool(bench.kept))
@@ -482,7 +482,7 @@ def test_a_gate_that_does_not_give_the_node_is_a_skip(
 
 def test_a_gate_that_is_not_there_is_a_skip(bench: Bench) -> None:
     """The hint names the command, and what to do."""
-    bench.probing.settings = replace(bench.probing.settings, gate=("/nonexistent/gate",))
+    bench.probing.host.settings = replace(bench.probing.host.settings, gate=("/nonexistent/gate",))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
@@ -517,7 +517,7 @@ def test_a_gate_that_is_taken_away_during_a_run_is_asked_no_more(bench: Bench) -
     bench.worker.write_text(MEASURE)
     bench.gate("true")
     bench.run()
-    bench.probing.settings = replace(bench.probing.settings, gate=())
+    bench.probing.host.settings = replace(bench.probing.host.settings, gate=())
     bench.turn_until(lambda: bool(bench.kept))
     assert bench.kept[0].outcome == "ok"
     assert {one.algorithm for one in bench.kept[0].measurements} == {"default", "ring"}
@@ -561,7 +561,7 @@ def test_a_run_by_schedule_waits_for_another_probe(bench: Bench, monkeypatch: py
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert not bench.kept
-    for pid in bench.probing.pids:
+    for pid in bench.probing.host.pids:
         os.kill(pid, signal.SIGKILL)
     bench.turn_until(lambda: len([one for one in bench.told if isinstance(one, ProbeStarted)]) == 2)
     assert [(one.id, one.outcome) for one in bench.kept] == [(other, "failed")]
@@ -581,7 +581,7 @@ def idle(report: Report, *seconds: float) -> Report:
 @pytest.mark.slow
 def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(bench: Bench) -> None:
     """It is not lost until the next is due. A person need not wait."""
-    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
@@ -592,7 +592,7 @@ def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(
 
 def test_a_person_need_not_wait_for_idleness(bench: Bench) -> None:
     """What they ask for is guarded by all the rest."""
-    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 1.0, 1.0)
     assert bench.request().accepted
 
@@ -600,7 +600,7 @@ def test_a_person_need_not_wait_for_idleness(bench: Bench) -> None:
 @pytest.mark.slow
 def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     """Of the reason busy: it says who holds the GPUs."""
-    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
@@ -615,11 +615,11 @@ def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
 def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
     """It measures the ring alone on the others, and what happens on a GPU that it left out is no reason to end."""
     bench.worker.write_text(MEASURE)
-    bench.probing.settings = replace(bench.probing.settings, partial=True, algorithms=("default", "ring"))
+    bench.probing.host.settings = replace(bench.probing.host.settings, partial=True, algorithms=("default", "ring"))
     bench.report = on_host(node(0.0, 1.0, 0.0, simulated=False))
     answer = bench.request()
     assert answer.accepted
-    assert bench.probing.gpus == ("GPU-0", "GPU-2")
+    assert bench.probing.host.visibility.gpus == ("GPU-0", "GPU-2")
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.outcome, result.ranks) == ("ok", 2)
@@ -632,7 +632,7 @@ def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
 def test_a_run_without_a_gpu_that_was_never_seen_is_a_partial_one(bench: Bench) -> None:
     """It should be here, so what the others come to is not what the host comes to."""
     bench.worker.write_text(MEASURE)
-    bench.probing.settings = replace(bench.probing.settings, partial=True)
+    bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
     seen = on_host(node(0.0, 0.0, simulated=False))
     bench.report = replace(seen, node=replace(seen.node, gpus_expected=3.0))
     assert bench.request().accepted
@@ -643,7 +643,7 @@ def test_a_run_without_a_gpu_that_was_never_seen_is_a_partial_one(bench: Bench) 
 
 def test_a_partial_run_on_a_simulated_node_leaves_out_what_is_in_use_there(bench: Bench) -> None:
     """Its ranks are on the CPU: they run to their end as if they were on the idle GPUs."""
-    bench.probing.settings = replace(bench.probing.settings, partial=True)
+    bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
     bench.report = node(0.0, 1.0, 0.0)
     bench.run()
     turn_for(bench.loop, 4 * WATCH_SECONDS)
@@ -663,7 +663,7 @@ def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -
     bench.turn_until(lambda: bool(bench.kept))
     assert {one.algorithm for one in bench.kept[0].measurements} == {"ring"}
 
-    bench.probing.settings = replace(bench.probing.settings, algorithms=("default",))
+    bench.probing.host.settings = replace(bench.probing.host.settings, algorithms=("default",))
     assert bench.request().accepted
     bench.turn_until(lambda: len(bench.kept) == 2)
     assert {one.algorithm for one in bench.kept[1].measurements} == {"default"}

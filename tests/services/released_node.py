@@ -25,6 +25,7 @@ from gpumon.model.time_window import NODE, TimeWindow, WindowKind, WindowRequest
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
+from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.driver_release import DriverRelease
@@ -75,11 +76,14 @@ class ReleasedNode:
         self.probing = ProbeRuns(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
-            ProbeSettings(python=sys.executable, deadline=60.0),
-            latest=lambda: self.monitor.latest,
-            tell=self.take,
-            keep=self.kept.append,
-            watch=self.samplers.watch,
+            ProbeHost(
+                self.loop,
+                ProbeSettings(python=sys.executable, deadline=60.0),
+                lambda: self.monitor.latest,
+                self.samplers.watch,
+            ),
+            publish=self.take,
+            store=self.kept.append,
             record=RunRecord(folder / "run.json"),
         )
         self.max_seconds = max_seconds

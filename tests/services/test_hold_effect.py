@@ -34,6 +34,7 @@ from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner import gpu_visibility, ranks
+from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
@@ -84,11 +85,14 @@ class Held:
         self.probing = ProbeRuns(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
-            ProbeSettings(python=python, deadline=30.0),
-            latest=self.latest,
-            tell=self._tell,
-            keep=lambda result: self._tell(ProbeEnded(result=result)),
-            watch=lambda *, closely: self.watched.append(closely),
+            ProbeHost(
+                self.loop,
+                ProbeSettings(python=python, deadline=30.0),
+                self.latest,
+                lambda *, closely: self.watched.append(closely),
+            ),
+            publish=self._tell,
+            store=lambda result: self._tell(ProbeEnded(result=result)),
             record=RunRecord(worker.with_name("run.json")),
         )
         self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
@@ -160,7 +164,7 @@ def agent(store: Path, tmp_path: Path) -> Iterator[Held]:
 def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held) -> None:
     """The result is a skip that says for whom; no other run begins before the hold has ended."""
     agent.run()
-    pids = agent.probing.holders()
+    pids = agent.probing.host.holders()
     assert agent.hold("4711") == RequestResult()
     assert len(pids) == 2
     assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
@@ -248,12 +252,12 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
     """The hold is in force, and who asked is told in time that the GPUs are not free."""
     monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     agent.run()
-    pid = agent.probing.holders()[0].pid
+    pid = agent.probing.host.holders()[0].pid
     with held(build(tmp_path), pid):
         answer = agent.hold("1")
         assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, True)]
         assert agent.owners() == ["1"]
-    turn_until(agent.loop, lambda: not agent.probing.holders())
+    turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.hold("1") == RequestResult()
 
 
@@ -263,7 +267,7 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     """To give back what it had on a GPU takes the kernel many seconds; the run is a skip when it has."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.2)
     agent.run()
-    pid = agent.probing.holders()[0].pid
+    pid = agent.probing.host.holders()[0].pid
     with held(build(tmp_path), pid):
         answer = agent.hold("1")
         assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, False)]
@@ -290,7 +294,7 @@ def test_what_nobody_has_looked_at_is_not_called_free(
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     waits = agent.request("1")
-    turn_until(agent.loop, lambda: not agent.probing.holders())
+    turn_until(agent.loop, lambda: not agent.probing.host.holders())
     agent.seen = lambda report: real(report, asked=asked, rank=pids)
     answer = agent.answered(waits)
     assert (answer.holders, answer.unseen) == ((), window_effects.UNSEEN)
@@ -305,7 +309,7 @@ def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     waits = agent.request("1")
-    turn_until(agent.loop, lambda: not agent.probing.holders())
+    turn_until(agent.loop, lambda: not agent.probing.host.holders())
     true = time.time
     monkeypatch.setattr(time, "time", lambda: true() + step)
     before = boot_clock() - 60.0
@@ -323,10 +327,10 @@ def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, mo
     monkeypatch.setattr(HoldEffect, "answer_seconds", 1.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    first, second = (one.pid for one in agent.probing.holders())
+    first, second = (one.pid for one in agent.probing.host.holders())
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
-    turn_until(agent.loop, lambda: not agent.probing.holders())
+    turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.probing.running
     agent.seen = lambda report: real(report, asked=4e9, rank=(second,))
     assert [one.pid for one in agent.hold("1").holders] == [second]
@@ -340,7 +344,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    pids = [one.pid for one in agent.probing.holders()]
+    pids = [one.pid for one in agent.probing.host.holders()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
@@ -373,9 +377,9 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
         monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    rank = agent.probing.holders()[0].pid
+    rank = agent.probing.host.holders()[0].pid
     asked = agent.request("1")
-    turn_until(agent.loop, lambda: not agent.probing.holders())
+    turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert told or not asked.done(), "no poll has told of it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
     agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
@@ -433,7 +437,7 @@ def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tup
 
     For some of the runs the scheduler is asked first, so that they have been asked for, and no rank has begun.
     """
-    agent.probing.settings = replace(agent.probing.settings, gate=("/bin/true",) if number % 3 else ())
+    agent.probing.host.settings = replace(agent.probing.host.settings, gate=("/bin/true",) if number % 3 else ())
     start: Callable[[], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
     if number % 4 >= 2:  # ranks are at work already
         before = stamps.begun()

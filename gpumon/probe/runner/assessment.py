@@ -10,7 +10,7 @@ from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.published_figures import figure, gain
 from gpumon.probe.core.result import Conditions, Measurement
-from gpumon.probe.runner.preflight_facts import expected_gpus
+from gpumon.probe.runner.gather_facts import expected_gpus
 from gpumon.state.report import Report
 
 _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)

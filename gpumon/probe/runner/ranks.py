@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpumon.clock import boot_clock
-from gpumon.probe.core.conclusion import LOG_LIMIT
-from gpumon.probe.core.frames import Account, Progress, fold_frame
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous, Step, encode
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.runner.containment import make_containment
-from gpumon.probe.runner.process_marks import RANK, environment
+from gpumon.probe.runner.rank_process import RankProcess
 from gpumon.probe.runner.shared_memory import sweep
-from gpumon.supervisor import child_process, exec_shim
-from gpumon.supervisor.child_process import ChildCommand, ChildProcess
-from gpumon.supervisor.line_splitter import LineSplitter
+from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
@@ -37,15 +32,9 @@ POLL_INTERVAL = 0.02
 """Interval of checks for what ranks have started, after they have ended."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages in which a rank has not opened its GPU yet."""
-FRAME_LIMIT = 64 * 1024
-"""Max bytes of a frame."""
-FRAMES, FRAMES_A_SECOND = 2000, 20
-"""Max frames of a rank: for its steps, and for its progress until the deadline."""
 
 _NUMBERS = itertools.count(1)
 """Numbers of the passes of this process."""
-_SHIM = (sys.executable, "-I", "-S", exec_shim.__file__)
-"""Becomes the rank: its interpreter may be on a network file system, for which the loop must not wait."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
@@ -124,42 +113,6 @@ class Ranks:
             self._current.abort(skip)
 
 
-class _Rank:
-    """One rank: its process and its account."""
-
-    def __init__(
-        self,
-        number: int,
-        steps: Sequence[Step],
-        on_frame: Callable[[_Rank], None],
-        *,
-        tail: int,
-        max_frames: float,
-    ) -> None:
-        self.account = Account(progress=Progress(rank=number))
-        self.child: ChildProcess
-        self.settled = False
-        """It has ended or was abandoned."""
-        self._frames, self._max_frames = 0, max_frames
-        self._steps = steps
-        self._on_frame = on_frame
-        self._tail = tail
-        self.lines = LineSplitter(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line that is too long"))
-
-    def take_output(self, printed: bytes) -> None:
-        self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
-
-    def _frame(self, line: bytes) -> None:
-        self._frames += 1
-        if self._frames > self._max_frames:
-            if not self.account.error:
-                self.account = replace(self.account, error="it sends too many frames")
-                self._on_frame(self)
-            return
-        self.account = fold_frame(self.account, line, self._steps)
-        self._on_frame(self)
-
-
 class _CurrentPass:
     def __init__(
         self,
@@ -172,7 +125,7 @@ class _CurrentPass:
         on_progress: OnProgress,
         on_end: OnEnd,
     ) -> None:
-        self.ranks: list[_Rank] = []
+        self.ranks: list[RankProcess] = []
         self._course = course
         self._steps: list[Step] = []
         self._over = False
@@ -185,22 +138,32 @@ class _CurrentPass:
         self._begun_wall = time.time()
         self._ending = Ending(duration=0.0)
         self._reported: Progress | None = None
-        self._blamed: _Rank | None = None
+        self._blamed: RankProcess | None = None
         self._stopping = False
         self._leaving = False
         self.others = frozenset[int]()
         """What ranks have started and left, while it is being ended."""
         self._number = next(_NUMBERS)
         self._containment = make_containment()
-        self._timers = [loop.call_after(within, self._late)]
+        self._timers = [loop.call_after(within, self._time_out)]
 
     def start(self) -> None:
         try:
             with socket.socket() as listener:
                 listener.bind((LOOPBACK, 0))
                 rendezvous = Rendezvous(port=listener.getsockname()[1], listen=listener.fileno())
-                for rank in range(self._plan.ranks):
-                    self.ranks.append(self._start_rank(rank, rendezvous))
+                for number in range(self._plan.ranks):
+                    rank = RankProcess(self._plan, number, self._steps, self._take_frame)
+                    rank.start(
+                        self._loop,
+                        rendezvous,
+                        pass_number=self._number,
+                        patience=KILL_PATIENCE,
+                        on_started=self._containment.add,
+                        on_end=self._take_end,
+                        on_abandoned=self._take_abandonment,
+                    )
+                    self.ranks.append(rank)
             self._order()
         except (OSError, ValueError) as error:  # or text that cannot be passed to a process
             self._ending = replace(self._ending, not_started=str(error))
@@ -211,38 +174,9 @@ class _CurrentPass:
         self._ending = replace(self._ending, aborted=skip)
         self._kill()
 
-    def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
-        max_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
-        rank = _Rank(number, self._steps, self._on_frame_of, tail=LOG_LIMIT // self._plan.ranks, max_frames=max_frames)
-        frames, result = os.pipe2(os.O_CLOEXEC)
-        orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
-        command = ChildCommand(
-            name=f"rank {number}",
-            arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
-            orders=orders,
-            environment={**self._plan.environment, **environment(), RANK: f"{self._number}.{number}"},
-            descriptors=(result, rendezvous.listen) if number == 0 else (result,),
-            outputs={frames: rank.lines.feed},
-            on_started=self._containment.add,
-            on_output=rank.take_output,
-            on_error_output=rank.take_output,
-            on_exit=lambda status: self._ended(rank, status),
-            on_abandoned=lambda: self._abandoned(rank),
-            patience=KILL_PATIENCE,
-        )
-        try:
-            rank.child = ChildProcess(self._loop, command)
-        except (OSError, ValueError):
-            os.close(frames)
-            raise
-        finally:
-            os.close(result)
-        rank.account = replace(rank.account, pid=rank.child.pid)
-        return rank
-
     def _order(self) -> None:
         """Order the next step: all ranks have done the same steps."""
-        step = self._course(self._so_far())
+        step = self._course(self._current_pass())
         self._over = step is None
         line = encode(len(self._steps), step)
         if step is not None:
@@ -250,13 +184,13 @@ class _CurrentPass:
         for rank in self.ranks:
             rank.child.write(line)
 
-    def _so_far(self, ending: Ending | None = None) -> Pass:
+    def _current_pass(self, ending: Ending | None = None) -> Pass:
         accounts = tuple(rank.account for rank in self.ranks)
         return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=ending)
 
-    def _on_frame_of(self, rank: _Rank) -> None:
+    def _take_frame(self, rank: RankProcess) -> None:
         if rank.account.error:
-            self._failed(rank)
+            self._take_failure(rank)
         if not self._over and all(each.account.stepped == len(self._steps) for each in self.ranks):
             self._order()
         behind = min((each.account.progress for each in self.ranks), key=lambda progress: progress.ratio)
@@ -264,20 +198,20 @@ class _CurrentPass:
             self._reported = behind
             self._on_progress(behind)
 
-    def _failed(self, rank: _Rank) -> None:
+    def _take_failure(self, rank: RankProcess) -> None:
         """Stop all ranks soon: without this one the others cannot go on, and it may not end by itself."""
         if self._blamed is None:
             self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
         self._blame(rank)
 
-    def _blame(self, rank: _Rank) -> None:
+    def _blame(self, rank: RankProcess) -> None:
         """Blame the first rank that fails; one that died without an error comes first."""
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):
             self._blamed = rank
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         self._ending = replace(self._ending, timed_out=True)
         self._stop()
 
@@ -292,17 +226,17 @@ class _CurrentPass:
         for rank in self.ranks:
             rank.child.kill()
 
-    def _ended(self, rank: _Rank, status: int) -> None:
+    def _take_end(self, rank: RankProcess, status: int) -> None:
         self._stuck.discard(rank.child.pid)
         if rank.settled:
             return
         rank.account = replace(rank.account, status=status)
         if status != 0 or not rank.account.done:
-            self._failed(rank)
+            self._take_failure(rank)
         rank.settled = True
         self._conclude_if_settled()
 
-    def _abandoned(self, rank: _Rank) -> None:
+    def _take_abandonment(self, rank: RankProcess) -> None:
         rank.settled = True
         self._stuck.add(rank.child.pid)
         self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, rank.child.pid))
@@ -323,15 +257,15 @@ class _CurrentPass:
         if others:
             self._stuck |= others
             self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, *sorted(others)))
-        self._forget(others)
+        self._release_containment(others)
         self._conclude()
 
-    def _forget(self, others: frozenset[int]) -> None:
+    def _release_containment(self, others: frozenset[int]) -> None:
         """Forget those that have ended since. A rank reports its own end."""
         there = self._containment.pids()
         self._stuck -= others - there
         if there:
-            self._loop.call_after(child_process.REAP_INTERVAL, lambda: self._forget(others))
+            self._loop.call_after(child_process.REAP_INTERVAL, lambda: self._release_containment(others))
         else:
             self._containment.remove()
 
@@ -346,4 +280,4 @@ class _CurrentPass:
             duration=boot_clock() - self._begun,
             first_failed=None if self._blamed is None else self._blamed.account.rank,
         )
-        self._on_end(self._so_far(ending))
+        self._on_end(self._current_pass(ending))

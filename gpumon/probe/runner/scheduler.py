@@ -11,7 +11,8 @@ from gpumon.probe.core.preflight import is_partial, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.schedule import Schedule, Timetable
-from gpumon.probe.runner.runs import SCHEDULE, ProbeRuns
+from gpumon.probe.runner.probe_host import SCHEDULE
+from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 
@@ -68,7 +69,7 @@ class ProbeScheduler:
         runs = self._runs
         if runs.running or runs.stopping:
             return False
-        return is_due_early(runs.latest(), self._facts(), wall=time.time(), at=boot_clock())
+        return is_due_early(runs.host.latest(), self._facts(), wall=time.time(), at=boot_clock())
 
     def _begin_waiting(self) -> None:
         self._due_at = boot_clock()
@@ -82,14 +83,14 @@ class ProbeScheduler:
         if self._waiting is not None:
             self._waiting.cancel()
         runs = self._runs
-        running = runs.running_probe
-        if runs.stopping or (running is not None and running.name == runs.probe.name):
+        current = runs.host.current
+        if runs.stopping or (current is not None and current.probe.name == runs.probe.name):
             return
-        if running is not None:
+        if current is not None:
             self._due_at = boot_clock()
             self._wait(IDLE_INTERVAL)
             return
-        seconds = pause(runs.latest(), self._facts(), boot_clock() - self._due_at)
+        seconds = pause(runs.host.latest(), self._facts(), boot_clock() - self._due_at)
         if seconds is None:
             runs.begin(runs.probe, SCHEDULE)
         else:
@@ -99,7 +100,7 @@ class ProbeScheduler:
         self._waiting = self._loop.call_after(seconds, self._begin_or_wait)
 
     def _facts(self) -> PreflightFacts:
-        return self._runs.facts(self._runs.probe, SCHEDULE)
+        return self._runs.host.facts(self._runs.probe, SCHEDULE)
 
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:

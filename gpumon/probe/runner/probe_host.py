@@ -1,0 +1,119 @@
+"""The host as probe runs use it: its GPUs, the ranks on them, and the facts that decide whether a run may begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpumon.clock import boot_clock
+from gpumon.model.request_result import DeviceHolder
+from gpumon.probe.core.baseline import Floors
+from gpumon.probe.core.evidence import Observations
+from gpumon.probe.core.plan import Run, make_plans, memory_needed
+from gpumon.probe.core.preflight import Skip, algorithms, interruption, usable_gpus
+from gpumon.probe.core.preflight_facts import PreflightFacts
+from gpumon.probe.core.probes import Probe
+from gpumon.probe.core.settings import ProbeSettings
+from gpumon.probe.runner.assessment import make_judge
+from gpumon.probe.runner.gather_facts import free_memory, gather_facts
+from gpumon.probe.runner.gpu_visibility import GpuVisibility, ReadClosely
+from gpumon.probe.runner.nccl_conf import read_nccl_conf
+from gpumon.probe.runner.ranks import Ranks
+from gpumon.probe.runner.run import Prepared, ProbeRun
+from gpumon.probe.runner.telemetry import TelemetryRecorder
+from gpumon.state.report import Report
+from gpumon.supervisor.loop import Loop
+
+log = logging.getLogger("gpumon.probe")
+
+SCHEDULE, REQUEST = "schedule", "request"
+"""Triggers of a run."""
+
+
+class ProbeHost:
+    """GPUs, ranks and settings, for one run at a time."""
+
+    def __init__(
+        self, loop: Loop, settings: ProbeSettings, latest: Callable[[], Report], read_closely: ReadClosely
+    ) -> None:
+        self.settings = settings
+        self.latest = latest
+        self.ranks = Ranks(loop)
+        self.visibility = GpuVisibility(loop, latest, read_closely)
+        self.current: ProbeRun | None = None
+        """The run in progress."""
+        self._recorder = TelemetryRecorder(latest, ())
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the node is simulated."""
+        return self.latest().simulated is not None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Pids of ranks, including those that have ended but may still be listed by NVML."""
+        return self._run_pids() | self.visibility.remains.pids
+
+    def holders(self) -> tuple[DeviceHolder, ...]:
+        """Return the ranks that have GPUs open, or may have, and what they have started."""
+        stuck = self.ranks.unkillable
+        return tuple(
+            DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)
+            for pid in self.ranks.pids
+        )
+
+    def facts(self, probe: Probe, trigger: str = "") -> PreflightFacts:
+        """Return what preflight checks, for a run that would begin now or for the run in progress."""
+        settings = self.settings
+        left_at = None if self.current is None else self.current.left_at
+        own = self.visibility.own_processes(self._run_pids(), arrived=self.ranks.arrived, left_at=left_at)
+        return replace(
+            gather_facts(self.latest(), boot_clock(), own),
+            enabled=settings.enabled,
+            partial=settings.partial,
+            scheduled=trigger == SCHEDULE,
+            idle_seconds=settings.idle_seconds if trigger == SCHEDULE else 0.0,
+            gated=bool(settings.gate),
+            unkillable=self.ranks.unkillable,
+            memory_needed=memory_needed(max(probe.gpu.sizes)),
+            alone=probe.alone,
+            unobserved=self.visibility.unobserved_seconds,
+        )
+
+    def prepare(self, run: Run, probe: Probe) -> Prepared:
+        """Plan the passes on the GPUs that are usable now, and observe these GPUs from now on."""
+        report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
+        gpus = usable_gpus(facts)
+        plans = make_plans(
+            probe,
+            gpus,
+            python=settings.python,
+            simulated=self.simulated,
+            dtypes=settings.dtypes,
+            free=free_memory(report, gpus),
+            environment=settings.environment,
+            algorithms=algorithms(facts, settings.algorithms),
+            nccl_conf=read_nccl_conf(settings.nccl_conf),
+            deadline=settings.deadline,
+            fault=settings.fault,
+        )
+        log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
+        self.visibility.use(plans[0].gpus, gpus)
+        self._recorder = TelemetryRecorder(self.latest, plans[0].gpus)
+        floors = settings.floors.get(plans[0].setting.backend, Floors())
+        return Prepared(plans, make_judge(probe, plans[0], report, floors))
+
+    def observe(self) -> Observations:
+        """Record the last poll of the run's GPUs, and return all their readings since the run began."""
+        self.visibility.observe()
+        return self._recorder.record()
+
+    def interruption(self) -> Skip | None:
+        """Return why the run in progress must end; None if it may continue, and without a run."""
+        if self.current is None:
+            return None
+        return interruption(self.facts(self.current.probe), self.visibility.watched or None)
+
+    def _run_pids(self) -> frozenset[int]:
+        return self.ranks.pids if self.current is None else self.current.pids

@@ -1,0 +1,94 @@
+"""One rank of a pass: its process, and what it has reported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpumon.probe.core.conclusion import LOG_LIMIT
+from gpumon.probe.core.frames import Account, Progress, fold_frame
+from gpumon.probe.core.plan import Plan, Rendezvous, Step
+from gpumon.probe.runner.process_marks import RANK, environment
+from gpumon.supervisor import exec_shim
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.line_splitter import LineSplitter
+from gpumon.supervisor.loop import Loop
+
+FRAME_LIMIT = 64 * 1024
+"""Max bytes of a frame."""
+FRAMES, FRAMES_A_SECOND = 2000, 20
+"""Max frames of a rank: for its steps, and for its progress until the deadline."""
+_SHIM = (sys.executable, "-I", "-S", exec_shim.__file__)
+"""Becomes the rank: its interpreter may be on a network file system, for which the loop must not wait."""
+
+
+class RankProcess:
+    """A rank, and the account of its frames."""
+
+    def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
+        """Initialize a rank that is not started. `steps`: the list of ordered steps, which grows."""
+        self.account = Account(progress=Progress(rank=number))
+        self.child: ChildProcess
+        self.settled = False
+        """It has ended or was abandoned."""
+        self._plan = plan
+        self._number = number
+        self._steps = steps
+        self._on_frame = on_frame
+        self._frames = 0
+
+    def start(
+        self,
+        loop: Loop,
+        rendezvous: Rendezvous,
+        *,
+        pass_number: int,
+        patience: float,
+        on_started: Callable[[int], None],
+        on_end: Callable[[RankProcess, int], None],
+        on_abandoned: Callable[[RankProcess], None],
+    ) -> None:
+        """Start the process. Raises OSError and ValueError. `patience`: seconds until it counts as abandoned."""
+        frames, result = os.pipe2(os.O_CLOEXEC)
+        number, plan = self._number, self._plan
+        command = ChildCommand(
+            name=f"rank {number}",
+            arguments=(*_SHIM, str(os.getpid()), str(result), *plan.command),
+            orders=plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous),
+            environment={**plan.environment, **environment(), RANK: f"{pass_number}.{number}"},
+            descriptors=(result, rendezvous.listen) if number == 0 else (result,),
+            outputs={frames: LineSplitter(FRAME_LIMIT, self._take_frame, self._take_long_frame).feed},
+            on_started=on_started,
+            on_output=self._take_output,
+            on_error_output=self._take_output,
+            on_exit=lambda status: on_end(self, status),
+            on_abandoned=lambda: on_abandoned(self),
+            patience=patience,
+        )
+        try:
+            self.child = ChildProcess(loop, command)
+        except (OSError, ValueError):
+            os.close(frames)
+            raise
+        finally:
+            os.close(result)
+        self.account = replace(self.account, pid=self.child.pid)
+
+    def _take_output(self, printed: bytes) -> None:
+        tail = LOG_LIMIT // self._plan.ranks
+        self.account = replace(self.account, output=(self.account.output + printed)[-tail:])
+
+    def _take_long_frame(self) -> None:
+        self._take_frame(b"a line that is too long")
+
+    def _take_frame(self, line: bytes) -> None:
+        self._frames += 1
+        if self._frames > FRAMES + FRAMES_A_SECOND * self._plan.deadline:
+            if not self.account.error:
+                self.account = replace(self.account, error="it sends too many frames")
+                self._on_frame(self)
+            return
+        self.account = fold_frame(self.account, line, self._steps)
+        self._on_frame(self)
