@@ -54,7 +54,7 @@ def created() -> Iterator[int]:
 
 
 class Writer:
-    """The side of the child: `enter` before each driver call, `leave` after it."""
+    """The child's side: `enter` before each driver call, `leave` after it."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
@@ -72,20 +72,23 @@ class Writer:
 
 
 class Reader:
-    """The side of the daemon."""
+    """The daemon's side: reads the call in progress."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
         self._last: CallInProgress | None = None
 
     def read(self) -> CallInProgress:
-        """Return what the child last wrote. A torn read is harmless: only calls that last for seconds matter."""
+        """Return what the child last wrote.
+
+        A torn read does no harm, because only calls that last for seconds matter.
+        """
         if self._last is not None:
             return self._last
         sequence, calls, since, bus_id, call = _LAYOUT.unpack_from(self._page, 0)
         return CallInProgress(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
 
     def close(self) -> None:
-        """Close the page of a child that has ended; `read` still returns its last state."""
+        """Close the page of a child that has ended. `read` still returns its last state."""
         self._last = self.read()
         self._page.close()

@@ -8,9 +8,9 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Call, Checks, RowCheck, identity, reading
 
 COMPLETED = 3
-"""Registration state from which on the other fields are valid."""
+"""Registration state from which the other fields are valid."""
 STATES = {1: "has not started", 2: "is in progress"}
-"""Text for the states before that; state 0 is a GPU without a fabric."""
+"""Text for the earlier states. State 0 is a GPU without a fabric."""
 HEALTHY = 1
 SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
 """Text for each summary other than HEALTHY."""

@@ -21,7 +21,9 @@ from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
 SCHEMA = 7
-"""Raised when a message changes: a daemon and a child of different versions must not exchange messages."""
+"""Version of the messages. Increase it when a message changes: a daemon and a child of different versions must not
+communicate.
+"""
 
 LIMIT = 16 * 1024 * 1024
 """Maximum length of a line in bytes."""
@@ -157,7 +159,7 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
     "link_bytes": lambda moved: moved,
     "pids": tuple,
 }
-"""Parts of a reading that are sent only if they changed -> how they are decoded."""
+"""Parts of a reading that are sent only if they changed, each with its decoder."""
 
 
 def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:

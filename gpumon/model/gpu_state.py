@@ -30,11 +30,11 @@ class GpuState:
     since: float | None = None
     """Wall time at which the fault was found."""
     released: bool = False
-    """It is released, or has not been read since a release; `fault` is the one from before."""
+    """True if it is released or has not been read since a release. `fault` is then the earlier one."""
     restored: bool = False
     """The uuid is from the store: it has not been read in this run of the agent."""
     reset_at: float | None = None
-    """Boot clock at which its counters were found restarted, by a reset or a reload of the driver."""
+    """Boot clock at which a restart of its counters was detected, by a reset or a reload of the driver."""
     ecc_volatile: Mapping[str, float] | None = None
     """ECC errors since its last reset by severity and location; the exported counters do not restart."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)

@@ -34,9 +34,10 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="none",
     ),
 }
-"""By a number of our own: adapters have none. Power messages also appear at each boot of healthy cards.
+"""Rows by a code of gpumon's own, because adapters have no codes. Power messages also appear at each boot of healthy
+cards.
 
-Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
+Excluded: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
 """
 _UNKNOWN = NicError(
     "", "The adapter's driver reported an error that this version does not know", fatal=False, action="inspect"
@@ -44,5 +45,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Return the row of an event, which another version of the agent may have stored."""
+    """Return the row of an event; None if the event is from another version of the agent and has no row."""
     return NIC_ERRORS.get(code, _UNKNOWN)

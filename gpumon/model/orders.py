@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 EXIT_MISMATCH = 18
-"""Exit code of a sampler whose library no longer fits the kernel module: only a new process can load the new one."""
+"""Exit code of a sampler whose library no longer matches the kernel module. Only a new process can load the new
+library.
+"""
 
 
 def is_recording(profile: str) -> bool:
@@ -44,19 +46,20 @@ class SamplerOrders:
     first: tuple[str, ...] = ()
     """Bus ids in the order in which to start: GPUs that answered before come before GPUs that may hang."""
     events: bool = True
-    """False: do not wait for Xid events, because that hangs or crashes."""
+    """False: do not wait for Xid events, because waiting hangs or crashes."""
     gpm: bool = True
     """Whether to read GPU performance monitoring."""
     largest_processes: int = 0
     """Maximum number of processes per GPU to report by name."""
     watch: bool = False
-    """Whether to read at every poll what is else read slowly, the processes first. The one order that a line of input
-    changes while the child lives (life.WORDS): to replace it would make a gap just when readings count."""
+    """Whether to read everything of the slow tier at every poll, processes first. A line of input changes this order
+    while the child runs, because a replacement would leave a gap in the readings of a probe run.
+    """
     trial: str | None = None
     record: int | None = None
-    """Descriptor to which to write what the driver is asked and answers."""
+    """Descriptor to which the driver's calls and answers are recorded."""
     survey: bool = False
-    """With `record`: ask the driver once what polls do not, and end."""
+    """With `record`: make once the driver calls that polls do not make, and end."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """A port that was here, so that it is missing when it is down or gone."""
+    """A port that was present, so that it can be reported as down or missing."""
 
     identity: str
-    """Which port it is, independent of the name of its device."""
+    """Identity of the port, independent of the name of its device."""
     device: str
     """Its name at the last reading."""
     port: str
@@ -24,13 +24,17 @@ class PortRecord:
     firmware: str
     first_wall: float
     last_wall: float
-    """Seconds since the epoch at which it was seen first, and last; of one that was expected no more, and came back,
-    when it did so."""
+    """Unix time of the first and of the last reading. If a port that was no longer expected came back, first is that
+    time.
+    """
     first_up: float | None = None
     last_up: float | None = None
-    """The same of being up; None for one that never was."""
+    """Unix time at which it was first and last up; None if it never was."""
     speed: float | None = None
-    """Bytes per second, each way: the most with which it was up, since a person accepted less or that it is down."""
+    """Highest speed in bytes per second and direction, since the operator last accepted a lower one or that it is
+    down.
+    """
     expected: bool | None = None
-    """Whether it should be up: it has been in use, or took the place of one that was; None: it is not wired, as far
-    as is known; False: it was replaced, or a person has accepted that it is down or gone."""
+    """Whether it should be up. True: it was in use, or replaced one that was. None: apparently not connected. False:
+    it was replaced, or the operator accepted that it is down or gone.
+    """

@@ -58,12 +58,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class LinkField:
-    """A field whose scope is the link of the row."""
+    """A field whose scope is the NVLink of the row."""
 
     name: str
     scale: float = 1
     states: tuple[int, ...] | None = None
-    """When given, the reading is 1 for these values and 0 for others."""
+    """If given, the reading is 1 for these values and 0 for others."""
     packed: bool = False
     """An error rate: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
 
@@ -94,14 +94,14 @@ class Gpm:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of each process, by "pid,name"; only when the operator asks for it, and the largest ones only."""
+    """Memory of each process, by "pid,name". Read only if configured, and only for the largest processes."""
 
     lists: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A total less its part, both read in the same batch."""
+    """A total minus its part, both read in the same batch."""
 
     total: Field
     part: Field
@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """How many different processes the lists of these calls name."""
+    """Number of different processes in the lists of these calls."""
 
     lists: tuple[Call, ...]
 
@@ -123,7 +123,10 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A labelled reading: one bit of a mask for each label value. Bits the mask of `supported` lacks are absent."""
+    """A labelled reading: one bit of a mask for each label value.
+
+    Bits that the mask of `supported` lacks are absent.
+    """
 
     mask: Call
     bits: Mapping[str, int]
@@ -142,7 +145,7 @@ class RowCheck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """A labelled reading: 1 for a check of the mask that is unhealthy, 0 for one that is healthy."""
+    """A labelled reading: 1 for an unhealthy check of the mask, 0 for a healthy one."""
 
     mask: Call
     checks: Mapping[str, RowCheck]
@@ -150,14 +153,14 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Integral:
-    """Seconds integral of another row of the same table, taken between polls; a gap is not integrated."""
+    """Integral over time of another row of the same table, computed between polls. A gap is not integrated."""
 
     of: str
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """The first source that this GPU and driver support. A counter keeps to one of them for the life of the agent."""
+    """The first source that this GPU and driver support. A counter uses the same source for the life of the agent."""
 
     first: Source
     second: Source
@@ -215,7 +218,7 @@ def primary_sources(source: Source) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The metadata of an attribute of a table."""
+    """Metadata of an attribute of a table."""
 
     help: str
     source: Source
@@ -226,7 +229,7 @@ class Row:
     note: str = ""
     """For the reference page: which GPUs have it, traps."""
     detail: bool | tuple[str, ...] = False
-    """Exported only if details are configured: the row, or these values of its labels."""
+    """True if the row is exported only with detailed metrics, or the label values for which that is so."""
 
     def hidden(self, key: str) -> bool:
         """Return whether this label value is a detail."""

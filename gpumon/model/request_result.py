@@ -21,11 +21,11 @@ class RequestResult:
     """The result of a request."""
 
     refused: str = ""
-    """Why nothing was changed. Empty if the request was accepted."""
+    """Why the request was refused and nothing changed. Empty if it was accepted."""
     remedy: str = ""
     holders: tuple[DeviceHolder, ...] = ()
     """Processes that still had the GPUs open when the request timed out."""
     unseen: str = ""
-    """Why it is unknown, when the request timed out, whether a process still has the GPUs open."""
+    """Why it is unknown whether a process still has the GPUs open, after a timeout."""
     stored: bool = True
     """False: the change is active, but it would be lost if the agent restarted before the store recovers."""

@@ -15,7 +15,9 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 HOST, GUEST, CONTAINER = PLACES = ("host", "guest", "container")
-"""A guest and a container may have some of the GPUs of the host; in a container the bus lists all of them."""
+"""Where the agent runs. A guest and a container may have only some of the GPUs of the host. In a container the bus
+lists all of them.
+"""
 
 Increments = Mapping[str, float | Mapping[str, float]]
 
@@ -45,7 +47,7 @@ class GpuReading:
     gpu: Gpu | None = None
     """Readings, with raw counters of the driver. None while there is a fault."""
     guest: bool | None = None
-    """NVML reports a virtual machine, which may have a part of the fabric."""
+    """True if NVML reports a virtual machine, which may have only a part of the fabric."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """As NVML reports them: a link that is down may be one without a peer."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class GpuReading:
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
     watched: float = 0.0
-    """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
+    """Seconds since this GPU's last reading, or 0 after a gap: the time that the increments cover."""
     increments: Increments = field(default_factory=dict)
     """Increments of the sampler's integrals since the last poll, by row of Gpu."""
 
@@ -154,7 +156,7 @@ class PortReading:
 
     @property
     def used(self) -> bool:
-        """Return whether it is up, or has carried traffic since the boot or the load of its driver."""
+        """Return whether it is up or has carried traffic since the boot or the load of its driver."""
         return bool(self.link.port_up or self.counts.link_downs_total or self.counts.receive_bytes_total)
 
 
@@ -181,13 +183,13 @@ class LinksSnapshot:
     denied: tuple[str, ...] = ()
     """Collectors that lacked permission."""
     left_out: int = 0
-    """Ports beyond the most that are read."""
+    """Number of ports beyond the limit, which were not read."""
     stuck: tuple[StuckProcess, ...] | None = None
     """None: unknown."""
     contained: bool | None = None
-    """The agent, and so NVML, can read the processes of its container only."""
+    """True if the agent, and so NVML, can read the processes of its own container only."""
     ended: tuple[str, ...] = ()
-    """Units that have none of the processes that they had in the last poll."""
+    """Units all of whose processes of the last poll have ended."""
     schedulers: tuple[str, ...] | None = None
     """Schedulers on this host; None: unknown."""
 

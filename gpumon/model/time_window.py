@@ -25,7 +25,7 @@ MAX_ENDED = 20
 STEP_SECONDS = 1.0
 """Difference between both clocks from which the wall clock counts as stepped."""
 SETTLED_SECONDS = 600.0
-"""Uptime after which a wall clock past the end of a window is trusted: NTP has had time to set it."""
+"""Uptime after which the wall clock is trusted if it is past the end of a window: by then NTP has set it."""
 LOWER_DURATION = "Ask for less, or raise the setting."
 
 
@@ -42,7 +42,7 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A period in which the agent does not do one thing, on request. In force until `ended` is set."""
+    """A period in which the agent refrains from one thing, on request. In force until `ended` is set."""
 
     id: str
     kind: WindowKind
@@ -70,7 +70,7 @@ class TimeWindow:
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """What identifies the window that a new one replaces: a marker file never replaces a request."""
+        """Return the key of the window that a new one replaces. A marker file never replaces a request."""
         return (self.kind, self.bus_id, self.owner, MARKER if self.by == MARKER else "")
 
     @property

@@ -49,7 +49,7 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
 
 
 def _count_without(gone: Collection[str], known: int, report: Report) -> int:
-    """Return how many GPUs should be here without these; a configured number is not what the operator accepts."""
+    """Return how many GPUs should be here without these. A configured number cannot be accepted."""
     wanted = report.expectation
     return max(known, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
 
@@ -67,7 +67,7 @@ def _missing(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _dead(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield the identity and the names of each port that is down or gone; not of ports that cannot be read now."""
+    """Yield the identity and the names of each port that is down or gone, except ports that cannot be read now."""
     for gone in report.gone_ports:
         yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
     records = port_inventory.by_name(report.internal.ports)

@@ -120,7 +120,10 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
 
 
 def _fault(state: GpuState | None) -> str | None:
-    """Return the fault; None for a GPU from the store that has not been read yet, as at every start."""
+    """Return the fault.
+
+    Return None for a GPU from the store that has not been read yet, which is normal at every start.
+    """
     return None if state is None or state.detail == NOT_READ else state.fault
 
 
@@ -191,7 +194,7 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the missing right to read processes: no fault, because the packaged unit does without it."""
+    """Yield the missing permission to read processes. It is no fault, because the packaged unit runs without it."""
     was, now = (links_status.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
     if now and not was:
         message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
@@ -262,7 +265,7 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _is_inhibited(alert: Alert, report: Report) -> bool:
-    """Return whether only the maintenance ended the alert: its verdict is still open."""
+    """Return whether the alert ended only because of maintenance: its verdict is still open."""
     pages = report.maintenance is not None and alert.severity in PAGING
     return pages and any(verdict.key == alert.key for verdict in report.health.primary)
 

@@ -16,7 +16,7 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """A raw value below `raw` that the next values have to confirm."""
+    """A raw value below `raw`, which later values must confirm."""
     fallen_at: float = 0.0
     """When `fallen` was first read, on the clock of Now.uptime."""
 
@@ -27,13 +27,15 @@ Values = Mapping[str, Mapping[str, float]]
 """The values of one poll in the same shape."""
 
 RESET_SHARE = 0.5
-"""A counter that falls below this share of its last value and counts on has restarted."""
+"""A counter that falls below this share of its last value and continues to count has restarted."""
 BELIEVED_SECONDS = 4 * SLOW.value
-"""How long a value must stay lower to be confirmed: it has been read several times by then."""
+"""Time for which a value must stay lower to be confirmed. It is read several times meanwhile."""
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
 """The same for rows that are read less often, by name."""
 JITTER_SHARE = 0.99
-"""A counter that falls below this share and counts on has lost a part: a sum over links, one of which is down."""
+"""A counter that falls below this share and continues to count has lost a part: a sum over links, one of which is
+down.
+"""
 
 
 @cache
@@ -93,7 +95,7 @@ def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, C
 
 
 def confirm_reset(counts: Counts) -> Counts:
-    """Confirm every lower value: the device is known to have been reset."""
+    """Confirm every lower value, because the device was reset."""
     return {
         name: {label: _restart(count, count.raw, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
@@ -101,7 +103,10 @@ def confirm_reset(counts: Counts) -> Counts:
 
 
 def _advance(count: Count, last: float, raw: float, uptime: float, believed: float) -> Count:
-    """Advance one counter. A lower value first read before `believed` is confirmed if it has not risen since."""
+    """Advance one counter.
+
+    A lower value that was first read before `believed` is confirmed if it has not risen since.
+    """
     fallen = count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
         return _restart(count, last, fallen, raw)

@@ -24,7 +24,7 @@ from gpumon.state.report import GpuInputs, InternalState, Report
 NOT_READ = "not read yet"
 """Detail of a GPU from the store until the end of the first poll that lists it."""
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
-"""Rows of Node that are absent while the whole driver is released: they are unknown, and nothing is wrong."""
+"""Rows of Node that are absent while the whole driver is released: they are unknown, which is no fault."""
 _T = TypeVar("_T")
 
 
@@ -114,7 +114,7 @@ def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
 def _derived(
     gpu: GpuRecord, report: Report, down: str | None, now: Now, settings: ReducerSettings, *, released: bool
 ) -> tuple[GpuInputs, GpuState]:
-    """Return the state of a GPU: the same object as before while its inputs are the same."""
+    """Return the state of a GPU. It is the same object as before while its inputs are the same."""
     internal = report.internal
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
@@ -175,7 +175,7 @@ def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
-    """Return the fault of a GPU that had none at its last reading if that reading is too old."""
+    """Return the fault of a GPU whose last reading is too old and reported none."""
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
     if now.uptime - gpu.read_at > settings.stale_after:
@@ -184,7 +184,7 @@ def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSetting
 
 
 def _reading(gpu: GpuRecord) -> dict[str, Any]:
-    """Return what is absent while the GPU does not answer."""
+    """Return a reading in which everything is absent that disappears while the GPU does not answer."""
     reading = gpu.reading
     if reading is None:
         return {}
@@ -203,7 +203,7 @@ def _reading(gpu: GpuRecord) -> dict[str, Any]:
 
 
 def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
-    """Return count and last time by code; the critical codes that this GPU can have exist from the start."""
+    """Return count and last time by code. Critical codes that this GPU can have exist from the start."""
     gpu, critical = inputs.record, inputs.catalogue.critical
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
     codes = possible_xids(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)

@@ -55,7 +55,10 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
 def _assign_index(
     others: dict[str, GpuRecord], before: GpuRecord | None, nvml_index: int
 ) -> tuple[dict[str, GpuRecord], int]:
-    """Return the GPU's index: the one that it had in this boot, else NVML's. A GPU with an assumed index gives way."""
+    """Return the GPU's index: the one that it had in this boot, else NVML's.
+
+    Another GPU with an assumed index gets a new one.
+    """
     wanted = before.index if before is not None and before.index_confirmed else nvml_index
     holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
     if holder is None:
@@ -117,7 +120,7 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
 
 
 def _with_first_time(gpu: GpuRecord, stored: StoredGpu | None) -> GpuRecord:
-    """Take over the time of the first reading from the store if the store was read after the GPU."""
+    """Set the time of the first reading from the store, if the store was read after the GPU."""
     if stored is None or gpu.stored is None:
         return gpu
     return replace(gpu, stored=replace(gpu.stored, first_wall=min(gpu.stored.first_wall, stored.first_wall)))

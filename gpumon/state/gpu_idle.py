@@ -14,7 +14,7 @@ from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, idle_bytes
 
 IDLE_UTILIZATION = 0.05
-"""Maximum utilization of an idle GPU: reading a GPU may wake it."""
+"""Maximum utilization of an idle GPU. It is above 0 because reading a GPU may wake it."""
 GAP_SECONDS = 120.0
 """Time without a reading after which the use of the GPU in between is unknown."""
 _TRAFFIC = (
@@ -25,12 +25,12 @@ _TRAFFIC = (
 
 @cache
 def busy_rows() -> tuple[str, ...]:
-    """Return the rows of Gpu that measure its use: integrals that do not replace a counter of the driver."""
+    """Return the rows of Gpu that measure its use: integrals that are not a substitute for a driver counter."""
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
 def without_own(reading: GpuReading) -> GpuReading:
-    """Return the reading without the use by the agent's probe: that time counts as not observed."""
+    """Return the reading without the use by the agent's probe. The time of the probe counts as not observed."""
     unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
     return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 

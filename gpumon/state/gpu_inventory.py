@@ -56,9 +56,9 @@ class GpuInventory:
     stored: Mapping[str, StoredGpu] = field(default_factory=dict)
     """Bus id -> the GPU that an earlier run of the agent last read there."""
     learned: int = 0
-    """Maximum number of GPUs that were ever here at once, with those passed through to virtual machines."""
+    """Maximum number of GPUs that were ever here at once, including those passed through to virtual machines."""
     accepted: bool = False
-    """The operator accepted the number of GPUs; `learned` counts from there."""
+    """True if the operator accepted the number of GPUs. `learned` then starts from that number."""
     removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """uuid -> why it is no longer expected."""
 
@@ -143,7 +143,7 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
-    """Apply the stored GPUs: each that is expected is in the inventory again, wherever it is."""
+    """Apply the stored GPUs: each expected one is in the inventory again, even if it is not on the bus."""
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
     records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
     inventory = replace(
@@ -189,7 +189,7 @@ def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInve
 
 
 def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
-    """Return how many GPUs should be here, and why."""
+    """Return how many GPUs should be here, and the basis of that number."""
     away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
     own = max(0, inventory.learned - away)
     return expectation(
@@ -238,7 +238,7 @@ def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
 
 
 def _places(inventory: GpuInventory) -> int:
-    """Return how many records the inventory should have: none is passed through or excluded."""
+    """Return how many records the inventory should have, without GPUs that are passed through or excluded."""
     excluded = sum(bus_id in inventory.drivers for bus_id in inventory.excluded)
     away = passed_through(_own_bus(inventory)) + excluded + _excluded_and_off(inventory)
     return inventory.learned - away
@@ -251,9 +251,10 @@ def _excluded_and_off(inventory: GpuInventory) -> int:
 
 
 def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
-    """Return the absent GPUs that others replace: all if the node is full, else those whose address is used.
+    """Return the absent GPUs that others replace.
 
-    While the uuid of a GPU has not been read, nothing counts as replaced.
+    All absent ones if the node is full, else those whose address is used.  While the uuid of a GPU has not been read,
+    nothing counts as replaced.
     """
     surplus = len(records) - places
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
@@ -278,7 +279,10 @@ def _owned_records(records: Records, inventory: GpuInventory) -> Records:
 
 
 def _owned(inventory: GpuInventory) -> GpuInventory:
-    """Remove GPUs that another driver owns or the configuration excludes; what is here again is no longer removed."""
+    """Remove GPUs that another driver owns or the configuration excludes.
+
+    Forget the removal of a GPU that is here again.
+    """
     records = inventory.gpus
     left = _owned_records(records, inventory)
     if left is not records:

@@ -1,4 +1,4 @@
-"""The record of one GPU: what each reading changes in it, and what is exported of it. Identity never disappears."""
+"""The record of one GPU: what each reading changes in it, and what is exported. Identity never disappears."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRecord:
-    """One GPU: its identity, its last reading, and what its counters need."""
+    """One GPU: its identity, its last reading, and the state of its counters."""
 
     bus_id: str
     uuid: str
@@ -70,19 +70,19 @@ class GpuRecord:
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     platform: Platform | None = None
-    """Identity: it stays when the GPU does not answer."""
+    """Part of the identity, which remains when the GPU does not answer."""
     reset_at: float | None = None
-    """Boot clock at which its counters were last read to have restarted."""
+    """Boot clock at which a restart of its counters was last detected."""
     restored: bool = False
-    """The uuid has not been read in this run of the agent: it is that of the stored GPU that was last here."""
+    """True if the uuid has not been read in this run of the agent. It is that of the stored GPU that was last here."""
     index_confirmed: bool = False
-    """The index is that of this boot; else it is assumed."""
+    """True if the index is that of this boot; otherwise it is assumed."""
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
     """Boot clock since when no process other than the agent's probe has used it; None while one uses it."""
     absent: bool = False
-    """It has not been read since the start of the agent, or the last complete poll did not list it."""
+    """True if it has not been read since the start of the agent, or if the last complete poll did not list it."""
     stored: StoredGpu | None = None
     """The row for the store; None until the uuid has been read."""
 
@@ -178,7 +178,10 @@ def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, 
 
 
 def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
-    """Return whether the GPU was reset since it was stored in this boot: its first energy reading is lower."""
+    """Return whether the GPU was reset in this boot after it was stored.
+
+    Its first energy reading is lower than the stored one.
+    """
     stored = before.stored
     if before.reading is not None or stored is None or stored.boot_id != boot_id:
         return False
@@ -236,7 +239,7 @@ def readings(
     health: float | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
-    """Return the GPU as exported: everything while it answers, and only what never disappears while it does not.
+    """Return the GPU as exported: everything while it answers, otherwise only what never disappears.
 
     A labelled row that is equal to the one in `before` is the same object.
     """

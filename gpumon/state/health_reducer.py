@@ -16,9 +16,9 @@ from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 
 MAX_STORE_WAIT_SECONDS = 10.0
-"""How long the first evaluation waits for the store: a hung disk must not suppress it."""
+"""Maximum time that the first evaluation waits for the store, because a hung disk must not prevent it."""
 CLOCK_NOISE = 0.01
-"""Seconds by which two clocks read one after the other may differ."""
+"""Maximum difference in seconds between two clocks that are read one after the other."""
 
 
 def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
@@ -31,7 +31,7 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
 
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
-    """Return what checks may read."""
+    """Return the facts that checks may read."""
     internal = report.internal
     links = links_status.current(internal.links, now)
     found = Facts(
@@ -72,7 +72,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
 
 
 def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
-    """Return the event with its times on the present wall clock."""
+    """Return the event with its times converted to the current wall clock."""
     last = facts.on_this_clock(event.last_wall, event.last_at, event.boot_id)
     if abs(last - event.last_wall) < CLOCK_NOISE:
         return event
@@ -88,7 +88,7 @@ def _versions(report: Report) -> dict[str, str]:
 
 
 def take(report: Report, message: VerdictTransitions) -> Report:
-    """Apply transitions that are stored by now."""
+    """Apply transitions, which are stored by now."""
     return replace(report, health=node_health.apply_transitions(report.health, message.transitions))
 
 

@@ -1,4 +1,4 @@
-"""What the links child last reported beside the ports: its own state, services, and what cannot be read. Pure."""
+"""What the links child last reported besides ports: its own state, services, and what cannot be read. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def current(state: LinksState, now: Now) -> LinksSnapshot | None:
 
 
 def lists_all_ports(state: LinksState) -> bool:
-    """Return whether the last snapshot lists every port: only then a port that is not listed is missing."""
+    """Return whether the last snapshot lists every port. Only then an unlisted port is missing."""
     snapshot, child = state.snapshot, state.child
     if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
         return False
@@ -73,7 +73,7 @@ def _service_stops(state: LinksState) -> dict[str, float] | None:
 
 
 def notice(state: LinksState, now: Now) -> str | None:
-    """Return what cannot be read of the links."""
+    """Return the notice about what cannot be read of the links."""
     return "; ".join(_problems(state, now)) or None
 
 

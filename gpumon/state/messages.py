@@ -1,4 +1,4 @@
-"""The messages that `reduce` applies to the Report, beside those of the children."""
+"""The messages that `reduce` applies to the Report, besides those of the children."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SamplerStatus:
     """State of the samplers, from their supervisor."""
 
     stuck_seconds: float = 0.0
-    """How long the present driver call has not returned."""
+    """Seconds for which the current driver call has not returned."""
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """By bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class SamplerStatus:
     abandoned: tuple[str, ...] = ()
     """Names of the children that SIGKILL did not end."""
     gave_up: bool = False
-    """Too many were abandoned: no sampler runs."""
+    """True if so many children were abandoned that no sampler runs."""
     driver_calls: float = 0.0
 
 
@@ -79,20 +79,20 @@ class StoredState:
     events: tuple[ErrorEvent, ...] = ()
     """Newest last."""
     position: LogPosition | None = None
-    """Up to which record the kernel log has been processed."""
+    """Record up to which the kernel log was processed."""
     gpus: tuple[StoredGpu, ...] = ()
-    """Those with one address in the order in which they were last read there."""
+    """GPUs by bus id; those with the same address in the order of their last reading."""
     ports: tuple[PortRecord, ...] = ()
-    """The one read last is last."""
+    """Ports in the order of their last reading."""
     accepted: bool = False
-    """The operator accepted the number of GPUs."""
+    """True if the operator accepted the number of GPUs."""
     verdicts: tuple[Verdict, ...] = ()
     transitions: tuple[VerdictTransition, ...] = ()
     """Newest last."""
     cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
     """How each verdict was last cleared."""
     pending: tuple[PendingVerdict, ...] = ()
-    """Findings that had not lasted long enough."""
+    """Findings that had not lasted long enough to become verdicts."""
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the newest last; the present one may be among them."""
     windows: Windows = ()
@@ -107,13 +107,13 @@ class Acceptance:
     """What the operator accepted, after it was stored."""
 
     count: int | None
-    """Number of GPUs; None: only ports are concerned."""
+    """Accepted number of GPUs; None if only ports were accepted."""
     gone: tuple[str, ...] = ()
     """GPUs that are gone, by uuid."""
     ports: tuple[str, ...] = ()
     """Ports that are down or gone, by identity."""
     slow: Mapping[str, float] = field(default_factory=dict)
-    """The speed of ports that were faster before, by identity."""
+    """Accepted speed of ports that were faster before, by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class AgentStatus:
     kernel_log_overruns: float = 0.0
     kernel_log_denied: bool = False
     next_probe: float | None = None
-    """Wall time."""
+    """Wall time of the next scheduled run."""
     probe_unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
     notices: Mapping[str, str] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class ReleaseHolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: readings that are too old disappear, and checks are evaluated."""
+    """Time has passed: readings that are too old disappear and checks are evaluated."""
 
 
 Message = (

@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon")
 
 BEAT_SECONDS = 1.0
 MAX_BEAT_SECONDS = 2 * BEAT_SECONDS
-"""Longest time between two readings of the clock that counts as uptime: beyond it the daemon itself was stopped."""
+"""Maximum time between two clock readings that counts as uptime. After a longer time the daemon itself was stopped."""
 
 
 class Monitor:
@@ -41,7 +41,7 @@ class Monitor:
             log.log(change.level, change.message, extra=change.fields)
 
     def beat(self) -> None:
-        """Count the uptime. Called every BEAT_SECONDS, with or without messages."""
+        """Count the uptime. Called every BEAT_SECONDS."""
         self._now()
 
     def _now(self) -> Now:

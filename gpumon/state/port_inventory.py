@@ -15,9 +15,11 @@ from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.state.counters import Counts, advance, raw_values, totals
 
 MAX_RECORDS = 256
-"""Ports that are remembered: virtual functions come and go under new names."""
+"""Maximum number of remembered ports. Virtual functions come and go under new names."""
 SETTLING_SECONDS = 30.0
-"""Time for which a port must be gone before another may replace it: a driver starts one card after the other."""
+"""Time for which a port must be gone before another one may replace it, because a driver starts cards one after
+another.
+"""
 MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 
 Place = tuple[str, str]
@@ -30,9 +32,9 @@ class MissingPort(NamedTuple):
     """A port that should be here and is not."""
 
     port: PortReading
-    """Without readings."""
+    """The port without readings."""
     wall: float
-    """Seconds since the epoch since when it is gone, or when it was last read by an earlier run of the agent."""
+    """Unix time since which it is gone, or at which an earlier run of the agent last read it."""
     identity: str = ""
     since: float = 0.0
     """When it was first missing, on the clock of Now.uptime."""
@@ -40,19 +42,19 @@ class MissingPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortInventory:
-    """The ports that are here, those that should be, and what counters need."""
+    """The ports that are here, the ports that should be here, and the state of their counters."""
 
     ports: tuple[PortReading, ...] = ()
     """As exported."""
     counters: Mapping[Place, Counts] = field(default_factory=dict)
     """The ports read last are at the end."""
     records: Records = field(default_factory=dict)
-    """Every port that was ever here."""
+    """Every port that was ever here, by identity."""
     here: Mapping[Place, str] = field(default_factory=dict)
     """Identity of each port that is here."""
     missing: tuple[MissingPort, ...] = ()
     left_out: int = 0
-    """Maximum number of ports beyond the limit at once."""
+    """Highest number of ports beyond the limit at one time."""
 
 
 def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complete: bool) -> PortInventory:
@@ -79,7 +81,7 @@ def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complet
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Apply the stored ports; those that are not here are missing from the next snapshot on."""
+    """Apply the stored ports. Those that are not here are missing from the next snapshot on."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
@@ -112,7 +114,7 @@ def removed(inventory: PortInventory) -> set[str]:
 
 
 def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
-    """Return `after` with every part that is equal to the one before as the same object."""
+    """Return `after`, in which every part that equals the one before is the same object."""
     if before is None or before == after:
         return before or after
     return replace(
@@ -199,7 +201,7 @@ def _limit(records: dict[str, PortRecord]) -> Records:
 
 
 def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
-    """Add what the store has of the time before the start of the agent."""
+    """Add what the store has from before the start of the agent."""
     if stored is None:
         return record
     return replace(
@@ -251,15 +253,16 @@ def _without_readings(record: PortRecord, name: str) -> PortReading:
 
 
 def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
-    """Return the expected ports that are not here, the one read last first."""
+    """Return the expected ports that are not here, latest reading first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
 
 
 def _replace_missing(records: Records, here: Collection[str], settled: Collection[str]) -> Records:
-    """Stop expecting settled ports that others replace: at the same address, or as many new ones as are gone.
+    """Stop expecting missing ports that others replace: at the same address, or as many new ones as are gone.
 
-    Only a port that came after the old one was last read replaces it; at its address it is expected to be up too.
+    Only a port that came after the last reading of the old one replaces it. A port at the same address is expected to
+    be up too.
     """
     if not settled:
         return records
@@ -281,7 +284,7 @@ def _replace_missing(records: Records, here: Collection[str], settled: Collectio
 
 
 def _newer(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
-    """Yield the ports of the same link layer that came after the old one was last read."""
+    """Yield the ports of the same link layer that came after the last reading of the old one."""
     for identity in here:
         record = records.get(identity)
         if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:

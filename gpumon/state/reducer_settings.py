@@ -1,4 +1,4 @@
-"""What the configuration sets for `reduce`."""
+"""The part of the configuration that `reduce` uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReducerSettings:
     probe_interval: float = 21600.0
     """Seconds between scheduled all-reduce runs."""
     probe_gated: bool = False
-    """A gate command asks the scheduler for the node before each run."""
+    """True if a gate command asks the scheduler for the node before each run."""
     policy: Policy = Policy()
     """Settings of the operator for checks."""
     catalogue: Catalogue = SHIPPED

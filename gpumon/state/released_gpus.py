@@ -1,6 +1,7 @@
 """GPUs that are not read because of a release: those released now, and those not read yet since their release. Pure.
 
-Between the end of a release and its first reading a GPU is neither healthy nor at fault: to open it may take long.
+Between the end of a release and its first reading a GPU is neither healthy nor failed, because opening it may take
+long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gpumon.state.messages import SamplerStatus
 from gpumon.state.report import InternalState
 
 RESUME_SECONDS = 75.0
-"""Maximum time for the first reading after a release: a little more than a driver call that opens a GPU."""
+"""Maximum time for the first reading after a release: slightly more than a driver call that opens a GPU."""
 
 
 def follow(memory: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
@@ -27,7 +28,7 @@ def follow(memory: InternalState, before: frozenset[str], after: frozenset[str],
 
 
 def heard(memory: InternalState, message: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
-    """Remove from `resuming` what this message reports on: a reading, or the failure to read."""
+    """Remove from `resuming` what this message reports: a reading, or a failure to read."""
     if not memory.resuming:
         return memory
     left = {bus_id: until for bus_id, until in memory.resuming.items() if not _reports_on(message, bus_id)}
@@ -37,7 +38,7 @@ def heard(memory: InternalState, message: Snapshot | DriverStatus | SamplerStatu
 
 
 def unwatched(memory: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
-    """Return the bus ids that are not read because of a release, and NODE if no GPU of the node is."""
+    """Return the bus ids that are not read because of a release; NODE if no GPU of the node is read."""
     return _covered(released, memory) | {bus_id for bus_id, until in memory.resuming.items() if until > uptime}
 
 

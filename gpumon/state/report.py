@@ -48,7 +48,7 @@ class GpuInputs(NamedTuple):
     port_above: str | None
 
     def same(self, other: GpuInputs) -> bool:
-        """Return whether the same state follows."""
+        """Return whether both lead to the same state."""
         return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
 
 
@@ -63,12 +63,13 @@ class InternalState:
     derived: Mapping[str, tuple[GpuInputs, GpuState]] = field(default_factory=dict)
     """Bus id -> the inputs and the state last derived from them."""
     resuming: Mapping[str, float] = field(default_factory=dict)
-    """Bus ids (NODE for the driver) that were released and have not been read since, with the time on the clock of
-    Now.uptime after which that is no longer due to the release."""
+    """Bus ids (NODE for the driver) that were released and not read since. The value is the time on the clock of
+    Now.uptime after which the release no longer explains that.
+    """
     ports: PortInventory = PortInventory()
     links: LinksState = LinksState()
     polled_at: float | None = None
-    """When the last poll, or a part of one, arrived, on the clock of Now.uptime."""
+    """Arrival of the last poll or part of a poll, on the clock of Now.uptime."""
     restored: bool = False
     """The store has been read."""
     xids: Counted = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Report:
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, this one last."""
     windows: Windows = ()
-    """Releases, holds and maintenances: the newest last, with the last ones that have ended."""
+    """Releases, holds and maintenances in force, and the last ones that have ended. Newest last."""
     release_holders: tuple[DeviceHolder, ...] = ()
     """Processes of the agent that still have a released GPU open."""
     simulated: str | None = None
