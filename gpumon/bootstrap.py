@@ -62,7 +62,7 @@ class Services:
     """The services of one daemon.
 
     A service is started by `start` and stopped by `stop`. Where they apply, `apply` takes changed settings, `tick` is
-    called every few seconds, and `notice` is what the operator has to know about the service.
+    called every few seconds, and `notice` is a problem for the operator.
     """
 
     loop: Loop
@@ -95,7 +95,7 @@ class Services:
         self.health_file.update()
 
     def notices(self) -> dict[str, str]:
-        """Return what the operator has to know, by subject."""
+        """Return the problems for the operator, by subject."""
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,

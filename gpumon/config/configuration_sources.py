@@ -30,17 +30,9 @@ class ConfigurationSources:
 
     def add_file(self, path: Path) -> None:
         """Add the values of a YAML file."""
-        try:
-            parsed = yaml_file.parse(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            self.report(str(path), (), f"cannot be read ({error.strerror})", f"correct {CONFIG_FILE.name}")
-        except UnicodeDecodeError as error:
-            self.report(str(path), (), f"is not UTF-8 at byte {error.start}", "save it as UTF-8")
-        except YamlError as error:
-            origin = f"{path}:{error.line}" if error.line else str(path)
-            self.report(origin, (), error.wrong, "correct the line")
-        else:
-            self._add_parsed(parsed, path)
+        parsed, problems = yaml_file.read(path, CONFIG_FILE.name)
+        self.problems += problems
+        self._add_parsed(parsed, path)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Add the variables GPUMON_SECTION__KEY.
@@ -70,7 +62,7 @@ class ConfigurationSources:
         return self.values.get(section, {}).get(key)
 
     def origin(self, key: Key) -> str:
-        """Return the origin of a value: its own, or that of the value that holds it, or that of a value in it."""
+        """Return the origin of a value, else that of an enclosing value, else that of a value inside it."""
         holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
         held = (origin for other, origin in self.origins.items() if other[: len(key)] == key)
         return next(holding, next(held, ""))
@@ -98,8 +90,6 @@ class ConfigurationSources:
 
     def _add_parsed(self, parsed: yaml_file.Parsed, path: Path) -> None:
         origins = {key: f"{path}:{line}" for key, line in parsed.lines.items()}
-        for key, line in parsed.repeated:
-            self.report(f"{path}:{line}", key, f"is already set in line {parsed.lines[key]}", "delete one of them")
         for section, values in self._mapping(parsed.values, (), origins).items():
             self.values.setdefault(section, {})
             if section in sections():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpumon.config import yaml_file
 from gpumon.config.model import Configuration
-from gpumon.config.redact import redacted
+from gpumon.config.redact import redact
 from gpumon.config.settings_table import sections, settings
 
 
@@ -22,10 +22,10 @@ class Change(NamedTuple):
 
 def merge_reloaded(running: Configuration, read: Configuration) -> Configuration:
     """Return the configuration that was read, with the running values of the settings that need a restart."""
-    kept = [row for row in settings().values() if row.restart]
+    fixed = [row for row in settings().values() if row.restart]
     merged = {
         name: getattr(read, name).model_copy(
-            update={row.key: running.value(row.name) for row in kept if row.section == name}
+            update={row.key: running.value(row.name) for row in fixed if row.section == name}
         )
         for name in sections()
     }
@@ -36,7 +36,7 @@ def merge_reloaded(running: Configuration, read: Configuration) -> Configuration
 def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
     """Return the settings that differ, secrets redacted."""
     return tuple(
-        Change(name, _shown(name, before), _shown(name, after), row.restart)
+        Change(name, _text(name, before), _text(name, after), row.restart)
         for name, row in settings().items()
         if before.value(name) != after.value(name)
     )
@@ -48,9 +48,9 @@ def show(configuration: Configuration) -> str:
     for name, row in settings().items():
         if f"{row.section}:" not in lines:
             lines.append(f"{row.section}:")
-        lines.append(f"  {row.key}: {_shown(name, configuration)}  # {configuration.origin(name)}")
+        lines.append(f"  {row.key}: {_text(name, configuration)}  # {configuration.origin(name)}")
     return "\n".join(lines) + "\n"
 
 
-def _shown(name: str, configuration: Configuration) -> str:
-    return yaml_file.flow(redacted(name, configuration.value(name)))
+def _text(name: str, configuration: Configuration) -> str:
+    return yaml_file.flow(redact(name, configuration.value(name)))

@@ -1,4 +1,4 @@
-"""Where the health file is, with which the agent reports its verdicts to other programs."""
+"""Paths of the health file, in which the agent reports its verdicts to other programs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpumon.config.configuration_error import ConfigurationError, ConfigurationP
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE, ConfigurationSources
 from gpumon.config.model import Configuration
 from gpumon.config.name_checks import check_names
-from gpumon.config.redact import redacted
+from gpumon.config.redact import redact
 from gpumon.config.setting import NEEDS
 from gpumon.config.settings_table import sections, settings
 
@@ -90,7 +90,7 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
             origin, name, wrong, f"valid keys of {name}: {', '.join(sections()[name].model_fields)}"
         )
     return ConfigurationProblem(
-        origin, name, f"{wrong}, not {redacted(name, error['input'])!r}"[:300], _example(name, origin)
+        origin, name, f"{wrong}, not {redact(name, error['input'])!r}"[:300], _example(name, origin)
     )
 
 

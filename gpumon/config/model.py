@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, PrivateAttr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
@@ -43,7 +37,6 @@ class WebSection(Section):
         example="/var/lib/gpumon/token",
         restart=True,
     )
-
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
         "Accepted names in the Host header besides IP addresses and the names of the host. `*` accepts any name.",

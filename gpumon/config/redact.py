@@ -13,15 +13,15 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
 REDACTED = "<redacted>"
 
 
-def redacted(name: str, value: Any) -> Any:
+def redact(name: str, value: Any) -> Any:
     """Return the value of a setting, or of an entry in it, without secrets."""
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):
-        return {key: redacted(str(key), entry) for key, entry in value.items()}
+        return {key: redact(str(key), entry) for key, entry in value.items()}
     if value is None:
         return None
     if _SECRET_NAME.search(last) and not _FILE_NAME.search(last):
         return REDACTED
     if isinstance(value, list | tuple):
-        return [redacted(name, entry) for entry in value]
+        return [redact(name, entry) for entry in value]
     return _URL_PASSWORD.sub(rf"\1:{REDACTED}", value) if isinstance(value, str) else value

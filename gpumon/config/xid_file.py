@@ -15,7 +15,7 @@ from typing import Any
 
 from gpumon.config import yaml_file
 from gpumon.config.configuration_error import ConfigurationProblem, did_you_mean
-from gpumon.config.yaml_file import Parsed, YamlError
+from gpumon.config.yaml_file import Parsed
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 
 KEYS = {"name": "name", "severity": "severity", "class": "kind", "action": "action", "if_it_recurs": "if_it_recurs"}
@@ -24,25 +24,14 @@ _CHOICES: Mapping[str, type[Severity | Class]] = {"severity": Severity, "class":
 HIGHEST = 999_999
 
 
-def read(path: Path) -> tuple[Mapping[int, Xid], tuple[ConfigurationProblem, ...]]:
+def read(path: Path) -> tuple[Mapping[int, Xid], list[ConfigurationProblem]]:
     """Return the rows by code, and the problems of the file. There are no rows if there is a problem."""
-    try:
-        parsed = yaml_file.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return {}, (ConfigurationProblem(str(path), "", f"cannot be read ({error.strerror})", "correct xids.file"),)
-    except UnicodeDecodeError as error:
-        return {}, (ConfigurationProblem(str(path), "", f"is not UTF-8 at byte {error.start}", "save it as UTF-8"),)
-    except YamlError as error:
-        origin = f"{path}:{error.line}" if error.line else str(path)
-        return {}, (ConfigurationProblem(origin, "", error.wrong, "correct the line"),)
-    problems = tuple(_problems(parsed, path))
+    parsed, problems = yaml_file.read(path, "xids.file")
+    problems += _problems(parsed, path)
     return ({} if problems else dict(_rows(parsed.values))), problems
 
 
 def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
-    for key, line in parsed.repeated:
-        wrong = f"is already set in line {parsed.lines[key]}"
-        yield ConfigurationProblem(f"{path}:{line}", ".".join(key), wrong, "delete one of them")
     if parsed.values is not None and not isinstance(parsed.values, dict):
         yield ConfigurationProblem(
             f"{path}:1", "", "must be a mapping of Xid codes to rows", "for example 79: {severity: warning}"
@@ -58,9 +47,9 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
             )
         else:
             yield from (
-                ConfigurationProblem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *found)
+                ConfigurationProblem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *wrong)
                 for key, value in row.items()
-                if (found := _wrong(key, value)) is not None
+                if (wrong := _wrong(key, value)) is not None
             )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
+
+from gpumon.config.configuration_error import ConfigurationProblem
 
 Key = tuple[str, ...]
 """Path to a value: keys of mappings and indexes of lists."""
@@ -74,6 +76,27 @@ def parse(text: str) -> Parsed:
     return Parsed(values, parsed.lines, tuple(parsed.repeated))
 
 
+def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
+    """Parse a file. Return its problems too: a file that cannot be parsed is empty. `setting` names the file."""
+    try:
+        parsed = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        wrong, remedy = f"cannot be read ({error.strerror})", f"correct {setting}"
+        return Parsed(None), [ConfigurationProblem(str(path), "", wrong, remedy)]
+    except UnicodeDecodeError as error:
+        wrong = f"is not UTF-8 at byte {error.start}"
+        return Parsed(None), [ConfigurationProblem(str(path), "", wrong, "save it as UTF-8")]
+    except YamlError as error:
+        origin = f"{path}:{error.line}" if error.line else str(path)
+        return Parsed(None), [ConfigurationProblem(origin, "", error.wrong, "correct the line")]
+    return parsed, [
+        ConfigurationProblem(
+            f"{path}:{line}", ".".join(key), f"is already set in line {parsed.lines[key]}", "delete one of them"
+        )
+        for key, line in parsed.repeated
+    ]
+
+
 def flow(value: Any) -> str:
     """Return the value as one line of YAML that `parse` accepts."""
     plain = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
@@ -89,21 +112,21 @@ class _Reader:
     def value(self, node: yaml.Node, key: Key) -> Any:
         self.lines.setdefault(key, _line(node))
         if isinstance(node, yaml.MappingNode):
-            return {key[-1]: self.value(one, key) for key, one in self._pairs(node, key)}
+            return {key[-1]: self.value(child, key) for key, child in self._pairs(node, key)}
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(one, (*key, str(n))) for n, one in enumerate(node.value)]
+            return [self.value(child, (*key, str(n))) for n, child in enumerate(node.value)]
         return _scalar(node)
 
     def _pairs(self, node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise YamlError(_line(key_node), "a key must be a scalar")
             below = (*key, key_node.value)
-            if key_node.value in seen:
+            if key_node.value in keys:
                 self.repeated.append((below, _line(key_node)))
                 continue
-            seen.add(key_node.value)
+            keys.add(key_node.value)
             self.lines[below] = _line(key_node)
             yield below, value_node
 

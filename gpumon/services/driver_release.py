@@ -1,4 +1,4 @@
-"""The effect of releases: no process of the agent has a released GPU open. Also starts releases by marker file."""
+"""Applies releases: closes the driver on released GPUs. Also starts the releases that the marker file requests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RECALL_POLL_SECONDS = 0.02
 
 
 class DriverRelease:
-    """Keeps the samplers off the released GPUs and reports which process still has one open. Runs on the loop."""
+    """Makes the samplers close released GPUs, and reports processes that still have one open. Runs on the loop."""
 
     answer_seconds = 15.0
-    """A child has ended, or is known to be stuck, within GRACE_SECONDS and KILL_PATIENCE."""
+    """Longer than GRACE_SECONDS and KILL_PATIENCE, within which a child ends or is reported as stuck."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DriverRelease:
         self._scopes: frozenset[str] = frozenset()
         """The scopes whose release the samplers follow."""
         self._closed = False
-        """At some time since `_scopes` changed, no process had one of them open."""
+        """True once no process has one of `_scopes` open; until `_scopes` changes."""
         self._reported: frozenset[int] = frozenset()
         """Pids of holders that were logged as an error."""
         self._stopping = False
@@ -77,7 +77,7 @@ class DriverRelease:
 
     @property
     def notice(self) -> str | None:
-        """What the operator should know."""
+        """Why a release is not complete, or why the marker file releases nothing."""
         held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
@@ -128,7 +128,7 @@ class DriverRelease:
         wanted = self._marker.read(self._latest().boot_id, self._bus_id)
         marked = [window for window in in_force(self._latest().windows, WindowKind.RELEASE) if window.by == MARKER]
         stale = frozenset(window.id for window in marked if wanted is None or window.bus_id != wanted.bus_id)
-        if wanted is not None and wanted.deadline > boot_clock() and wanted.id not in {one.id for one in marked}:
+        if wanted is not None and wanted.deadline > boot_clock() and wanted.id not in {window.id for window in marked}:
             self._publish(wanted)  # replaces the window of the same scope
         self._end(stale, MARKER)
 
@@ -142,7 +142,7 @@ class DriverRelease:
             self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
 
     def _bus_id(self, name: str) -> str | None:
-        """Return the bus id of a GPU. Before the driver has been read, only an address names one."""
+        """Return the bus id of a GPU. Before the driver has been read, only a PCI address is accepted."""
         report = self._latest()
         gpu = report.gpu(name)
         if gpu is not None:
@@ -155,12 +155,12 @@ class DriverRelease:
         children = (*self._samplers.holders(scopes), *self._probing.host.holders())
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
-    def _open_devices(self, scopes: frozenset[str], known: set[int]) -> Iterable[DeviceHolder]:
+    def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
         """Yield other descendants of the agent that have a device node of these GPUs open."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
-        for pid in sorted(device_nodes.own_pids() - known):
+        for pid in sorted(device_nodes.own_pids() - listed):
             opened = device_nodes.open_nodes(pid)
             held = sorted(opened if NODE in scopes else opened & nodes)
             if held:

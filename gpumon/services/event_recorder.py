@@ -1,7 +1,7 @@
 """Groups the errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are always read. NVML reports first, and nothing but a number. The kernel log has the text, and what was
-logged while no agent ran.
+Both sources are always read. NVML reports sooner, but only the code. The kernel log has the text, and the errors that
+were logged while no agent ran.
 """
 
 from __future__ import annotations

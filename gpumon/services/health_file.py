@@ -21,11 +21,11 @@ _log = logging.getLogger("gpumon")
 
 MODE = 0o644
 POLL_SECONDS = 1.0
-"""How often the report is compared with what was written; checks are evaluated every 5 s."""
+"""Interval at which the Report is compared with the file; checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
-"""Longest wait for the store: a disk that hangs must not stop the start of the agent."""
+"""Maximum wait for the store: a disk that hangs must not block the start of the agent."""
 DISK_SECONDS = 1.0
-"""Longest wait for a disk when the agent stops."""
+"""Maximum wait for a disk when the agent stops."""
 IN_MEMORY = Path("/run")
 """Files below it are not on a disk."""
 
@@ -114,7 +114,7 @@ class HealthFile:
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write that no agent runs, so that no reader waits until the file is stale."""
+        """Write `running: false`, so that readers need not wait until the file is stale."""
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()
@@ -132,7 +132,7 @@ class HealthFile:
         report = self._latest()
         restored = report.internal.restored
         if not (restored or report.health.evaluated) or self._writing.is_alive():
-            return  # the file of the previous agent may hold a failure that this one has not read yet
+            return  # the file of the previous agent may report a failure that this one has not read from the store yet
         agent = AgentIdentity(
             version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)
         )

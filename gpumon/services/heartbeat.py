@@ -23,7 +23,7 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """Record the start at once: an agent that crashes in its first minute has run, too."""
+        """Record the start at once, so that an agent that crashes in its first minute is recorded."""
         self._loop.every(BEAT_SECONDS, self.beat)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The marker file: while it exists and is young enough, what it names is released. Read without blocking."""
+"""The marker file: while it exists and is not too old, the node or the GPU that it names is released."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse(text: str) -> MarkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerFile:
-    """One state of the file. Writing or touching it makes another one."""
+    """The marker file at one time. Its identity changes when it is written or touched."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
@@ -98,7 +98,7 @@ def _request(content: bytes) -> MarkerRequest:
 
 
 class MarkerWatch:
-    """Makes one window of each state of the marker file."""
+    """Derives a release from the marker file: a new one whenever the file changes."""
 
     def __init__(self, path: Path, max_seconds: float) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class MarkerWatch:
         if marker is None:
             self._read, self._window, self.problem = None, None, ""
         elif self._read is None or marker.identity != self._read.identity or (self.problem and marker.request):
-            self._take(marker, boot_id, bus_id)  # a GPU that is unknown now may be known once the driver has been read
+            self._take(marker, boot_id, bus_id)  # the GPU may exist once the driver has been read
         return self._window
 
     def _take(self, marker: MarkerFile, boot_id: str, bus_id: Callable[[str], str | None]) -> None:

@@ -22,7 +22,7 @@ MAX_AGENT_RUNS = 50
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return as much of the store's content as the Report has room for."""
+    """Return the newest rows of each table, as many as the Report holds."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -59,8 +59,8 @@ def write(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
 ) -> None:
     """Write these rows and everything that the Report holds. What the store already has does not change."""
-    for table, known in rows.items():
-        table.put(connection, known)
+    for table, table_rows in rows.items():
+        table.put(connection, table_rows)
     error_events.restore(connection, report.events, _error_counters(report))
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
@@ -73,8 +73,8 @@ def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...
     """Return the newest transitions, preceded by those that later evaluations depend on."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
     weighty = verdicts.read_transitions(connection, MAX_SIGNIFICANT, weighty=True)
-    seen = {_identity(transition) for transition in newest}
-    return (*[transition for transition in weighty if _identity(transition) not in seen], *newest)
+    identities = {_identity(transition) for transition in newest}
+    return (*[transition for transition in weighty if _identity(transition) not in identities], *newest)
 
 
 def _identity(transition: VerdictTransition) -> tuple[object, ...]:

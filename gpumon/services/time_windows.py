@@ -73,7 +73,7 @@ class _Waiting:
 
 
 class TimeWindows:
-    """Use from the loop's thread, except `start` and `end`."""
+    """The service for time windows. Use from the loop's thread, except `start` and `end`."""
 
     def __init__(
         self,

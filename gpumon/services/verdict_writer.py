@@ -65,21 +65,21 @@ class VerdictWriter:
             self._in_flight = True
             self._writes.record_transitions(due, lambda _: self._settle())
 
-    def acknowledge(self, asked: AckRequest) -> Future[AckResult]:
+    def acknowledge(self, request: AckRequest) -> Future[AckResult]:
         """Clear these verdicts. Called from any thread.
 
         The future has an answer when the transitions are stored, or cannot be.
         """
         answer: Future[AckResult] = Future()
         answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
-        self._loop.post(lambda: self._enqueue(asked, answer))
+        self._loop.post(lambda: self._enqueue(request, answer))
         return answer
 
-    def _enqueue(self, asked: AckRequest, answer: Future[AckResult]) -> None:
+    def _enqueue(self, request: AckRequest, answer: Future[AckResult]) -> None:
         if self._stopping:
             answer.set_result(_STOPPING)
             return
-        self._requests.append((asked, answer))
+        self._requests.append((request, answer))
         self._process_requests()
 
     def _settle(self) -> None:
@@ -89,12 +89,12 @@ class VerdictWriter:
     def _process_requests(self) -> None:
         """Process the requests in their order. Transitions in flight may change what can be acknowledged."""
         while self._requests and not self._in_flight:
-            asked, answer = self._requests.pop(0)
-            self._process(asked, answer)
+            request, answer = self._requests.pop(0)
+            self._process(request, answer)
 
-    def _process(self, asked: AckRequest, answer: Future[AckResult]) -> None:
+    def _process(self, request: AckRequest, answer: Future[AckResult]) -> None:
         report = self._latest()
-        result = acknowledgement(asked, report.health, {state.uuid for state in report.gpus})
+        result = acknowledgement(request, report.health, {state.uuid for state in report.gpus})
         if not result.cleared:
             answer.set_result(result)
             return
@@ -104,7 +104,7 @@ class VerdictWriter:
             answer.set_result(replace(result, stored=stored))
             self._settle()
 
-        transitions = [_acknowledgement(verdict, asked.note, report) for verdict in result.cleared]
+        transitions = [_acknowledgement(verdict, request.note, report) for verdict in result.cleared]
         self._writes.record_transitions(transitions, settle)
 
 

@@ -11,11 +11,11 @@ from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.time_windows import Completion
 
 UNENDED = "The run has not ended, so whether its ranks have left a process on a GPU is unknown."
-UNSEEN = "NVML has not been read since the ranks ended, so whether they have left the GPUs is unknown."
+UNREAD = "NVML has not been read since the ranks ended, so whether they have left the GPUs is unknown."
 
 
 class MaintenanceEffect:
-    """Records at once that the agent's life is planned, so that a reboot in the maintenance is no fault."""
+    """Stores the maintenance with the agent's run at once, so that a reboot during it is not reported as a fault."""
 
     answer_seconds = 7.0
     """Longer than the store may take to answer."""
@@ -28,7 +28,7 @@ class MaintenanceEffect:
 
 
 class HoldEffect:
-    """Ends the run of a probe in progress, and waits until nothing of it is on a GPU."""
+    """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
 
     answer_seconds = 2.5
     """A rank that takes longer to close a GPU is reported as a holder."""
@@ -56,7 +56,7 @@ class HoldEffect:
             left = visibility.remaining_on(gpus, pids, ended) if gpus else ()
             if not late and (self._probing.running or left != ()):
                 return None
-            unseen = UNSEEN if left is None else UNENDED if self._probing.running and not left else ""
-            return RequestResult(holders=left or (), unseen=unseen)
+            unknown = UNREAD if left is None else UNENDED if self._probing.running and not left else ""
+            return RequestResult(holders=left or (), unseen=unknown)
 
         return poll

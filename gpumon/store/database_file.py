@@ -1,4 +1,4 @@
-"""Opens the store's file: for one agent at a time, never another program's file; a damaged file is moved aside."""
+"""Opens the store's file under a lock. Refuses files of other programs, and moves a damaged file aside."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
 from gpumon.store.schema import migrate
-from gpumon.store.store_error import StoreError, damaged, store_errors
+from gpumon.store.store_error import StoreError, damage_error, store_errors
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
 """Start of every lock file of gpumon; the process id follows."""
 _MAX_DAMAGED = 3
-"""Maximum number of damaged files that are kept: a failing disk must not be filled with them."""
+"""Maximum number of damaged files to keep: they must not fill a failing disk."""
 _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """An open file."""
+class OpenFile:
+    """The open file of a store, or its copy in memory."""
 
     connection: sqlite3.Connection
     lock: int | None = None
@@ -40,7 +40,7 @@ class Opened:
     """Files that the connection writes, with their device and inode when they were opened."""
 
 
-def open_file(path: Path) -> Opened:
+def open_file(path: Path) -> OpenFile:
     """Open or create the file. Raises StoreError."""
     with store_errors(path):
         if not path.parent.is_dir():
@@ -58,7 +58,7 @@ def open_file(path: Path) -> Opened:
             raise
 
 
-def open_copy(path: Path) -> Opened:
+def open_copy(path: Path) -> OpenFile:
     """Open a copy in memory, with neither lock nor write in the folder of the file. Raises StoreError."""
     with store_errors(path):
         if not path.exists():
@@ -89,14 +89,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _refusal(path: Path) -> StoreError | None:
     """Return why the file cannot be written."""
-    blocked = next((one for one in (path.parent, path) if one.exists() and not os.access(one, os.W_OK)), None)
+    blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
         return None
     remedy = f"make {blocked} writable for uid {os.geteuid()}, or set --store.path to another place"
     return StoreError(path, "it cannot be written", remedy)
 
 
-def _copy(path: Path, refusal: StoreError) -> Opened:
+def _copy(path: Path, refusal: StoreError) -> OpenFile:
     """Copy the file into memory: SQLite cannot read a WAL in a folder that it cannot write."""
     if not path.exists():
         raise refusal
@@ -112,7 +112,7 @@ def _copy(path: Path, refusal: StoreError) -> Opened:
                 connection.backup(memory)
         except StoreError as error:
             raise refusal from error
-    return Opened(connection=memory, refusal=refusal)
+    return OpenFile(connection=memory, refusal=refusal)
 
 
 def _is_intact(path: Path) -> bool:
@@ -150,16 +150,16 @@ def _lock_path(path: Path) -> Path:
     return _beside(path, ".lock")
 
 
-def _open_or_replace(path: Path, *, intact: bool) -> Opened:
+def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
     """Open the file, or create one in the place of a damaged one."""
     if intact:
         try:
-            return Opened(connection=_connect(path))
+            return OpenFile(connection=_connect(path))
         except StoreError as error:
             if not error.damaged:
                 raise
     moved_aside = _move_aside(path)
-    return Opened(connection=_connect(path), moved_aside=moved_aside)
+    return OpenFile(connection=_connect(path), moved_aside=moved_aside)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -183,7 +183,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_size_limit = 4194304")
     (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if problem != "ok":
-        raise damaged(path, problem)
+        raise damage_error(path, problem)
     migrate(connection, path)
 
 

@@ -20,7 +20,7 @@ _FIRST = frozenset({"uuid", "first_wall"})
 
 
 def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
-    """Write rows by uuid. Delete the GPUs that were not seen for longest, those that are not expected first."""
+    """Write rows by uuid. Above MAX_GPUS, delete GPUs that are not expected, then those read least recently."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
     connection.executemany(
         f"{insert('gpus', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(gpu, _COLUMNS) for gpu in gpus]
@@ -37,7 +37,7 @@ TABLE: StoreTable[StoredGpu] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
-    """Return all GPUs, the one seen last at the end."""
+    """Return all GPUs, the most recently read last."""
     rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
     documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
     return tuple(StoredGpu(**document | {"expected": bool(document["expected"])}) for document in documents)
@@ -51,6 +51,6 @@ def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str
 
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:
-    """Return the number of GPUs that the operator has accepted; None if there was nothing to accept."""
+    """Return the number of GPUs that the operator has accepted; None if none was accepted."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,)).fetchone()
     return None if row is None else int(row[0])

@@ -1,4 +1,4 @@
-"""The findings that have not lasted long enough to become a verdict, or to clear one, as one document."""
+"""The row of pending verdicts: findings that must last longer before they raise or clear a verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("gpumon.store")
 def put(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
     """Replace the stored document with each of these."""
     for pending in states:
-        document = json.dumps([asdict(one) for one in pending])
+        document = json.dumps([asdict(verdict) for verdict in pending])
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
 
 

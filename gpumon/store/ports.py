@@ -16,7 +16,7 @@ _COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
 def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
-    """Write rows by identity. Delete the ports that were not seen for longest, those that are not expected first."""
+    """Write rows by identity. Above MAX_PORTS, delete ports that are not expected, then those read least recently."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
     connection.executemany(
         f"{insert('ports', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(port, _COLUMNS) for port in ports]
@@ -34,7 +34,7 @@ TABLE: StoreTable[PortRecord] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
-    """Return all ports, the one seen last at the end."""
+    """Return all ports, the most recently read last."""
     rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
     documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
     return tuple(PortRecord(**document | {"expected": _flag(document["expected"])}) for document in documents)

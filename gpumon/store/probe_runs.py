@@ -13,8 +13,8 @@ from gpumon.probe.core.result import ProbeResult, from_document, to_document
 
 log = logging.getLogger("gpumon.store")
 
-KEPT_GOOD = 200
-"""Runs of each probe with the outcome ok that outlive the retention: baselines are made from them."""
+MAX_BASELINE_RUNS = 200
+"""Number of runs of each probe with the outcome ok that the retention does not delete: baselines need them."""
 _RANKED = (
     "ranked AS (SELECT number, outcome AS ending,"
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
@@ -88,7 +88,7 @@ def restore(
 
     A run that is older than the newest stored one of its probe has been deleted by the retention.
     """
-    for result in sorted(results, key=lambda one: one.started):
+    for result in sorted(results, key=lambda result: result.started):
         connection.execute(
             "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, document) SELECT ?, ?, ?, ?, ?"
             " WHERE NOT EXISTS (SELECT 1 FROM probe_runs WHERE probe = ? AND started > ?)",
@@ -117,7 +117,7 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
         f"WITH {_RANKED} SELECT id, document FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
         " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
         " ORDER BY number",
-        (newest, each, KEPT_GOOD),
+        (newest, each, MAX_BASELINE_RUNS),
     )
     return tuple(_readable(rows))
 
@@ -141,7 +141,7 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
         "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608
         f" AND number NOT IN (WITH {_RANKED}"
         " SELECT number FROM ranked WHERE place = 1 OR (place <= ? AND ending = 'ok'))",
-        (oldest, limit, KEPT_GOOD),
+        (oldest, limit, MAX_BASELINE_RUNS),
     )
 
 

@@ -173,13 +173,9 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(path, problem, "install that gpumon again, or set --store.path to another place")
     if version == len(MIGRATIONS):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or rolls back if an exception is raised
+        connection.execute("BEGIN IMMEDIATE")
         _apply(connection, version)
-    except BaseException:
-        connection.rollback()
-        raise
-    connection.commit()
 
 
 def _apply(connection: sqlite3.Connection, version: int) -> None:

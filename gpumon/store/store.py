@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from gpumon.store.database_file import Opened, open_copy, open_file, prove_in_place
+from gpumon.store.database_file import OpenFile, open_copy, open_file, prove_in_place
 from gpumon.store.store_error import store_errors
 
 
 class Store:
     """An open store file. Used by one thread, and closed by `close` or by leaving its `with`."""
 
-    def __init__(self, path: Path, opened: Opened) -> None:
+    def __init__(self, path: Path, opened: OpenFile) -> None:
         self.path = path
         self.moved_aside = opened.moved_aside
         """Path of the damaged file that this one replaces."""
@@ -57,15 +57,9 @@ class Store:
         """Begin a transaction that is durable when the block ends, and undone if it raises. Raises StoreError."""
         if self._refusal is not None:
             raise self._refusal
-        with store_errors(self.path):
+        with store_errors(self.path), self._connection:  # commits, or rolls back if an exception is raised
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # SQLite itself has rolled back on a full disk
-                    self._connection.execute("ROLLBACK")
-                raise
+            yield self._connection
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

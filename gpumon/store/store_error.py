@@ -49,7 +49,7 @@ def store_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise damaged(path, str(error)) from error
+            raise damage_error(path, str(error)) from error
         problem, remedy = _REMEDIES.get(code, ("it failed", f"report it, {_ELSEWHERE}"))
         raise StoreError(path, f"{problem} ({error})", remedy) from error
     except OSError as error:
@@ -57,7 +57,7 @@ def store_errors(path: Path) -> Iterator[None]:
         raise StoreError(path, f"{problem} ({error.strerror}: {error.filename})", remedy) from error
 
 
-def damaged(path: Path, detail: str) -> StoreError:
+def damage_error(path: Path, detail: str) -> StoreError:
     """Return the error for a file whose content cannot be trusted."""
     remedy = "nothing to do: the file is moved aside and a new one is created"
     return StoreError(path, f"it is damaged ({detail})", remedy, damaged=True)

@@ -20,7 +20,7 @@ class StoreTable(Generic[R]):
     put: Callable[[sqlite3.Connection, Iterable[R]], None]
     """Write the rows, inside the caller's transaction."""
     moving: frozenset[str] = frozenset()
-    """Fields that change all the time: a change of these alone is written once an hour. `last_wall` is one of them."""
+    """Fields that change at each poll, `last_wall` among them: a change of these alone is written once an hour."""
 
 
 def insert(table: str, columns: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ def restore(
     connection.execute("DELETE FROM verdicts")
     for verdict in verdicts:
         _put(connection, verdict)
-    for transition in sorted(transitions, key=lambda one: one.wall):
+    for transition in sorted(transitions, key=lambda transition: transition.wall):
         connection.execute(
             f"INSERT INTO verdict_transitions ({', '.join(_COLUMNS)}) SELECT {', '.join('?' * len(_COLUMNS))}"  # noqa: S608
             " WHERE NOT EXISTS (SELECT 1 FROM verdict_transitions WHERE check_name = ? AND device = ?"

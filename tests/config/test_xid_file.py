@@ -34,7 +34,7 @@ def test_rows_stand_in_place_of_and_beside_the_shipped(path: Path) -> None:
     rows, problems = xid_file.read(path)
     known = SHIPPED.with_rows(rows)
 
-    assert problems == ()
+    assert problems == []
     fallen = known.xid(79)
     assert (fallen.severity, fallen.action) == (Severity.WARNING, "page the hardware team")
     assert (fallen.name, fallen.ordered) == (XIDS[79].name, frozenset({"severity", "action"}))
@@ -54,7 +54,7 @@ def test_the_configuration_brings_it_into_force(path: Path) -> None:
 def test_an_empty_file_changes_nothing(path: Path) -> None:
     """So that one may be laid out before it is needed."""
     path.write_text("# nothing yet\n")
-    assert xid_file.read(path) == ({}, ())
+    assert xid_file.read(path) == ({}, [])
 
 
 @each_case(

@@ -22,7 +22,7 @@ from stores import read, write
 from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
 from gpumon.store import error_events, probe_runs
-from gpumon.store.probe_runs import KEPT_GOOD, ProbeCounters, RunQuery
+from gpumon.store.probe_runs import MAX_BASELINE_RUNS, ProbeCounters, RunQuery
 from gpumon.store.retention import DAY, Retention, prune
 from gpumon.store.schema import MIGRATIONS
 from gpumon.store.store import Store
@@ -196,14 +196,14 @@ def test_baselines_outlive_skips_and_the_retention(path: Path) -> None:
     """Good runs stay on a node that is busy for months; skipped runs displace no other."""
     retention = Retention(days=90, rows=10)
     with Store.open(path) as store:
-        for number in range(KEPT_GOOD + 2):
+        for number in range(MAX_BASELINE_RUNS + 2):
             write(store, probe_runs.record, result(number))
         write(store, probe_runs.record, result(998, "failed", "ranks"))
         for number in range(1000, 1030):
             write(store, probe_runs.record, result(number, "skipped", "busy"))
         write(store, prune, retention, NOW + 1000 * DAY)
         kept = [one.id for one in read(store, probe_runs.read_recent, newest=3, each=5)]
-        assert kept == [*(f"r{number}" for number in range(2, KEPT_GOOD + 2)), "r998", "r1029"]
+        assert kept == [*(f"r{number}" for number in range(2, MAX_BASELINE_RUNS + 2)), "r998", "r1029"]
 
         write(store, probe_runs.record, result(1030, "skipped", "busy", probe="another"))
         assert [one.id for one in read(store, probe_runs.read_recent, newest=3, each=5)] == [*kept, "r1030"]
