@@ -77,7 +77,7 @@ def check_result(
     )
     groups = tuple(group for group in health.groups if group.verdict["check"] not in ignored)
     if job is not None:
-        groups = tuple(_concerning(groups, {gpu.uuid for gpu in job}))
+        groups = tuple(_select(groups, {gpu.uuid for gpu in job}))
     if job is not None or COUNTING.intersection(ignored):
         health = health._replace(missing_gpus=0)
     uncertain = bool(health.stale or _unknown_state(health, gpus))
@@ -95,7 +95,7 @@ def check_result(
     return CheckResult(level=level, line=_one_line(line), health=health, verdicts=verdicts, gpus=gpus)
 
 
-def _concerning(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
+def _select(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
     """Yield verdicts on the GPUs of the job, on the node, on its ports, and what other GPUs' faults do to its GPUs."""
     for group in groups:
         device = group.verdict["device"]

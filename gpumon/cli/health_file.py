@@ -83,7 +83,7 @@ def read_health(path: Path, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     try:
         return _node_health(document, max_age)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _invalid(path) from error
+        raise _invalid_file(path) from error
 
 
 def agent_address(path: Path) -> tuple[tuple[str, int], str] | None:
@@ -105,13 +105,13 @@ def _document(path: Path) -> Any:
         document = json.loads(content)
         version = document["version"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _invalid(path) from error
+        raise _invalid_file(path) from error
     if version != VERSION:
         raise CheckError(f"{path} has schema version {version!r}, not {VERSION}: {RESTART} after an upgrade.")
     return document
 
 
-def _invalid(path: Path) -> CheckError:
+def _invalid_file(path: Path) -> CheckError:
     return CheckError(f"{path} is not a health file of this version of gpumon: {RESTART} after an upgrade.")
 
 

@@ -73,7 +73,7 @@ def resolve(job: GpuNames, health: NodeHealth) -> tuple[GpuHealth, ...]:
 
 
 def _gpu(name: str, origin: str, gpus: Collection[GpuHealth]) -> GpuHealth:
-    matching = list(dict.fromkeys(_matching(name, origin, gpus)))
+    matching = list(dict.fromkeys(_candidates(name, origin, gpus)))
     if len(matching) == 1:
         return matching[0]
     wrong = "is more than one GPU" if matching else "is no GPU of this node"
@@ -81,18 +81,18 @@ def _gpu(name: str, origin: str, gpus: Collection[GpuHealth]) -> GpuHealth:
     if name.isdigit() and origin not in SLURM and any(gpu.moved for gpu in gpus):
         wrong = f"{wrong} in the driver, which has renumbered the GPUs since boot: name it by uuid"
         listed = [gpu._replace(number=gpu.nvml_index) for gpu in listed]
-    raise CheckError(f"{origin}: {name!r} {wrong}; there are: {_listed(listed) or 'none'}.")
+    raise CheckError(f"{origin}: {name!r} {wrong}; there are: {_list_names(listed) or 'none'}.")
 
 
-def _matching(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
+def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
     if not name.isdigit():
         return (gpu for gpu in gpus if _matches(name, gpu))
     if origin in SLURM:
         return (gpu for gpu in gpus if gpu.number == int(name))
-    return _indexed(int(name), gpus)
+    return _gpus_with_index(int(name), gpus)
 
 
-def _indexed(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
+def _gpus_with_index(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
     """Return the GPU with this index in the driver. If there is none and no GPU moved, use the agent's index."""
     listed = [gpu for gpu in gpus if gpu.nvml_index == number]
     if listed or any(gpu.moved for gpu in gpus):
@@ -111,6 +111,6 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
     return parsed(name) == gpu.bus_id
 
 
-def _listed(gpus: Iterable[GpuHealth]) -> str:
+def _list_names(gpus: Iterable[GpuHealth]) -> str:
     """Return their names as --gpu accepts them."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

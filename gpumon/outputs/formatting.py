@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, overload
 
@@ -10,6 +10,8 @@ from gpumon.model.durations import utc
 from gpumon.probe.core.wording import index_ranges, leaves_out
 
 ABSENT = "n/a"
+GAP = "  "
+"""Between two columns of a table."""
 MINUTE, HOUR, DAY = 60, 3600, 86400
 STAGE_TEXTS = {
     "start": "starting",
@@ -29,14 +31,14 @@ def size(count: float | None) -> str:
     """Return bytes in binary units, as for memory and message sizes."""
     if count is None:
         return ABSENT
-    return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    return _scale(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def bandwidth(bytes_per_second: float | None) -> str:
     """Return a bandwidth in decimal units, as nccl-tests prints it."""
     if bytes_per_second is None:
         return ABSENT
-    return _scaled(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+    return _scale(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
 
 
 def line_rate(bytes_per_second: float | None) -> str:
@@ -136,7 +138,18 @@ def seconds_between(earlier: str | None, later: str) -> float | None:
     return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 
 
-def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:
+def columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of a table, with columns as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [row(line, widths) for line in lines]
+
+
+def row(cells: Iterable[str], widths: Sequence[int]) -> str:
+    """Return a line of a table."""
+    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _scale(number: float, base: int, units: tuple[str, ...]) -> str:
     rank = 0
     while abs(number) >= base and rank < len(units) - 1:
         number, rank = number / base, rank + 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpumon.outputs.formatting import ABSENT
+from gpumon.outputs.formatting import ABSENT, columns
 from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.inventory import STORE
 from gpumon.outputs.terminal import printable
@@ -39,7 +39,6 @@ PORT_COLUMNS = {
     "guid": "GUID",
 }
 """Fields of a port, with the titles of their columns."""
-_GAP = "  "
 
 
 def render_inventory(document: Document) -> str:
@@ -67,16 +66,10 @@ def _heading(document: Document) -> list[str]:
 
 
 def _table(titles: Mapping[str, str], items: Iterable[Document]) -> list[str]:
-    rows = [tuple(titles.values()), *(tuple(_cell(name, item[name]) for name in titles) for item in items)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [_row(row, widths) for row in rows]
+    return columns([[*titles.values()], *([_cell(name, item[name]) for name in titles] for item in items)])
 
 
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ABSENT
     return str(value)[:10] if name.startswith(("first_", "last_")) else str(value)
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -15,7 +15,7 @@ def gpu_counts(document: Document) -> tuple[int, int]:
     return states.count("up"), total - states.count("released")
 
 
-def unmonitored(document: Document) -> list[str]:
+def unmonitored_counts(document: Document) -> list[str]:
     """Return how many GPUs are not monitored, by reason; an empty list if there are none."""
     states = [gpu["state"] for gpu in document["gpus"]]
     counts = {"excluded": len(document["node"]["excluded"]), "released": states.count("released")}

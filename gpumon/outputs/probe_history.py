@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpumon.outputs.formatting import bandwidth, participants, share
+from gpumon.outputs.formatting import bandwidth, columns, participants, share
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.result import DECISIVE
 
 NO_RUNS = "No run is stored."
-_GAP = "  "
 
 
 def largest(run: Document) -> Mapping[str, Document]:
@@ -46,11 +45,7 @@ def history(runs: Sequence[Document]) -> str:
     algorithms = list(dict.fromkeys(name for run in runs for name in largest(run)))
     titles = ["STARTED", "PROBE", "OUTCOME", "RANKS"]
     titles += [title for name in algorithms for title in (name.upper(), "OF MEDIAN")] + ["REASON", "ID"]
-    lines = [titles, *([*_cells(run, algorithms)] for run in runs)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "".join(
-        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
-    )
+    return "\n".join(columns([titles, *([*_cells(run, algorithms)] for run in runs)])) + "\n"
 
 
 def _cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:

@@ -110,7 +110,7 @@ class Renderer:
     ) -> None:
         prefixes = self._prefixes.setdefault(place, {})
         has_identity = False
-        for name, row, hidden in _exported(type(table), detailed=detailed):
+        for name, row, hidden in _exported_rows(type(table), detailed=detailed):
             value = getattr(table, name)
             if value is None:
                 continue
@@ -133,7 +133,7 @@ class Renderer:
 
 
 @cache
-def _exported(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
+def _exported_rows(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
     """Return the exported rows, each with the label values that are hidden."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))

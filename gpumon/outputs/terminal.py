@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpumon.outputs import event_text, window_sentences
 from gpumon.outputs.formatting import (
     ABSENT,
+    GAP,
     bandwidth,
     celsius,
     clock,
     count,
     duration,
     participants,
+    row,
     seconds_between,
     share,
     size,
@@ -22,14 +24,13 @@ from gpumon.outputs.formatting import (
 )
 from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.link_text import nvlink_sentences, port_sentences, stopped_services
-from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, unmonitored
+from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, unmonitored_counts
 from gpumon.outputs.responses.base import Document
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
-GAP = "  "
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
 """Parts of the report that `status` shows."""
 
@@ -46,10 +47,10 @@ class Column:
 
 
 def _memory(readings: Document) -> str:
-    return _of(readings["memory_used_bytes"], readings["memory_total_bytes"], size)
+    return _part_of(readings["memory_used_bytes"], readings["memory_total_bytes"], size)
 
 
-def _of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
+def _part_of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
     return f"{unit(part)} of {unit(total)}" if total is not None else unit(part)
 
 
@@ -63,8 +64,8 @@ COLUMNS = (
     Column("UTIL", lambda gpu: share(gpu["utilization_ratio"]), lambda mig: f"SM {share(mig['sm_active_ratio'])}"),
     Column("MEMORY", _memory, _memory),
     Column("TEMP", lambda gpu: celsius(gpu["temperature_celsius"])),
-    Column("POWER", lambda gpu: _of(gpu["power_watts"], gpu["power_limit_watts"], watts)),
-    Column("NVLINK", lambda gpu: _of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
+    Column("POWER", lambda gpu: _part_of(gpu["power_watts"], gpu["power_limit_watts"], watts)),
+    Column("NVLINK", lambda gpu: _part_of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
     Column("PROCS", lambda gpu: count(gpu["processes"])),
     Column("SM CLOCK", lambda gpu: clock((gpu["clock_hertz"] or {}).get("sm"))),
     Column("UUID", lambda gpu: gpu["uuid"], lambda mig: mig["mig_uuid"]),
@@ -76,7 +77,7 @@ def table(document: Document, width: int, *, color: bool) -> str:
     notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
-    return "\n".join(lines + [line for notice in notices for line in ("", *_wrapped(notice, width, indent=""))]) + "\n"
+    return "\n".join(lines + [line for notice in notices for line in ("", *_wrap(notice, width, indent=""))]) + "\n"
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
@@ -119,7 +120,7 @@ def _heading(document: Document, *, color: bool) -> str:
 
 def _gpus_up(document: Document) -> str:
     up, expected = gpu_counts(document)
-    parts = unmonitored(document)
+    parts = unmonitored_counts(document)
     if expected or not (parts or document["node"]["releases"]):
         parts.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
     return ", ".join(parts)
@@ -132,7 +133,7 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
     yield f"{severity}{GAP}{printable(title)}"
     for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", problem["runbook_url"])):
         if text:
-            yield from _wrapped(label + printable(text), width, indent="  ")
+            yield from _wrap(label + printable(text), width, indent="  ")
 
 
 def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
@@ -143,7 +144,7 @@ def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str
         severity = _paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
         yield f"{severity}{GAP}{printable(event_text.title(event))}"
         for text in (event_text.occurrence(event), *event_text.advice(event)):
-            yield from _wrapped(printable(text), width, indent="  ")
+            yield from _wrap(printable(text), width, indent="  ")
     if len(events) > event_text.MAX_SHOWN:
         yield f"{len(events) - event_text.MAX_SHOWN} more: /api/v1/events?since=1d"
     if events:
@@ -162,12 +163,12 @@ def _monitored_gpu_lines(document: Document, width: int, *, color: bool) -> Iter
         yield "No GPU in the inventory."
         return
     columns, widths = _columns(gpus, width)
-    yield _paint(_row((column.title for column in columns), widths), DIM, color=color)
+    yield _paint(row((column.title for column in columns), widths), DIM, color=color)
     for gpu in gpus:
         if gpu["state"] == "up":
-            yield _row((printable(column.cell(gpu)) for column in columns), widths)
+            yield row((printable(column.cell(gpu)) for column in columns), widths)
             for mig in gpu["migs"]:
-                yield _row((printable(column.mig(mig)) for column in columns), widths)
+                yield row((printable(column.mig(mig)) for column in columns), widths)
         else:
             line = _fault_line(gpu, widths, document["node"]["time"])
             yield _paint(_cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
@@ -185,14 +186,10 @@ def _columns(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tupl
     return COLUMNS[:shown], tuple(widths[:shown])
 
 
-def _row(cells: Iterable[str], widths: tuple[int, ...]) -> str:
-    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
 def _fault_line(gpu: Document, widths: tuple[int, ...], now: str) -> str:
     age = seconds_between(gpu["since"], now)
     since = "" if age is None else f" for {duration(age)}"
-    identity = _row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
+    identity = row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
     return f"{identity}{GAP}{gpu['state'].replace('_', ' ').upper()}{since}. {printable(gpu['detail'])}".rstrip()
 
 
@@ -205,7 +202,7 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
     ]
     lines = [*warnings, *stopped_services(document["node"]), *nvlink_sentences(document), *port_sentences(document)]
     for line in lines:
-        yield from _wrapped(printable(line), width, indent="")
+        yield from _wrap(printable(line), width, indent="")
     if lines:
         yield ""
 
@@ -222,11 +219,11 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
     if current and current["partial_run_note"]:
         ago = duration(current["age_seconds"])
         yield f"All-reduce probe: {_outcome(current, color=color)}, {ago} ago, is still the result of all its GPUs."
-        yield from _wrapped(printable(current["partial_run_note"]), width, indent="  ")
+        yield from _wrap(printable(current["partial_run_note"]), width, indent="  ")
     yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_bandwidth(last)}."
     reason = ". ".join(filter(None, (last["reason"], last["hint"])))
     if reason:
-        yield from _wrapped(printable(reason), width, indent="  ")
+        yield from _wrap(printable(reason), width, indent="  ")
 
 
 def _outcome(run: Document, *, color: bool) -> str:
@@ -241,7 +238,7 @@ def _bandwidth(result: Document) -> str:
     return f": busbw {busbw} at {of}, {participants(result)}, {result['backend']}"
 
 
-def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
+def _wrap(text: str, width: int, *, indent: str) -> list[str]:
     # Commands are not broken at hyphens, so that they can be copied.
     return textwrap.wrap(
         text,

@@ -68,7 +68,7 @@ async def _add_stored(
     stored = 0
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-            async for event in _stored(request, query):
+            async for event in _stored_events(request, query):
                 if matches(event):
                     events.setdefault(event.id, event)
                     stored += 1
@@ -79,7 +79,7 @@ async def _add_stored(
     return True
 
 
-async def _stored(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
+async def _stored_events(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
     """Return stored events newest first. They are read in pages, so that a long search does not block the store."""
     while True:
         page = await asyncio.wrap_future(sources(request).find_events(query))

@@ -42,31 +42,31 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        async def secured(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 secure(MutableHeaders(scope=message))
             await send(message)
 
         problem = self._refusal(scope)
         if problem is not None:
-            await problem.response(scope)(scope, receive, secured)
+            await problem.response(scope)(scope, receive, send_secured)
         elif scope["method"] == "HEAD":  # routes answer GET; the server omits the body
-            await self._app({**scope, "method": "GET"}, receive, secured)
+            await self._app({**scope, "method": "GET"}, receive, send_secured)
         else:
-            await self._app(scope, receive, secured)
+            await self._app(scope, receive, send_secured)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not is_allowed(host, self._allowed_hosts):
-            return not_this_host(host)
+            return _host_problem(host)
         own = (None,) if host is None else (None, f"http://{host}", f"https://{host}")
         if scope["method"] not in SAFE_METHODS and origin not in own:
-            return other_origin(origin)
+            return _origin_problem(origin)
         return None
 
 
-def not_this_host(host: str) -> Problem:
+def _host_problem(host: str) -> Problem:
     return Problem(
         421,
         "Host not allowed",
@@ -75,7 +75,7 @@ def not_this_host(host: str) -> Problem:
     )
 
 
-def other_origin(origin: str | None) -> Problem:
+def _origin_problem(origin: str | None) -> Problem:
     return Problem(
         403,
         "Origin not allowed",
@@ -84,7 +84,7 @@ def other_origin(origin: str | None) -> Problem:
     )
 
 
-def token_needed() -> Problem:
+def _missing_token() -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
     return Problem(
         401, "Token needed", "This request starts work or changes state.", HOW_TO_AUTHORIZE, headers=challenge
@@ -103,7 +103,7 @@ def authorize(request: Request) -> None:
         )
     given = request.headers.get("authorization")
     if given is None:
-        raise token_needed()
+        raise _missing_token()
     if not is_token(given, token):
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)

@@ -18,7 +18,7 @@ from gpumon.outputs.formatting import (
     size,
     watts,
 )
-from gpumon.outputs.node_summary import gpu_counts, unmonitored
+from gpumon.outputs.node_summary import gpu_counts, unmonitored_counts
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE
@@ -77,8 +77,8 @@ def facts(gpu: Document) -> list[Fact]:
     used = Bar(text=share(gpu["utilization_ratio"]), limit=_processes(gpu["processes"]), ratio=gpu["utilization_ratio"])
     return [
         Fact(label="Utilization", bar=used, parts=_activity(gpu)),
-        Fact(label="Memory", bar=_measured(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
-        Fact(label="Power", bar=_measured(gpu["power_watts"], gpu["power_limit_watts"], watts)),
+        Fact(label="Memory", bar=_bar(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
+        Fact(label="Power", bar=_bar(gpu["power_watts"], gpu["power_limit_watts"], watts)),
         Fact(
             label="Temperature",
             bar=_core_temperature(gpu),
@@ -89,7 +89,7 @@ def facts(gpu: Document) -> list[Fact]:
 
 def instance(mig: Document) -> Fact:
     """Return memory and activity of a MIG instance."""
-    memory = _measured(mig["memory_used_bytes"], mig["memory_total_bytes"], size)
+    memory = _bar(mig["memory_used_bytes"], mig["memory_total_bytes"], size)
     return Fact(label=mig["profile"], bar=memory, parts=_activity(mig)[:2])
 
 
@@ -160,7 +160,7 @@ def outcome_tone(outcome: str) -> str:
 
 def _gpus_tile(document: Document) -> Tile:
     up, expected = gpu_counts(document)
-    suffix = "".join(f", {text}" for text in unmonitored(document))
+    suffix = "".join(f", {text}" for text in unmonitored_counts(document))
     if not expected and document["node"]["releases"]:
         return Tile(label="GPUs up", value="released", note="not monitored", tone="muted")
     if not expected:
@@ -218,7 +218,7 @@ def _probe(document: Document) -> Tile:
     return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))
 
 
-def _measured(value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:
+def _bar(value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:
     of = "" if limit is None else f"of {unit(limit)}"
     return Bar(text=unit(value), limit=of, ratio=_ratio(value, limit))
 

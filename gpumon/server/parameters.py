@@ -21,7 +21,7 @@ def duration(name: str, text: str) -> float:
     """Return the seconds of a duration in Prometheus notation: 90s, 24h, 1h30m."""
     seconds = durations.seconds(text)
     if seconds is None:
-        raise _invalid(name, text, "a duration such as 90s, 24h or 1h30m")
+        raise _invalid_parameter(name, text, "a duration such as 90s, 24h or 1h30m")
     return seconds
 
 
@@ -29,7 +29,7 @@ def moment(name: str, text: str, now: float) -> float:
     """Return seconds since the epoch, from the same, from RFC 3339, or from a duration before now."""
     seconds = durations.moment(text, now)
     if seconds is None:
-        raise _invalid(name, text, _MOMENT)
+        raise _invalid_parameter(name, text, _MOMENT)
     return seconds
 
 
@@ -46,7 +46,7 @@ def probe(text: str) -> Probe:
     if text in PROBES:
         return PROBES[text]
     names = list(PROBES)
-    detail = f"There is no probe {_shortened(text)!r}."
+    detail = f"There is no probe {_shorten(text)!r}."
     raise Problem(404, "Unknown probe", detail, f"Use one of: {', '.join(names)}.", probes=names)
 
 
@@ -61,10 +61,10 @@ def _unknown_gpu(report: Report, text: str) -> Problem:
     )
 
 
-def _invalid(name: str, text: str, wanted: str) -> Problem:
-    detail = f"{name}={_shortened(text)!r} is invalid."
+def _invalid_parameter(name: str, text: str, wanted: str) -> Problem:
+    detail = f"{name}={_shorten(text)!r} is invalid."
     return Problem(400, "Invalid parameter", detail, f"Give {name} as {wanted}.")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

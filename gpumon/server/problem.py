@@ -101,7 +101,7 @@ async def _http(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     headers = dict(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = _allowed(request)
+        headers["Allow"] = _allowed_methods(request)
     detail = f"{request.method} {request.url.path}: {status.phrase.lower()}."
     remedy = REMEDIES.get(status, "See /docs.")
     return Problem(status, status.phrase, detail, remedy, headers=headers).response(request.scope)
@@ -124,7 +124,7 @@ async def _bug(request: Request, error: Exception) -> Response:
     return response
 
 
-def _allowed(request: Request) -> str:
+def _allowed_methods(request: Request) -> str:
     """Return the methods of all routes at this path; a route for GET answers HEAD too."""
     routes = request.app.routes
     methods = [

@@ -51,14 +51,14 @@ async def start(
 ) -> RequestResult:
     bus_id = NODE if gpu is None else parameters.gpu(sources(request).latest(), gpu).bus_id
     wanted = WindowRequest(kind=kind, seconds=seconds, by=client(request), bus_id=bus_id, owner=owner, reason=reason)
-    return await _accepted(kind, sources(request).start_window(wanted))
+    return await _await_acceptance(kind, sources(request).start_window(wanted))
 
 
 async def end(request: Request, selection: WindowSelection) -> RequestResult:
-    return await _accepted(selection.kind, sources(request).end_windows(selection))
+    return await _await_acceptance(selection.kind, sources(request).end_windows(selection))
 
 
-async def _accepted(kind: WindowKind | None, future: Future[RequestResult]) -> RequestResult:
+async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResult]) -> RequestResult:
     """Return the answer of the main loop. Raise a Problem if the request was refused."""
     result = await main_loop_answer(future, TIMEOUT_SECONDS)
     if result.refused:

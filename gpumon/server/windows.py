@@ -63,7 +63,7 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
     """Start a window, which replaces one of the same kind, GPU and owner.
 
-    Answers when its effect is complete, or cannot be completed.
+    The answer is sent when its effect is complete, or cannot be completed.
     """
     kind = chosen.kind
     if chosen.gpu is not None and kind is not WindowKind.RELEASE:

@@ -69,7 +69,7 @@ class OwnerFilter(Filter):
 
 @router.get("/release", response_model_exclude_unset=True, summary="Releases in force")
 async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
-    """With the token, processes of the agent that still have a GPU open are listed too."""
+    """List the releases; with the token also the processes of the agent that still have a released GPU open."""
     return _releases(request)
 
 
@@ -81,7 +81,7 @@ async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
     responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
 )
 async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
-    """Answers when no process of the agent has the GPU open. A repeated request starts the release again."""
+    """Release GPUs, and answer when no process of the agent has them open. A repeated request restarts the release."""
     result = await start(request, WindowKind.RELEASE, chosen.for_seconds, gpu=chosen.gpu)
     after = _releases(request)
     check_complete(WindowKind.RELEASE, result, {"release": after.model_dump(mode="json", exclude_unset=True)})
@@ -103,7 +103,7 @@ async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Q
     ),
 )
 async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -> ReleaseResponse:
-    """Without a GPU, ends all releases except that of the marker file, which ends when the file is deleted."""
+    """End the release of a GPU, or all releases. A release by the marker file ends only when that file is deleted."""
     bus_id = None if chosen.gpu is None else _released_bus_id(request, chosen.gpu)
     await end(request, WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=client(request)))
     after = _releases(request)
@@ -117,7 +117,7 @@ async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -
 
 @router.get("/maintenance", summary="Whether the node is in maintenance")
 async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResponse:
-    """During maintenance no alert pages; checks run and verdicts are recorded as usual."""
+    """Return the maintenance. While it lasts no alert pages; checks run and verdicts are recorded as usual."""
     return MaintenanceStateResponse(maintenance=MaintenanceResponse.from_report(sources(request).latest()))
 
 
@@ -142,7 +142,7 @@ async def start_maintenance(
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
 async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChangeResponse:
-    """Alerts that are still firing page from now on."""
+    """End the maintenance. Alerts that are still firing page from now on."""
     result = await end(request, WindowSelection(kind=WindowKind.MAINTENANCE, by=client(request)))
     return _maintenance(request, result)
 
@@ -152,7 +152,7 @@ async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChang
 
 @router.get("/probes/hold", summary="Holds in force")
 async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
-    """While a hold is in force no run begins, neither by schedule nor by request."""
+    """List the holds. While one is in force no run begins, neither by schedule nor by request."""
     return HoldStateResponse(hold=HoldResponse.from_report(sources(request).latest()))
 
 
@@ -165,10 +165,9 @@ async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
     ),
 )
 async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()]) -> HoldChangeResponse:
-    """Start a hold.
+    """Start a hold, which replaces the hold of the same owner.
 
-    Ends the run in progress, and answers within 3 s, when no process of it is on a GPU. Replaces the hold of the same
-    owner.
+    The run in progress is ended. The answer is sent within 3 s, when no process of the run is on a GPU.
     """
     result = await start(request, WindowKind.HOLD, chosen.for_seconds, owner=chosen.owner, reason=chosen.reason)
     after = HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
@@ -183,7 +182,7 @@ async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
 async def end_hold(request: Request, chosen: Annotated[OwnerFilter, Query()]) -> HoldChangeResponse:
-    """Probes can run again when no other hold is in force."""
+    """End a hold. Probes run again when no other hold is in force."""
     selection = WindowSelection(kind=WindowKind.HOLD, owner=chosen.owner.strip(), by=client(request))
     result = await end(request, selection)
     return HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)

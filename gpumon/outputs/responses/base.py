@@ -84,10 +84,10 @@ def _description(row: Row) -> str:
 def _row_value(row: Row, value: Any) -> Any:
     if value is None or row.identity:
         return value
-    return _nested(row, value) if row.labels else _number(value)
+    return _nest(row, value) if row.labels else _number(value)
 
 
-def _nested(row: Row, values: Mapping[str, float]) -> Document:
+def _nest(row: Row, values: Mapping[str, float]) -> Document:
     nested: Document = {}
     for key, value in values.items():
         *outer, (_, last) = labels_of(row.labels, key)

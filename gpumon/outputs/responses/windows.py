@@ -55,8 +55,8 @@ class WindowResponse(RequestedResponse):
             kind=str(window.kind),
             owner=window.owner,
             reason=window.reason,
-            **_requested(window),
-            **_scope(window, report, now),
+            **_request_values(window),
+            **_scope_values(window, report, now),
         )
 
 
@@ -87,7 +87,7 @@ class ReleaseWindowResponse(RequestedResponse):
 
     @classmethod
     def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> ReleaseWindowResponse:
-        return cls(**_requested(window), **_scope(window, report, now))
+        return cls(**_request_values(window), **_scope_values(window, report, now))
 
 
 class ReleaseResponse(ResponseModel):
@@ -118,7 +118,7 @@ class MaintenanceResponse(RequestedResponse):
 
     @classmethod
     def from_window(cls, window: TimeWindow) -> MaintenanceResponse:
-        return cls(**_requested(window), reason=window.reason)
+        return cls(**_request_values(window), reason=window.reason)
 
 
 class MaintenanceStateResponse(ResponseModel):
@@ -141,7 +141,7 @@ class OwnerHoldResponse(RequestedResponse):
 
     @classmethod
     def from_window(cls, window: TimeWindow) -> OwnerHoldResponse:
-        return cls(owner=window.owner, reason=window.reason, **_requested(window))
+        return cls(owner=window.owner, reason=window.reason, **_request_values(window))
 
 
 class HoldResponse(ResponseModel):
@@ -180,11 +180,11 @@ def holder_documents(holders: Iterable[DeviceHolder]) -> list[dict[str, Any]]:
     return [HolderResponse.from_holder(holder).document() for holder in holders]
 
 
-def _requested(window: TimeWindow) -> dict[str, Any]:
+def _request_values(window: TimeWindow) -> dict[str, Any]:
     return {"by": window.by, "since": rfc3339(window.until - window.seconds), "until": rfc3339(window.until)}
 
 
-def _scope(window: TimeWindow, report: Report, now: HostTime) -> dict[str, Any]:
+def _scope_values(window: TimeWindow, report: Report, now: HostTime) -> dict[str, Any]:
     state = report.gpu(window.bus_id) if window.bus_id else None
     return {
         "gpu": None if state is None else state.index,
