@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumon.probe.runner.host_memory import available
+from gpumon.probe.runner.host_memory import available_bytes
 
 KIB = 1024
 
@@ -17,7 +17,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
     """A control group anywhere above may leave less than the host has; one without a limit asks for nothing."""
     write(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"})
-    assert available(tmp_path) == 5000 * KIB
+    assert available_bytes(tmp_path) == 5000 * KIB
     groups = {
         "proc/self/cgroup": "1:cpu:/old\n0::/pod/agent\n",
         "sys/fs/cgroup/pod/agent/memory.max": "max\n",
@@ -26,7 +26,7 @@ def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
         "sys/fs/cgroup/pod/memory.current": f"{1000 * KIB}\n",
     }
     write(tmp_path, groups)
-    assert available(tmp_path) == 3000 * KIB
+    assert available_bytes(tmp_path) == 3000 * KIB
 
 
 def test_pages_of_files_that_nobody_uses_are_left(tmp_path: Path) -> None:
@@ -38,11 +38,11 @@ def test_pages_of_files_that_nobody_uses_are_left(tmp_path: Path) -> None:
         "sys/fs/cgroup/agent/memory.stat": f"anon {400 * KIB}\ninactive_file {7000 * KIB}\nactive_file {100 * KIB}\n",
     }
     write(tmp_path, files)
-    assert available(tmp_path) == 7500 * KIB
+    assert available_bytes(tmp_path) == 7500 * KIB
     (tmp_path / "sys/fs/cgroup/agent/memory.stat").write_text(f"inactive_file {9000 * KIB}\n")
-    assert available(tmp_path) == 8000 * KIB
+    assert available_bytes(tmp_path) == 8000 * KIB
 
 
 def test_where_the_kernel_does_not_say_nothing_is_known(tmp_path: Path) -> None:
     """No files, no figure."""
-    assert available(tmp_path) is None
+    assert available_bytes(tmp_path) is None

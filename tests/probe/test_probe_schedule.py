@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -83,27 +84,44 @@ def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, 
     assert after == pytest.approx(before + step, abs=1.0)
 
 
-def test_a_call_that_fails_is_told() -> None:
-    """An error of the callback is counted, not swallowed, and the schedule goes on."""
-    troubles: queue.Queue[str] = queue.Queue()
+class Troubles(logging.Handler):
+    """Collects the troubles that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: queue.Queue[str] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.queue.put(record.getMessage())
+
+
+@pytest.fixture
+def troubles() -> Iterator[queue.Queue[str]]:
+    handler, log = Troubles(), logging.getLogger("gpumon.probe")
+    log.addHandler(handler)
+    yield handler.queue
+    log.removeHandler(handler)
+
+
+def test_a_call_that_fails_is_logged(troubles: queue.Queue[str]) -> None:
+    """An error of the callback is logged, and the schedule continues."""
 
     def fail() -> None:
         raise OSError("no loop")
 
-    with running(Schedule(fail, Timetable(interval=3600, jitter=0, first_after=0), on_trouble=troubles.put)):
-        assert troubles.get(timeout=60) == "error"
+    with running(Schedule(fail, Timetable(interval=3600, jitter=0, first_after=0))):
+        assert troubles.get(timeout=60) == "scheduled probe: error"
 
 
-def test_an_overrun_is_told() -> None:
-    """A callback that has not returned when the next is due is reported, not silently left out."""
-    troubles: queue.Queue[str] = queue.Queue()
+def test_an_overrun_is_logged(troubles: queue.Queue[str]) -> None:
+    """A callback that has not returned when the next is due is logged."""
     release = threading.Event()
 
     def hang() -> None:
         release.wait()
 
-    with running(Schedule(hang, Timetable(interval=0.2, jitter=0, first_after=0), on_trouble=troubles.put)):
+    with running(Schedule(hang, Timetable(interval=0.2, jitter=0, first_after=0))):
         try:
-            assert troubles.get(timeout=60) == "overrun"
+            assert troubles.get(timeout=60) == "scheduled probe: overrun"
         finally:
             release.set()

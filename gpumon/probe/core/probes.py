@@ -32,6 +32,22 @@ class Setting:
     """Share of this host's own median below which a run is slow."""
 
 
+_GPU = Setting(
+    backend="nccl",
+    device="cuda",
+    sizes=(KIB, MIB, 64 * MIB, GIB),
+    deadline=300.0,
+    min_baseline_ratio=0.9,
+)
+_CPU = Setting(
+    backend="gloo",
+    device="cpu",
+    sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
+    deadline=60.0,
+    min_baseline_ratio=0.5,  # it shares the cores with other programs
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """One kind of measurement."""
@@ -48,8 +64,8 @@ class Probe:
     """Each rank holds an equal share of the array."""
     bus_factor: Callable[[int], float]
     """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
-    gpu: Setting
-    cpu: Setting
+    gpu: Setting = _GPU
+    cpu: Setting = _CPU
     interval: float = 6 * 3600.0
     """Seconds between scheduled runs."""
     jitter: float = 600.0
@@ -71,33 +87,18 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 }
 """NCCL variables, which NCCL reads once in a process. The ring without NVLink SHARP shows what the links carry."""
 
-_GPU = Setting(
-    backend="nccl",
-    device="cuda",
-    sizes=(KIB, MIB, 64 * MIB, GIB),
-    deadline=300.0,
-    min_baseline_ratio=0.9,
-)
-_CPU = Setting(
-    backend="gloo",
-    device="cpu",
-    sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
-    deadline=60.0,
-    min_baseline_ratio=0.5,  # it shares the cores with other programs
-)
 
-
-def _twice(ranks: int) -> float:
+def _gather_and_distribute_factor(ranks: int) -> float:
     """Return the factor of collectives in which each byte is gathered and distributed."""
     return 2 * (ranks - 1) / ranks
 
 
-def _others(ranks: int) -> float:
+def _distribute_factor(ranks: int) -> float:
     """Return the factor of collectives in which each rank has one share already."""
     return (ranks - 1) / ranks
 
 
-def _all(_ranks: int) -> float:
+def _unit_factor(_ranks: int) -> float:
     return 1.0
 
 
@@ -106,53 +107,43 @@ TABLE = (
         name=ALL_REDUCE,
         title="all-reduce",
         collectives=("all_reduce",),
-        bus_factor=_twice,
+        bus_factor=_gather_and_distribute_factor,
         gpu=replace(_GPU, sizes_if_fit=(4 * GIB,), algorithms=("default", "ring")),
-        cpu=_CPU,
     ),
     Probe(
         name="allgather",
         title="all-gather",
         collectives=("all_gather",),
         shares=True,
-        bus_factor=_others,
-        gpu=_GPU,
-        cpu=_CPU,
+        bus_factor=_distribute_factor,
     ),
     Probe(
         name="reducescatter",
         title="reduce-scatter",
         collectives=("reduce_scatter",),
         shares=True,
-        bus_factor=_others,
-        gpu=_GPU,
-        cpu=_CPU,
+        bus_factor=_distribute_factor,
     ),
     Probe(
         name="alltoall",
         title="all-to-all",
         collectives=("all_to_all",),
         shares=True,
-        bus_factor=_others,
-        gpu=_GPU,
-        cpu=_CPU,
+        bus_factor=_distribute_factor,
     ),
     Probe(
         name="sendrecv",
         title="send and receive",
         collectives=("send_receive",),
-        bus_factor=_all,
-        gpu=_GPU,
-        cpu=_CPU,
+        bus_factor=_unit_factor,
     ),
     Probe(
         name="copy",
         title="copies between host and GPU",
         collectives=("host_to_device", "device_to_host"),
         alone=True,
-        bus_factor=_all,
+        bus_factor=_unit_factor,
         gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # each rank pins as much host memory
-        cpu=_CPU,
     ),
 )
 PROBES = {probe.name: probe for probe in TABLE}

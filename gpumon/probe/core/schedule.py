@@ -39,15 +39,9 @@ class Timetable:
 class Schedule:
     """Calls `fire` from its own thread when a run is due. `fire` must return at once, as Loop.post does."""
 
-    def __init__(
-        self,
-        fire: Callable[[], None],
-        timetable: Timetable,
-        on_trouble: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, fire: Callable[[], None], timetable: Timetable) -> None:
         self._fire = fire
         self._timetable = timetable
-        self._on_trouble = on_trouble
         self._scheduler: Any = None
         self._booted = _booted()
 
@@ -57,7 +51,7 @@ class Schedule:
         timetable = self._timetable
         self._booted = _booted()
         self._scheduler = BackgroundScheduler(timezone=UTC)
-        self._scheduler.add_listener(self._trouble, sum(_TROUBLES))
+        self._scheduler.add_listener(_log_trouble, sum(_TROUBLES))
         self._scheduler.add_job(
             self._fire,
             IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=UTC),
@@ -100,10 +94,9 @@ class Schedule:
         times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
         return min(times, default=None)
 
-    def _trouble(self, event: Any) -> None:
-        kind = _TROUBLES[event.code]
-        log.warning("scheduled probe: %s", kind, exc_info=getattr(event, "exception", None))
-        self._on_trouble(kind)
+
+def _log_trouble(event: Any) -> None:
+    log.warning("scheduled probe: %s", _TROUBLES[event.code], exc_info=getattr(event, "exception", None))
 
 
 def _booted() -> float:

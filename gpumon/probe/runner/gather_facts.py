@@ -51,7 +51,7 @@ def expected_gpus(report: Report) -> int:
 def free_memory(report: Report, used: Collection[str]) -> float | None:
     """Return the bytes for ranks: on the fullest GPU, or on the CPU for all of them; None if unknown."""
     if not report.gpus or report.simulated is not None:
-        return host_memory.available()
+        return host_memory.available_bytes()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
     return min((size for size in free if size is not None), default=None) if None not in free else None
 

@@ -6,37 +6,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def available(root: Path = Path("/")) -> float | None:
+def available_bytes(root: Path = Path("/")) -> float | None:
     """Return available bytes; None if the kernel does not report them."""
-    return min((*_of_host(root), *_of_groups(root)), default=None)
+    return min((*_on_host(root), *_in_cgroups(root)), default=None)
 
 
-def _of_host(root: Path) -> Iterator[float]:
+def _on_host(root: Path) -> Iterator[float]:
     for line in _text(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
             yield float(rest.split()[0]) * 1024
 
 
-def _of_groups(root: Path) -> Iterator[float]:
+def _in_cgroups(root: Path) -> Iterator[float]:
     """Yield the free memory of our own cgroup and all above it (cgroup v2)."""
     folders = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
             own = folders / line.removeprefix("0::").lstrip("/")
             for folder in (own, *own.parents):
-                yield from _left(folder)
+                yield from _free_in_cgroup(folder)
                 if folder == folders:
                     return
 
 
-def _left(folder: Path) -> Iterator[float]:
+def _free_in_cgroup(folder: Path) -> Iterator[float]:
     limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        yield max(0.0, float(limit) - max(0.0, float(used) - _cached(folder)))
+        yield max(0.0, float(limit) - max(0.0, float(used) - _reclaimable(folder)))
 
 
-def _cached(folder: Path) -> float:
+def _reclaimable(folder: Path) -> float:
     """Return inactive file pages: they count as used, but are reclaimed first."""
     values = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
     cached = values.get("inactive_file", "").strip()

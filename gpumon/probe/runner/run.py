@@ -37,7 +37,7 @@ class Phase(enum.Enum):
 
 
 class Prepared(NamedTuple):
-    """What is decided when the first pass may begin."""
+    """Decisions made before the first pass begins."""
 
     plans: Sequence[Plan]
     """One for each pass."""
@@ -50,7 +50,7 @@ def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a run asks of the agent. All callbacks come from the loop."""
+    """Callbacks by which a run reaches the rest of the agent. They are called from the loop."""
 
     prepare: Callable[[], Prepared]
     preflight: Callable[[], Skip | None] = lambda: None

@@ -49,29 +49,26 @@ class Collective(ABC):
         self._pattern = pattern
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)
+        self._send: Any
+        """The buffer that this rank sends."""
+        self._receive: Any = None
+        """Where data arrives; None: in the send buffer."""
         self.allocate()
 
-    @property
     @abstractmethod
-    def send_buffer(self) -> Any:
-        """Return the buffer that this rank sends."""
+    def allocate(self) -> None:
+        """Allocate the buffers."""
 
-    @property
-    def receive_buffer(self) -> Any:
-        """Return where data arrives; None: in the send buffer."""
-        return None
-
-    @abstractmethod
-    def allocate(self) -> None: ...
-
-    @abstractmethod
-    def fill(self) -> None: ...
+    def fill(self) -> None:
+        """Write this rank's pattern into the send buffer."""
+        self._pattern.fill(self._send, self._rank)
 
     def prepare(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
         """Prepare one timed operation."""
 
     @abstractmethod
-    def operate(self) -> None: ...
+    def operate(self) -> None:
+        """Run the operation that is timed."""
 
     @abstractmethod
     def count_wrong(self) -> int:
@@ -80,9 +77,9 @@ class Collective(ABC):
     def check(self) -> int:
         """Fill, run once and return the number of wrong elements. Clear the receive buffer first, to detect a no-op."""
         self.fill()
-        if self.receive_buffer is not None:
-            self.receive_buffer.zero_()
-        self._fault.corrupt(self.send_buffer)
+        if self._receive is not None:
+            self._receive.zero_()
+        self._fault.corrupt(self._send)
         self.operate()
         return self.count_wrong()
 
@@ -97,54 +94,39 @@ class AllReduceCollective(Collective):
     SUMS = True
 
     def allocate(self) -> None:
-        self._buffer = self._empty(self.elements)
+        self._send = self._empty(self.elements)
         # the sum multiplies the values by the number of ranks: refill before they leave the type's range
         growth = math.log(LARGEST / self._pattern.largest) / math.log(max(2, self._ranks))
-        self._most_uses, self._uses = max(1, int(growth)), 0
-
-    @property
-    def send_buffer(self) -> Any:
-        return self._buffer
+        self._max_uses, self._uses = max(1, int(growth)), 0
 
     def fill(self) -> None:
-        self._pattern.fill(self._buffer, self._rank)
+        super().fill()
         self._uses = 0
 
     def prepare(self) -> None:
-        if self._uses >= self._most_uses:
+        if self._uses >= self._max_uses:
             self.fill()
         self._uses += 1
 
     def operate(self) -> None:
-        self._group.all_reduce(self._buffer)
+        self._group.all_reduce(self._send)
 
     def count_wrong(self) -> int:
-        return self._pattern.count_wrong_sums(self._buffer)
+        return self._pattern.count_wrong_sums(self._send)
 
 
 class AllGather(Collective):
     """Every rank ends with the shares of all."""
 
     def allocate(self) -> None:
-        self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
-
-    @property
-    def send_buffer(self) -> Any:
-        return self._own
-
-    @property
-    def receive_buffer(self) -> Any:
-        return self._all
-
-    def fill(self) -> None:
-        self._pattern.fill(self._own, self._rank)
+        self._send, self._receive = self._empty(self._share), self._empty(self._share * self._ranks)
 
     def operate(self) -> None:
-        self._group.all_gather_into_tensor(self._all, self._own)
+        self._group.all_gather_into_tensor(self._receive, self._send)
 
     def count_wrong(self) -> int:
-        shares = self._all.chunk(self._ranks)
-        return sum(self._pattern.count_wrong(share, rank) for rank, share in enumerate(shares))
+        shares = enumerate(self._receive.chunk(self._ranks))
+        return sum(self._pattern.count_wrong(share, rank) for rank, share in shares)
 
 
 class ReduceScatter(Collective):
@@ -153,120 +135,87 @@ class ReduceScatter(Collective):
     SUMS = True
 
     def allocate(self) -> None:
-        self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
-
-    @property
-    def send_buffer(self) -> Any:
-        return self._all
-
-    @property
-    def receive_buffer(self) -> Any:
-        return self._own
+        self._send, self._receive = self._empty(self._share * self._ranks), self._empty(self._share)
 
     def fill(self) -> None:
-        for share in self._all.chunk(self._ranks):
+        for share in self._send.chunk(self._ranks):
             self._pattern.fill(share, self._rank)
 
     def operate(self) -> None:
-        self._group.reduce_scatter_tensor(self._own, self._all)
+        self._group.reduce_scatter_tensor(self._receive, self._send)
 
     def count_wrong(self) -> int:
-        return self._pattern.count_wrong_sums(self._own)
+        return self._pattern.count_wrong_sums(self._receive)
 
 
 class AllToAll(Collective):
-    """Every rank has a share for each other one."""
+    """Every rank has a share for each other rank."""
 
     def allocate(self) -> None:
-        self._out, self._in = self._empty(self._share * self._ranks), self._empty(self._share * self._ranks)
-
-    @property
-    def send_buffer(self) -> Any:
-        return self._out
-
-    @property
-    def receive_buffer(self) -> Any:
-        return self._in
+        self._send, self._receive = (self._empty(self._share * self._ranks) for _ in range(2))
 
     def fill(self) -> None:
-        for peer, share in enumerate(self._out.chunk(self._ranks)):
+        for peer, share in enumerate(self._send.chunk(self._ranks)):
             self._pattern.fill(share, self._rank * self._ranks + peer)
 
     def operate(self) -> None:
-        self._group.all_to_all_single(self._in, self._out)
+        self._group.all_to_all_single(self._receive, self._send)
 
     def count_wrong(self) -> int:
-        shares = self._in.chunk(self._ranks)
-        return sum(
-            self._pattern.count_wrong(share, peer * self._ranks + self._rank) for peer, share in enumerate(shares)
-        )
+        shares = enumerate(self._receive.chunk(self._ranks))
+        return sum(self._pattern.count_wrong(share, peer * self._ranks + self._rank) for peer, share in shares)
 
 
 class SendReceive(Collective):
     """Every rank sends to the next one and receives from the one before."""
 
     def allocate(self) -> None:
-        self._out, self._in = self._empty(self.elements), self._empty(self.elements)
+        self._send, self._receive = self._empty(self.elements), self._empty(self.elements)
         self._next, self._before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
 
-    @property
-    def send_buffer(self) -> Any:
-        return self._out
-
-    @property
-    def receive_buffer(self) -> Any:
-        return self._in
-
-    def fill(self) -> None:
-        self._pattern.fill(self._out, self._rank)
-
     def operate(self) -> None:
-        exchange(self._group, self._out, self._next, self._in, self._before)
+        exchange(self._group, self._send, self._next, self._receive, self._before)
 
     def count_wrong(self) -> int:
-        return self._pattern.count_wrong(self._in, self._before)
+        return self._pattern.count_wrong(self._receive, self._before)
 
 
 class HostToDevice(Collective):
     """Each rank by itself: from page-locked host memory to its GPU."""
 
     def allocate(self) -> None:
-        pinned = self._device.type == "cuda"
-        self._host = self._empty(self.elements, "cpu", pinned=pinned)
-        self._there = self._empty(self.elements)
-
-    @property
-    def send_buffer(self) -> Any:
-        return self._host
+        self._on_host = self._empty(self.elements, "cpu", pinned=self._device.type == "cuda")
+        self._on_device = self._empty(self.elements)
+        self._send = self._on_host
 
     def fill(self) -> None:
-        self._pattern.fill(self._there, self._rank + 1)
-        self._host.copy_(self._there)
-        self._pattern.fill(self._there, self._rank)
+        self._pattern.fill(self._on_device, self._rank + 1)
+        self._on_host.copy_(self._on_device)
+        self._pattern.fill(self._on_device, self._rank)
 
     def operate(self) -> None:
-        self._there.copy_(self._host, non_blocking=True)
+        self._on_device.copy_(self._on_host, non_blocking=True)
 
     def count_wrong(self) -> int:
-        return self._pattern.count_wrong(self._there, self._rank + 1)
+        return self._pattern.count_wrong(self._on_device, self._rank + 1)
 
 
 class DeviceToHost(HostToDevice):
     """Each rank by itself: from its GPU to page-locked host memory."""
 
-    @property
-    def send_buffer(self) -> Any:
-        return self._there
+    def allocate(self) -> None:
+        super().allocate()
+        self._send = self._on_device
 
     def operate(self) -> None:
-        self._host.copy_(self._there, non_blocking=True)
+        self._on_host.copy_(self._on_device, non_blocking=True)
 
     def count_wrong(self) -> int:
         if self._device.type == "cuda":
             self._torch.cuda.synchronize()  # the copy is asynchronous
-        self._pattern.fill(self._there, self._rank + 1)  # otherwise a copy that does nothing would look right
-        self._there.copy_(self._host)
-        return self._pattern.count_wrong(self._there, self._rank)
+        self._pattern.fill(self._on_device, self._rank + 1)  # otherwise a copy that does nothing would appear correct
+        self._on_device.copy_(self._on_host)
+        return self._pattern.count_wrong(self._on_device, self._rank)
 
 
 TABLE: dict[str, type[Collective]] = {
