@@ -24,9 +24,9 @@ SILENCE = frozenset(
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that state that a GPU is missing: if one is ignored, missing GPUs are ignored too."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
-"""Levels in ascending order if the current state is known."""
+"""Levels in ascending order if the current state is certain."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order if it is unknown: a warning does not hide that, a failure does."""
+"""Levels in ascending order if it is unknown: a warning does not hide the unknown state, a failure does."""
 
 
 class CheckResult(NamedTuple):
@@ -125,7 +125,7 @@ def _words(
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return why the current state of a GPU is unknown; empty if the state of all is known."""
+    """Return why the current state of a GPU is unknown, or an empty string."""
     if not health.gpus:
         return "the agent detects no GPU: check that the driver is loaded."
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)

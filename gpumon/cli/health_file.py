@@ -32,7 +32,7 @@ class CheckError(Exception):
 
 
 class GpuHealth(NamedTuple):
-    """A GPU, by all its names."""
+    """A GPU with all its names."""
 
     number: int | None
     """The index that the agent shows for it; it does not change until the next boot."""
@@ -66,7 +66,7 @@ class NodeHealth(NamedTuple):
     """What the file states."""
 
     level: Level = Level.OK
-    """Of the whole node."""
+    """The worst level of the node."""
     groups: tuple[VerdictGroup, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0

@@ -18,7 +18,7 @@ SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 ORDINAL = "GPU_DEVICE_ORDINAL"
 SLURM_JOB = "SLURM_JOB_ID"
 NO_DEVICE = ("-1", "NoDevFiles")
-"""Ends the list: CUDA ignores what follows it; Slurm writes the second for a job without GPUs."""
+"""Values that end a list: CUDA ignores what follows; Slurm writes the second for a job without GPUs."""
 
 
 class GpuNames(NamedTuple):

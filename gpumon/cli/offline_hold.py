@@ -65,12 +65,12 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: f
     outcome = _change_store(store, lambda stored: time_window.start(stored, window))
     ranks, agents = _remaining_ranks(), sorted({*_agents_with_ranks(), *_agents()})
     if agents:
-        found = f"Another agent (process {', '.join(agents)}) runs on GPUs of this host, and its probes are not held."
-        return HoldOutcome({}, f"{found} Give its --store.path or --web.listen-address.", certain=False)
+        message = f"Another agent (process {', '.join(agents)}) runs on GPUs of this host, and its probes are not held."
+        return HoldOutcome({}, f"{message} Give its --store.path or --web.listen-address.", certain=False)
     if ranks:
-        found = f"No agent runs, but a rank of a probe does (process {', '.join(map(str, ranks))})."
+        message = f"No agent runs, but a rank of a probe does (process {', '.join(map(str, ranks))})."
         advice = "Retry later; a process that SIGKILL does not end is blocked in the driver."
-        return HoldOutcome({}, f"{found} {advice}", certain=False)
+        return HoldOutcome({}, f"{message} {advice}", certain=False)
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""`gpumon probe allreduce`: have the running agent run a probe, wait for it, and print its result.
+"""`gpumon probe allreduce`: make the agent run a probe, wait for it, and print its result.
 
 Exit codes: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped. `gpumon probe history` is in probe_history.py,
 `hold` and `unhold` are in probe_hold.py.

@@ -29,7 +29,7 @@ class AcceptFilter(Filter):
 
 @router.get("/inventory", summary="Expected GPUs and ports")
 async def state(request: Request, _: NoParameters) -> InventoryResponse:
-    """List a missing GPU, over restarts and reboots, until it is back, replaced or accepted as gone."""
+    """Return the inventory. A missing GPU is listed, also after reboots, until it is back, replaced or accepted."""
     return InventoryResponse.from_report(sources(request).latest())
 
 

@@ -46,7 +46,7 @@ def docs(request: Request) -> Response:
 
 
 @router.get("/openapi.json")
-async def openapi_document(request: Request) -> Response:
+def openapi_document(request: Request) -> Response:
     return IndentedJson(request.app.openapi())
 
 
@@ -65,7 +65,7 @@ def _context(request: Request) -> dict[str, Any]:
 
 
 def _html(template: str, context: dict[str, Any]) -> Response:
-    from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, and most agents are never asked for a page
+    from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, which most agents never need
 
     return Response(page_templates.render(template, context, version=_version), media_type="text/html")
 

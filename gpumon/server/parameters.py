@@ -26,7 +26,7 @@ def duration(name: str, text: str) -> float:
 
 
 def moment(name: str, text: str, now: float) -> float:
-    """Return seconds since the epoch, from the same, from RFC 3339, or from a duration before now."""
+    """Return the Unix time of a number, of an RFC 3339 timestamp, or of a duration before now."""
     seconds = durations.moment(text, now)
     if seconds is None:
         raise _invalid_parameter(name, text, _MOMENT)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 MODE = 0o640
 MIN_LENGTH = 16
-"""Characters; `ensure` writes 43."""
+"""Min number of characters; a token that `ensure` creates has 43."""
 
 
 class TokenError(Exception):

@@ -17,7 +17,7 @@ from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
 MAX_TRANSITIONS = 100
-"""In one response."""
+"""Max number of transitions in one response."""
 
 
 class VerdictResponse(ResponseModel):
