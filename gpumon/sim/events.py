@@ -10,7 +10,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
 from gpumon.sim.layouts import EVENT_DATA
 from gpumon.sim.layouts import POINTER as ADDRESS
-from gpumon.sim.node import SimNode
+from gpumon.sim.sim_node import SimNode
 
 _SETS = 0x7E5B_0000_0000
 _LOOK_EVERY = 0.05

@@ -13,8 +13,8 @@ from gpumon.sim.exports import POINTER, UINT, device_function, function
 from gpumon.sim.gpm import GpmSample
 from gpumon.sim.layouts import METRIC, METRICS_HEAD
 from gpumon.sim.layouts import POINTER as ADDRESS
-from gpumon.sim.node import SimNode
 from gpumon.sim.sim_gpu import SimGpu
+from gpumon.sim.sim_node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1

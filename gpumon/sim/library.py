@@ -20,19 +20,19 @@ from gpumon.sim import (
     minor,
     nvlink,
     peer_access,
-    processes,
+    process_lists,
     samples,
     system,
 )
 from gpumon.sim.exports import EXPORTS, Export
-from gpumon.sim.node import SimNode
 from gpumon.sim.pointers import Entry, SimLibrary
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import ScenarioFile
+from gpumon.sim.sim_node import SimNode
 from gpumon.sim.trace import Trace
 
 _ALL = (
-    *(batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, peer_access, processes),
+    *(batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, peer_access, process_lists),
     *(samples, system),
 )
 """The modules whose functions are exported."""

@@ -11,7 +11,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, function
 from gpumon.sim.mig import devices
 from gpumon.sim.mig_calls import mig_uuid
-from gpumon.sim.node import SimNode
+from gpumon.sim.sim_node import SimNode
 
 _UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)

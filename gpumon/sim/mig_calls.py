@@ -9,8 +9,8 @@ from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, function, getter
 from gpumon.sim.mig import ComputeInstance, devices
-from gpumon.sim.node import SimNode
 from gpumon.sim.sim_gpu import Identity, SimGpu
+from gpumon.sim.sim_node import SimNode
 
 MAX_DEVICES = 7
 _POINTER = struct.Struct("<Q")

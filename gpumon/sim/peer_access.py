@@ -9,9 +9,9 @@ from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
 from gpumon.sim.exports import POINTER, function
-from gpumon.sim.node import SimNode
 from gpumon.sim.quantities import LINK_DOWN
 from gpumon.sim.sim_gpu import SimGpu
+from gpumon.sim.sim_node import SimNode
 
 _INT = struct.Struct("<i")
 OK, NOT_SUPPORTED = 0, 5

@@ -56,6 +56,7 @@ class SimLibrary:
             except Refusal as refusal:
                 return refusal.code
             except Exception:
+                # A C caller cannot receive a Python exception: ctypes would print it and return 0, which is success.
                 _logger.exception("simulated %s", name)
                 return Code.UNKNOWN
             else:

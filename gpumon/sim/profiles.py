@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpumon.sim.board import FabricProfile, PlatformProfile, Ports, Profile
-from gpumon.sim.products import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
+from gpumon.sim.sim_products import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
 
 def _addresses(*places: str) -> tuple[str, ...]:

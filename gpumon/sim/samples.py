@@ -10,10 +10,10 @@ from collections.abc import Callable
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
-from gpumon.sim.node import SAMPLES, SimNode
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
 from gpumon.sim.physics import Course
 from gpumon.sim.sim_gpu import SimGpu
+from gpumon.sim.sim_node import SAMPLES, SimNode
 
 _UINT = struct.Struct("<I")
 _SAMPLE = struct.Struct("<QI4x")  # time (µs), value

@@ -17,9 +17,9 @@ from gpumon.model.snapshot import GUEST, HOST
 from gpumon.sim import SimulationError, port_counters, shapes, stuck, workload
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
-from gpumon.sim.faults import FAULTS, SimFault
 from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
+from gpumon.sim.sim_faults import FAULTS, SimFault
 from gpumon.sim.sim_gpu import Identity
 
 _logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from functools import cache
 from gpumon.sim.cmemory import put, put_text
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, function
-from gpumon.sim.node import SimNode
+from gpumon.sim.sim_node import SimNode
 
 _UINT = struct.Struct("<I")
 _NO_GPUS = 1

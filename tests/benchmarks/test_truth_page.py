@@ -15,8 +15,8 @@ from benchmarks.truth.pairs import pairs
 from benchmarks.truth.untested import UNTESTED, UNUSED
 from benchmarks.truth.work import Piece, ResultStore, disturbance_profiles
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.sim.faults import FAULTS as SIMULATED
 from gpumon.sim.profiles import PROFILES
+from gpumon.sim.sim_faults import FAULTS as SIMULATED
 
 PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 

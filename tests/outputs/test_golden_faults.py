@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.outputs.prometheus import Renderer
-from gpumon.sim.faults import FAULTS
+from gpumon.sim.sim_faults import FAULTS
 from gpumon.state.report import Report
 from scripts.simulated_reports import report_of
 

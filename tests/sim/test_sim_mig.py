@@ -13,7 +13,7 @@ from simulated import answer, simulated
 from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 from gpumon.sim.mig import LayoutError, Wanted, place
-from gpumon.sim.products import A100_SXM, B200_SXM, H100_SXM
+from gpumon.sim.sim_products import A100_SXM, B200_SXM, H100_SXM
 
 NOT_SUPPORTED, INVALID = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT
 

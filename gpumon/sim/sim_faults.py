@@ -41,7 +41,13 @@ class SimFault:
     """Returns the workload, from seed and GPU; None for the default."""
 
 
-_PATTERNS = shapes.listing(shapes.functions)
+def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]) -> SimFault:
+    """Return a fault of the calls whose names match a pattern of its list."""
+    return SimFault(
+        key=key, value="functions", help=effect, shape=shapes.listing(shapes.functions), node=True, refuse=refuse
+    )
+
+
 _ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
 _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
@@ -50,30 +56,9 @@ _ANY_NUMBER = shapes.optional(shapes.moving(shapes.any_number))
 FAULTS: Mapping[str, SimFault] = {
     fault.key: fault
     for fault in (
-        SimFault(
-            key="crash",
-            value="functions",
-            help="the process dies of SIGSEGV",
-            shape=_PATTERNS,
-            node=True,
-            refuse=effects.crash,
-        ),
-        SimFault(
-            key="hang",
-            value="functions",
-            help="the call returns when this row is removed",
-            shape=_PATTERNS,
-            node=True,
-            refuse=effects.hang,
-        ),
-        SimFault(
-            key="hang_forever",
-            value="functions",
-            help="the call never returns",
-            shape=_PATTERNS,
-            node=True,
-            refuse=effects.hang_forever,
-        ),
+        _on_call("crash", "the process dies of SIGSEGV", effects.crash),
+        _on_call("hang", "the call returns when this row is removed", effects.hang),
+        _on_call("hang_forever", "the call never returns", effects.hang_forever),
         SimFault(
             key="delay",
             value="functions: seconds",
