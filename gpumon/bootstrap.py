@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpumon.clock import boot_clock, boot_id
-from gpumon.config import health_file
+from gpumon.config import default_paths
 from gpumon.config.component_settings import (
     PROBE,
     initial_report,
@@ -248,7 +248,7 @@ def _windows(core: _Core, driver_release: DriverRelease, probe: ProbeRuns, heart
 
 def _health_file(core: _Core, front: HttpEndpoint) -> HealthFile:
     store = core.configuration.store.path.absolute()
-    path = core.configuration.health.file or health_file.default_path(store, os.environ)
+    path = core.configuration.health.file or default_paths.default_health_file(store, os.environ)
     return HealthFile(core.loop, path, latest=core.latest, store=store, address=front.local_address)
 
 

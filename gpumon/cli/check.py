@@ -12,7 +12,7 @@ from pathlib import Path
 from gpumon.cli import job_gpus
 from gpumon.cli.check_result import CheckResult, check_result, unknown
 from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
-from gpumon.config import health_file
+from gpumon.config import default_paths
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
@@ -52,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         HEALTH_FILE,
         dest=HEALTH_FILE,
         metavar="PATH",
-        help=f"health file to read (default {health_file.RUNTIME_DIRECTORY}/{health_file.NAME}; environment "
+        help=f"health file to read (default {default_paths.RUNTIME_DIRECTORY}/{default_paths.HEALTH_FILE}; environment "
         f"{VARIABLES[HEALTH_FILE]})",
     )
     parser.add_argument(
@@ -65,7 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path = health_file.find(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
+    path = default_paths.find_health_file(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
     result = _result(path, args)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumon import __version__
 from gpumon.cli.errors import UserError
-from gpumon.config.health_file import LOOPBACK
+from gpumon.config.default_paths import LOOPBACK
 from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0

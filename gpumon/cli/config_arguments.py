@@ -12,7 +12,7 @@ from pathlib import Path
 from gpumon.cli.client import Client
 from gpumon.cli.errors import UserError
 from gpumon.cli.health_file import agent_address
-from gpumon.config import health_file
+from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.load import configuration_file, load
 from gpumon.config.model import Configuration
@@ -80,7 +80,9 @@ def find_agent(args: argparse.Namespace) -> tuple[Client, Configuration, Path]:
     settings = configuration(args)
     address, store = settings.web.address, settings.store.path
     configured = settings.origin("store.path") != "default"
-    running = agent_address(health_file.find(settings.health.file, store if configured else None, os.environ))
+    running = agent_address(
+        default_paths.find_health_file(settings.health.file, store if configured else None, os.environ)
+    )
     if running is not None:
         if settings.origin("web.listen_address") == "default" or not address[1]:
             address = running[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumon.clock import boot_clock, boot_id
-from gpumon.config.health_file import VERSION
+from gpumon.config.default_paths import HEALTH_FILE_VERSION
 from gpumon.health.verdict import Level
 
 Document = Mapping[str, Any]
@@ -106,8 +106,10 @@ def _document(path: Path) -> Any:
         version = document["version"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _invalid_file(path) from error
-    if version != VERSION:
-        raise CheckError(f"{path} has schema version {version!r}, not {VERSION}: {RESTART} after an upgrade.")
+    if version != HEALTH_FILE_VERSION:
+        raise CheckError(
+            f"{path} has schema version {version!r}, not {HEALTH_FILE_VERSION}: {RESTART} after an upgrade."
+        )
     return document
 
 

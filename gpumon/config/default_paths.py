@@ -1,10 +1,18 @@
-"""Default directories. This module imports nothing, so that `gpumon check` starts quickly."""
+"""Default paths: the state directory, and the health file in which the agent reports its verdicts to programs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
-STORE, TOKEN = "gpumon.db", "token"
+STORE, TOKEN, HEALTH_FILE = "gpumon.db", "token", "health.json"
+RUNTIME_DIRECTORY = "/run/gpumon"
+"""Runtime directory of the systemd unit."""
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on, but to connect to
+"""Address at which a program on this host reaches an agent that listens on all addresses, by listen address."""
+HEALTH_FILE_VERSION = 1
+"""Version of the schema of the health file, which docs/check.md documents."""
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
@@ -22,3 +30,28 @@ def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
     """Return the runtime directory of the systemd unit; None for an agent that systemd did not start."""
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return given or None
+
+
+def health_file_beside(store: Path) -> Path:
+    """Return the path of the file of an agent that systemd did not start."""
+    return store.with_name(f"{store.name}.{HEALTH_FILE}")
+
+
+def default_health_file(store: Path, environ: Mapping[str, str]) -> Path:
+    """Return the path to which an agent with this store writes unless health.file is set."""
+    runtime = given_runtime_directory(environ)
+    return Path(runtime) / HEALTH_FILE if runtime else health_file_beside(store)
+
+
+def find_health_file(file: Path | None, store: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return the path to read: the file if given, else the one beside the store if given, else an existing default.
+
+    The file of the systemd unit has precedence over the file of an agent that this user started.
+    """
+    if file is not None:
+        return file
+    if store is not None:
+        return health_file_beside(store)
+    unit = Path(given_runtime_directory(environ) or RUNTIME_DIRECTORY) / HEALTH_FILE
+    own = health_file_beside(Path(state_directory(environ, root=os.geteuid() == 0)) / STORE)
+    return own if own.exists() and not unit.exists() else unit

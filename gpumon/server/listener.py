@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from gpumon.config.health_file import LOOPBACK
+from gpumon.config.default_paths import LOOPBACK
 from gpumon.config.model import WebSection
 from gpumon.server.token import TokenError, ensure, read, warning
 from gpumon.server.uvicorn_thread import Server, listen

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpumon import __version__
-from gpumon.config.health_file import VERSION
+from gpumon.config.default_paths import HEALTH_FILE_VERSION
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel
 from gpumon.outputs.responses.verdicts import CurrentHealthResponse
@@ -67,7 +67,7 @@ class HealthFileContent(CurrentHealthResponse):
     def from_report(cls, report: Report, agent: AgentIdentity) -> HealthFileContent:
         health, window = report.health, report.maintenance
         return cls(
-            version=VERSION,
+            version=HEALTH_FILE_VERSION,
             boot_id=report.boot_id,
             evaluated=rfc3339(health.evaluated_wall),
             evaluated_boottime_seconds=health.evaluated_at,

@@ -29,10 +29,7 @@ class InventoryAcceptance:
 
         The future has an answer when the acceptance is stored and in force, or the reason why nothing has changed.
         """
-        answer: Future[RequestResult] = Future()
-        answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
-        self._loop.post(lambda: self._accept(parts, answer))
-        return answer
+        return self._loop.request(lambda answer: self._accept(parts, answer))
 
     def _accept(self, parts: Collection[str], answer: Future[RequestResult]) -> None:
         report = self._latest()

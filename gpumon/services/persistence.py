@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gpumon.model.port_record import PortRecord
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.time_window import MARKER, TimeWindow
 from gpumon.services import stored_state
-from gpumon.services.report_rows import gpu_rows, port_rows, window_rows
 from gpumon.services.write_behind import DurableMessage, WriteBehind
+from gpumon.state.gpu_inventory import Removal
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.store import error_events, gpus, ports, probe_runs, windows
@@ -30,6 +34,7 @@ log = logging.getLogger("gpumon.store")
 
 CLOSE_SECONDS = 3.0
 PRUNE_SECONDS = 3600.0
+_NOT_EXPECTED = frozenset({Removal.REPLACED, Removal.ACCEPTED})
 
 
 class Persistence:
@@ -108,10 +113,10 @@ class Persistence:
 
     def _put_report(self, *, everything: bool = False) -> None:
         report, writes = self._latest(), self.writes
-        writes.put(gpus.TABLE, gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
+        writes.put(gpus.TABLE, _gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
         writes.put(windows.TABLE, window_rows(report))
         if report.internal.restored:  # the stored rows have the first times of the ports
-            rows = port_rows(report)
+            rows = _port_rows(report)
             # A new port may replace another: the times of all are needed to decide which.
             new = any(port.identity not in writes.rows(ports.TABLE) for port in rows)
             writes.put(ports.TABLE, rows, everything=everything or new)
@@ -133,3 +138,23 @@ class Persistence:
 
     def _prune(self) -> None:
         self._writer.submit(lambda connection: prune(connection, self._retention, time.time()))
+
+
+def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
+    """Yield the GPUs that have reported their identity, and the stored ones that are no longer expected."""
+    for state in report.gpus:
+        if state.stored is not None:
+            yield state.stored
+    for uuid, gone in report.internal.inventory.removed.items():
+        if gone.why in _NOT_EXPECTED and uuid in stored:
+            yield replace(stored[uuid], expected=False)
+
+
+def _port_rows(report: Report) -> tuple[PortRecord, ...]:
+    """Return the ports that can be identified again after a restart."""
+    return tuple(port for port in report.internal.ports.records.values() if port.bus_id or port.guid)
+
+
+def window_rows(report: Report) -> tuple[TimeWindow, ...]:
+    """Return the time windows, without those of the marker file, which is its own record."""
+    return tuple(window for window in report.windows if window.by != MARKER)

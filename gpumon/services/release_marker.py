@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -149,31 +148,19 @@ class DoneFile:
 
     def __init__(self, marker: Path) -> None:
         self.path = marker.with_name(f"{marker.name}.done")
-        self._done: bool | None = None
-        self._created = False
+        self._failed = False
 
     def update(self, *, done: bool) -> None:
-        """Create or delete the file."""
-        if done == self._done and not self._was_deleted():
-            return
-        self._done, self._created = done, False
+        """Create or delete the file. A script may delete it, to wait for it again."""
         try:
-            self._create() if done else self.path.unlink(missing_ok=True)
+            if not done:
+                self.path.unlink(missing_ok=True)
+            elif not self.path.exists():
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            self._failed = False
         except OSError as error:
-            if done or error.errno not in ABSENT:
-                details = {
-                    "path": str(self.path),
-                    "error": error.strerror,
-                    "hint": "make its folder writable for gpumon",
-                }
-                log.warning("cannot report by file that the release is complete", extra=details)
-
-    def _was_deleted(self) -> bool:
-        """Return whether a script deleted the file, to wait for it again."""
-        return self._created and not self.path.exists()
-
-    def _create(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
-        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-        self._created = True
+            if not self._failed and (done or error.errno not in ABSENT):
+                details = {"path": str(self.path), "error": error.strerror}
+                hint = "make its folder writable for gpumon"
+                log.warning("cannot report by file that the release is complete", extra=details | {"hint": hint})
+            self._failed = True

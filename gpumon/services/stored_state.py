@@ -13,7 +13,7 @@ from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, verdicts, windows
+from gpumon.store import agent_runs, error_events, gpus, ports, probe_runs, verdicts, windows
 from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
@@ -34,7 +34,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
         verdicts=verdicts.read_open(connection),
         transitions=_transitions(connection),
         cleared=verdicts.read_last_cleared(connection),
-        pending=pending_verdicts.read(connection),
+        pending=verdicts.read_pending(connection),
         agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
         windows=windows.read(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),

@@ -28,7 +28,7 @@ from gpumon.model.time_window import (
     owner_problem,
     reason_problem,
 )
-from gpumon.services.report_rows import window_rows
+from gpumon.services.persistence import window_rows
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import windows
@@ -115,10 +115,7 @@ class TimeWindows:
         return self._post(lambda future: self._end(selection, end_by, future))
 
     def _post(self, work: Callable[[Future[RequestResult]], None]) -> Future[RequestResult]:
-        future: Future[RequestResult] = Future()
-        future.set_running_or_notify_cancel()  # a client that goes away must not cancel it
-        self._loop.post(lambda: future.set_result(_STOPPING) if self._stopping else work(future))
-        return future
+        return self._loop.request(lambda future: future.set_result(_STOPPING) if self._stopping else work(future))
 
     def _start(self, request: WindowRequest, future: Future[RequestResult]) -> None:
         refusal = self._refusal(request)

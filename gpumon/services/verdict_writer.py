@@ -13,7 +13,7 @@ from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
-from gpumon.store import pending_verdicts, verdicts
+from gpumon.store import verdicts
 from gpumon.supervisor.loop import Loop
 
 PENDING_SECONDS = 15.0
@@ -56,7 +56,7 @@ class VerdictWriter:
         """Store the findings that wait to become a verdict, once the stored ones have been read."""
         report = self._latest()
         if report.internal.restored:
-            self._writes.put(pending_verdicts.TABLE, [tuple(pending_to_store(report.health, report.boot_id))])
+            self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
         """Record the transitions that are due, one batch at a time."""
@@ -70,10 +70,7 @@ class VerdictWriter:
 
         The future has an answer when the transitions are stored, or cannot be.
         """
-        answer: Future[AckResult] = Future()
-        answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
-        self._loop.post(lambda: self._enqueue(request, answer))
-        return answer
+        return self._loop.request(lambda answer: self._enqueue(request, answer))
 
     def _enqueue(self, request: AckRequest, answer: Future[AckResult]) -> None:
         if self._stopping:

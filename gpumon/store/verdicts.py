@@ -1,4 +1,4 @@
-"""Rows of open verdicts and of verdict transitions."""
+"""Rows of open verdicts, of pending ones (as one document), and of verdict transitions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import (
     FAIL,
     REPAIRS,
@@ -110,6 +112,28 @@ def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransi
     return {transition.verdict.key: transition for transition in _transitions(rows)}
 
 
+def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
+    """Replace the stored document with each of these."""
+    for pending in states:
+        document = json.dumps([asdict(finding) for finding in pending])
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
+
+
+PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(
+    name="pending_verdicts", key=lambda _: None, put=put_pending
+)
+
+
+def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
+    """Return the stored findings; none if the document is unreadable."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'").fetchone()
+    try:
+        return tuple(map(_pending_verdict, json.loads(row[0] if row else "[]")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("ignored unreadable pending verdicts in the store", extra={"error": str(error)})
+        return ()
+
+
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
     """Delete transitions that are older than `oldest`, or more than `limit`."""
     connection.execute(
@@ -170,3 +194,8 @@ def _transitions(rows: Iterable[tuple[Any, ...]]) -> Iterator[VerdictTransition]
                 note=note,
                 muted=bool(muted),
             )
+
+
+def _pending_verdict(document: Mapping[str, Any]) -> PendingVerdict:
+    lasted = {Level(int(level)): seconds for level, seconds in document["lasted"].items()}
+    return PendingVerdict(**{**document, "level": Level(document["level"]), "lasted": lasted})

@@ -9,10 +9,13 @@ import os
 import selectors
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gpumon.clock import boot_clock
 
+T = TypeVar("T")
 Callback = Callable[[], object]
 
 
@@ -30,7 +33,7 @@ class Timer:
 
 
 class Loop:
-    """A single-threaded loop. Other threads may call only `post` and `stop`."""
+    """A single-threaded loop. Other threads may call only `post`, `request` and `stop`."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -79,6 +82,13 @@ class Loop:
         self._posted.append(callback)
         with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop wakes anyway
             os.write(self._wake_writer, b"\0")
+
+    def request(self, work: Callable[[Future[T]], None]) -> Future[T]:
+        """Call back from the loop with a future, which is returned at once. May be called from any thread."""
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # a client that disconnects must not cancel it
+        self.post(lambda: work(future))
+        return future
 
     def run(self) -> None:
         """Run until `stop` is called."""

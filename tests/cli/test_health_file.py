@@ -16,7 +16,7 @@ from gpumon.cli import check
 from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, agent_address, read_health
 from gpumon.cli.main import main
 from gpumon.clock import boot_clock, boot_id
-from gpumon.config import health_file
+from gpumon.config import default_paths
 from gpumon.config.settings_table import FLAGS, settings
 from gpumon.services.health_file import AgentIdentity, HealthFileContent, replace_file
 from gpumon.state.report import Report
@@ -178,14 +178,14 @@ def test_the_file_is_found_where_the_agent_writes_it(tmp_path: Path) -> None:
     environ = {"STATE_DIRECTORY": str(tmp_path / "state"), "RUNTIME_DIRECTORY": str(tmp_path / "run")}
     unit, own = tmp_path / "run" / "health.json", tmp_path / "state" / "gpumon.db.health.json"
     store = tmp_path / "other.db"
-    assert health_file.find(Path("a.json"), store, environ) == Path("a.json")
-    assert health_file.find(None, store, environ) == tmp_path / "other.db.health.json"
-    assert health_file.find(None, None, environ) == unit
+    assert default_paths.find_health_file(Path("a.json"), store, environ) == Path("a.json")
+    assert default_paths.find_health_file(None, store, environ) == tmp_path / "other.db.health.json"
+    assert default_paths.find_health_file(None, None, environ) == unit
     own.parent.mkdir()
     own.touch()
-    assert health_file.find(None, None, environ) == own
+    assert default_paths.find_health_file(None, None, environ) == own
     unit.parent.mkdir()
     unit.touch()
-    assert health_file.find(None, None, environ) == unit
-    assert health_file.default_path(store, environ) == unit
-    assert health_file.default_path(store, {}) == tmp_path / "other.db.health.json"
+    assert default_paths.find_health_file(None, None, environ) == unit
+    assert default_paths.default_health_file(store, environ) == unit
+    assert default_paths.default_health_file(store, {}) == tmp_path / "other.db.health.json"

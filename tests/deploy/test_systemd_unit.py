@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.config.health_file import RUNTIME_DIRECTORY
+from gpumon.config.default_paths import RUNTIME_DIRECTORY
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "gpumon.service"

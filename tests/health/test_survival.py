@@ -20,7 +20,7 @@ from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
 from gpumon.state.messages import StoredState, VerdictTransitions
-from gpumon.store import pending_verdicts, verdicts
+from gpumon.store import verdicts
 from gpumon.store.store import Store
 
 XID = 95
@@ -42,7 +42,7 @@ class Node(Ward):
         """Evaluate, and update the stored verdicts as the daemon does."""
         super().look()
         write(self._store, verdicts.update, [tuple(self.report.health.open.values())])
-        write(self._store, pending_verdicts.put, [tuple(pending_to_store(self.report.health, self.report.boot_id))])
+        write(self._store, verdicts.put_pending, [tuple(pending_to_store(self.report.health, self.report.boot_id))])
         return self
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
@@ -69,7 +69,7 @@ class Node(Ward):
             verdicts=read(self._store, verdicts.read_open),
             transitions=read(self._store, verdicts.read_transitions, 1000),
             cleared=read(self._store, verdicts.read_last_cleared),
-            pending=read(self._store, pending_verdicts.read),
+            pending=read(self._store, verdicts.read_pending),
         )
         self.report = health_reducer.restore(self.report, remembered, self.moment)
 
