@@ -27,7 +27,7 @@ ALL = "all"
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
-Figure = tuple[float, str]
+SourcedFigure = tuple[float, str]
 """Bytes a second, and the source of the figure."""
 
 
@@ -52,7 +52,7 @@ class Judge:
     """Settings of NCCL, from `own_settings`."""
     history: Sequence[ProbeResult] = ()
     """Earlier good runs, newest last."""
-    expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
+    expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
     """Min ratio of the default's bandwidth to the ring's, by size."""
     floors: Floors = Floors()

@@ -86,27 +86,17 @@ def _fold_success(metrics: AllReduce, result: ProbeResult) -> AllReduce:
         return metrics
     return replace(
         metrics,
-        busbw_bytes_per_second=_latest(result, _busbw),
-        algbw_bytes_per_second=_latest(result, _algbw),
+        busbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.busbw_bytes_per_second}),
+        algbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.algbw_bytes_per_second}),
         latency_seconds=_latest(result, _latency),
         baseline_ratio=_ratios(result, lambda comparison: comparison.baseline),
         expected_ratio=_ratios(result, lambda comparison: comparison.expected),
     )
 
 
-def _busbw(measurement: Measurement) -> Mapping[str, float]:
-    return {str(measurement.bytes): measurement.busbw_bytes_per_second}
-
-
-def _algbw(measurement: Measurement) -> Mapping[str, float]:
-    return {str(measurement.bytes): measurement.algbw_bytes_per_second}
-
-
 def _latency(measurement: Measurement) -> Mapping[str, float]:
-    return {
-        KEY_SEPARATOR.join((str(measurement.bytes), name)): seconds
-        for name, seconds in measurement.latency_seconds.items()
-    }
+    size = str(measurement.bytes)
+    return {KEY_SEPARATOR.join((size, name)): seconds for name, seconds in measurement.latency_seconds.items()}
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumon.probe.core.baseline import Figure
+from gpumon.probe.core.baseline import SourcedFigure
 from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.result import Measurement
 
@@ -77,7 +77,7 @@ Only boards with soldered GPUs: with separate bridges it is unknown what the lin
 """
 
 
-def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
+def figure(model: str, ranks: int, measurement: Measurement) -> SourcedFigure | None:
     """Return the figure of the nearest published size, of two equally near the smaller; None if there is none.
 
     A larger size must be near: compared with a much smaller one, a default without NVLink SHARP looks good.

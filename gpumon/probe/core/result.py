@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from gpumon.model.durations import LATEST
 from gpumon.probe.core.wording import leaves_out
@@ -21,6 +22,11 @@ SKIP_REASONS = (
     *("single_gpu", "mig", "exclusive_mode", "low_memory", "no_torch", "disabled", "interrupted"),
 )
 
+MAX_NUMBER = 10**21
+"""Upper limit of valid figures."""
+Figure = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
@@ -30,16 +36,16 @@ class Measurement:
     algorithm: str = "default"
     """default: NCCL chooses; ring: without NVLink SHARP."""
     dtype: str = "float32"
-    bytes: int
-    iterations: int
-    algbw_bytes_per_second: float
-    busbw_bytes_per_second: float
-    latency_seconds: Mapping[str, float]
+    bytes: Count
+    iterations: Count
+    algbw_bytes_per_second: Figure
+    busbw_bytes_per_second: Figure
+    latency_seconds: Mapping[str, Figure]
     """By percentile: p50, p95, p99. The slowest rank determines the time of an operation."""
-    min_seconds: float | None = None
-    variation_ratio: float | None = None
+    min_seconds: Figure | None = None
+    variation_ratio: Figure | None = None
     """Coefficient of variation: standard deviation over mean."""
-    wrong_elements: int
+    wrong_elements: Count
     """After one operation at this size, on all ranks together."""
 
     @property
@@ -56,10 +62,10 @@ class Conditions:
     """GPU model; empty on the CPU."""
     gpus: tuple[str, ...] = ()
     """UUIDs in the order of the ranks; empty on the CPU."""
-    indexes: tuple[int, ...] = ()
+    indexes: tuple[Count, ...] = ()
     """Indexes of the GPUs during the run, in the same order; empty on the CPU."""
     driver: str = ""
-    host_gpus: int = 0
+    host_gpus: Count = 0
     """GPUs that the host should have: more than took part in a partial run."""
     accepted: str = ""
     """When slowness was last acknowledged, in RFC 3339; empty: never."""
@@ -72,21 +78,21 @@ class Comparison:
     collective: str
     algorithm: str
     dtype: str
-    bytes: int
-    busbw: float
-    baseline: float | None = None
+    bytes: Count
+    busbw: Figure
+    baseline: Figure | None = None
     """Median of this host's own runs under the same conditions; None if there are too few."""
-    spread: float | None = None
+    spread: Figure | None = None
     """Spread of those runs: 1.48 times the median distance from their median."""
-    runs: int = 0
+    runs: Count = 0
     """Number of those runs."""
-    best: float | None = None
+    best: Figure | None = None
     """Highest median of a full window of runs; None if no window was full yet."""
     best_date: str = ""
     """Date of the newest of those runs, in UTC."""
-    runs_needed: int = 0
+    runs_needed: Count = 0
     """Min number of runs for a median."""
-    expected: float | None = None
+    expected: Figure | None = None
     """Published figure for this hardware."""
     source: str = ""
     """Source of that figure."""
@@ -109,12 +115,12 @@ class Comparison:
 class Pair:
     """What two ranks exchanged with each other alone."""
 
-    ranks: tuple[int, int]
-    bandwidth: float
+    ranks: tuple[Count, Count]
+    bandwidth: Figure
     """Bytes a second in each direction, in their fastest exchange."""
-    wrong: tuple[int, int] = (0, 0)
+    wrong: tuple[Count, Count] = (0, 0)
     """Wrong elements that came from the first rank, and from the second."""
-    spoilt: tuple[int, int] = (0, 0)
+    spoilt: tuple[Count, Count] = (0, 0)
     """Wrong elements in what each rank sent."""
     direct: bool | None = None
     """Whether each can access the other's memory, by CUDA; None on the CPU."""
@@ -127,7 +133,7 @@ class Location:
     """Where the fault is, as far as it can be located."""
 
     sentence: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Count, ...] = ()
     """Ranks to blame; two for the path between them; empty if none can be named."""
     gpus: tuple[str, ...] = ()
     """Their UUIDs; empty on the CPU."""
@@ -151,17 +157,17 @@ class ProbeResult:
     """What to do."""
     trigger: str = "schedule"
     """schedule or request."""
-    started: float
+    started: Figure
     """Seconds since the epoch."""
-    duration_seconds: float = 0.0
+    duration_seconds: Figure = 0.0
     backend: str = ""
-    ranks: int = 0
+    ranks: Count = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     conditions: Conditions = Conditions()
     measurements: tuple[Measurement, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     location: Location | None = None
-    wrong_elements: int | None = None
+    wrong_elements: Count | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """NCCL variables of the ranks, and the lines of /etc/nccl.conf by its path."""
     log: str = ""
@@ -185,11 +191,16 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """Return the result of a JSON document; unknown members are ignored. Raises TypeError and ValueError."""
-    result: ProbeResult = decode(ProbeResult, document)
+    """Return the result of a JSON document; unknown members are ignored. Raises ValueError."""
+    result = _decoder().validate_python(document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
     return result
+
+
+@cache
+def _decoder() -> TypeAdapter[ProbeResult]:
+    return TypeAdapter(ProbeResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,53 +215,3 @@ class ProbeRequest:
     """One of SKIP_REASONS if preflight refused."""
     hint: str = ""
     """What to do."""
-
-
-MAX_NUMBER = 1e21
-"""Upper limit of valid figures, which also excludes infinity and NaN. The lower limit is 0."""
-
-
-def decode(kind: Any, value: Any) -> Any:
-    """Return `value` as this type. An object may have unknown members. Raises TypeError and ValueError."""
-    if attributes := _attributes(kind):
-        document = _object(value)
-        return kind(**{name: decode(part, document[name]) for name, part in attributes.items() if name in document})
-    parts = get_args(kind)
-    match get_origin(kind):
-        case None:
-            return _plain(kind, value)
-        case origin if origin is UnionType:  # an optional type; there are no other unions
-            return None if value is None else decode(parts[0], value)
-        case origin if origin is tuple:
-            kinds = parts[:1] * len(_list(value)) if parts[-1] is Ellipsis else parts
-            return tuple(decode(part, item) for part, item in zip(kinds, _list(value), strict=True))
-        case _:
-            return {decode(parts[0], key): decode(parts[1], item) for key, item in _object(value).items()}
-
-
-@cache
-def _attributes(kind: Any) -> Mapping[str, Any]:
-    """Return the type of each attribute of a dataclass."""
-    return get_type_hints(kind) if is_dataclass(kind) else {}
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r:.100} is no object")
-    return value
-
-
-def _list(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{value!r:.100} is no list")
-    return value
-
-
-def _plain(kind: Any, value: Any) -> Any:
-    if kind is str and type(value) is str:
-        return value.encode(errors="replace").decode()  # lone surrogates cannot be encoded
-    if type(value) is not kind and (kind, type(value)) != (float, int):
-        raise TypeError(f"{value!r:.100} is no {kind.__name__}")
-    if kind is not bool and not 0 <= value <= MAX_NUMBER:
-        raise ValueError(f"{value!r:.100} is no figure")
-    return kind(value)

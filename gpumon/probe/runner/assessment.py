@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Clearance
 from gpumon.model.durations import utc
-from gpumon.probe.core.baseline import Figure, Floors, Judge, own_settings
+from gpumon.probe.core.baseline import Floors, Judge, SourcedFigure, own_settings
 from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.published_figures import figure, gain
@@ -20,7 +20,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
     """Return the judge of a run. Published figures are for GPUs: there are none for ranks on the CPU."""
     conditions = _conditions(probe, plan, report)
 
-    def expected(measurement: Measurement) -> Figure | None:
+    def expected(measurement: Measurement) -> SourcedFigure | None:
         return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
 
     def sharp_gain(size: int) -> float | None:
