@@ -47,6 +47,8 @@ class RankBehaviour:
 
     share: float = 1.0
     """Share of the usual bandwidth."""
+    latency: float = LATENCY
+    """Seconds of an operation beyond the transfer of its bytes."""
     repeated: float | None = None
     """Share in a repeated measurement; None: unchanged."""
     algorithms: Sequence[str] = ("default", "ring")
@@ -65,6 +67,7 @@ class RankBehaviour:
 
 
 HEALTHY = RankBehaviour()
+LATE_SMALL = RankBehaviour(latency=0.003)
 
 
 def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
@@ -161,7 +164,7 @@ class _Ranks:
         again = number >= len(self.plan.measures) and self.behaviour.repeated is not None
         low = self.behaviour.repeated if again else self.behaviour.share
         share = (low or 1.0) if self.plan.algorithm in self.behaviour.algorithms else 1.0
-        seconds = LATENCY + size * PROBE.bus_factor(self.plan.ranks) / (self._usual(size) * share)
+        seconds = self.behaviour.latency + size * PROBE.bus_factor(self.plan.ranks) / (self._usual(size) * share)
         return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.behaviour.wrong else 0)
 
     def _usual(self, size: int) -> float:

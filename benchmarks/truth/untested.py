@@ -15,11 +15,6 @@ UNUSED: Mapping[str, str] = {
 
 UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
-    **dict.fromkeys(
-        ("gpu_busy", "allreduce_bandwidth_low"), "is disabled until an operator sets its limit. See tests/health/checks"
-    ),
-    "gpu_idle": "takes an hour of load. See tests/health/checks/test_utilization_checks.py",
-    "allreduce_latency_high": "ranks here have no real latency. See tests/health/checks/test_probe_limit_checks.py",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
 }
 """Checks without a fault in the table."""

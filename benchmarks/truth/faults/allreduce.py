@@ -58,6 +58,7 @@ def _after_good_runs(*told: RankBehaviour) -> tuple[Step, ...]:
 
 def rows() -> Iterator[Fault]:
     yield from _slow()
+    yield from _beyond_limits()
     yield from _wrong()
     yield from _without_result()
     yield from _silent()
@@ -89,6 +90,21 @@ def _slow() -> Iterator[Fault]:
         name="the all-reduce is slower than published results from the first run",
         steps=(Step(act=run(ranks.SLOW)),),
         on=_known,
+    )
+
+
+def _beyond_limits() -> Iterator[Fault]:
+    node = partial(_row(), where="node")
+    yield node(
+        name="the smallest all-reduce takes 3 ms",
+        check="allreduce_latency_high",
+        steps=(Step(act=run(ranks.LATE_SMALL)),),
+    )
+    yield node(
+        name="the all-reduce is slower than the configured limit",
+        check="allreduce_bandwidth_low",
+        steps=(Step(act=run()),),
+        settings={"health": {"thresholds": {"allreduce_nccl_busbw_bytes_per_second": 1e13}}},
     )
 
 

@@ -9,6 +9,7 @@ from benchmarks.truth.faults.steps import MANY
 from benchmarks.truth.faults.where import several, whole
 from gpumon.health.check import MINUTE
 from gpumon.health.verdict import Action
+from gpumon.sim.board import Profile
 
 
 def rows() -> Iterator[Fault]:
@@ -67,3 +68,26 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: not several(profile),
         within=25 * MINUTE,
     )
+    yield Fault(
+        name="processes hold it for an hour and do not use it",
+        check="gpu_idle",
+        action=Action.NONE,
+        steps=once(set={"utilization": 0}, gpm={"*": 0}),
+        on=_few,
+        within=65 * MINUTE,
+    )
+    yield Fault(
+        name="busy for an hour, beyond the configured limit",
+        check="gpu_busy",
+        action=Action.NONE,
+        before=idle,
+        steps=once(set={"utilization": 100, "power": 300}),
+        on=lambda profile: _few(profile) and profile.board.power_limit > 300,
+        within=65 * MINUTE,
+        settings={"health": {"thresholds": {"high_busy_ratio": 0.85}}},
+    )
+
+
+def _few(profile: Profile) -> bool:
+    """Return whether an hour of the node takes little time to simulate."""
+    return not profile.mig and len(profile.bus_ids) < MANY
