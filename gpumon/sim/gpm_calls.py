@@ -84,7 +84,7 @@ def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | No
         raise Refusal(Code.INVALID_ARGUMENT)
     empty = instance is not None and not compute[instance]
     gpu = device.identity.number
-    node.samples[pointer or 0] = GpmSample(gpu, instance, node.seen_at(gpu), device.state, empty)
+    node.samples[pointer or 0] = GpmSample(gpu, instance, node.gpus.sampled_at(gpu), device.state, empty)
 
 
 @function("nvmlGpmMetricsGet", POINTER)

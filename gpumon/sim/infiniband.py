@@ -13,6 +13,7 @@ from gpumon.clock import boot_clock
 from gpumon.sim import SimulationError, stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
+from gpumon.sim.gpu_states import body
 from gpumon.sim.physics import Course
 from gpumon.sim.port_counters import (
     COUNTERS,
@@ -31,7 +32,6 @@ from gpumon.sim.port_counters import (
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
-from gpumon.sim.sim_node import body
 
 CLASS = "class/infiniband"
 CGROUPS = "fs/cgroup/system.slice"

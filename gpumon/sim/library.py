@@ -61,8 +61,9 @@ class SimulatedNode:
 
     def pci_functions(self) -> dict[str, str]:
         """Return the GPUs on the PCI bus: bound driver by bus id, "" for none."""
-        states = {identity.bus_id: self._node.state(identity.number) for identity in self._node.identities()}
-        unloaded = self._node.unloaded()
+        scenario = self._node.scenario()
+        states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in scenario.identities}
+        unloaded = any(fault.key == "driver" and value != "mismatch" for fault, value in scenario.node)
         return {
             bus_id: "" if unloaded and state.bound == "nvidia" else state.bound
             for bus_id, state in states.items()
@@ -71,7 +72,7 @@ class SimulatedNode:
 
     def uuids(self) -> dict[str, str]:
         """Return uuids by bus id, as a kernel module lists them without opening a GPU."""
-        return {identity.bus_id: identity.uuid for identity in self._node.identities()}
+        return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 
 def open_node(

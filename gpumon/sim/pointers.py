@@ -56,7 +56,7 @@ class SimLibrary:
             except Refusal as refusal:
                 return refusal.code
             except Exception:
-                # A C caller cannot receive a Python exception: ctypes would print it and return 0, which is success.
+                # A C caller cannot receive a Python exception: ctypes only prints it, and the return code is undefined.
                 _logger.exception("simulated %s", name)
                 return Code.UNKNOWN
             else:

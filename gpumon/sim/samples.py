@@ -10,10 +10,11 @@ from collections.abc import Callable
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.gpu_states import SAMPLES
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
 from gpumon.sim.physics import Course
 from gpumon.sim.sim_gpu import SimGpu
-from gpumon.sim.sim_node import SAMPLES, SimNode
+from gpumon.sim.sim_node import SimNode
 
 _UINT = struct.Struct("<I")
 _SAMPLE = struct.Struct("<QI4x")  # time (µs), value
@@ -47,14 +48,14 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
     if not newer:
         raise Refusal(Code.NOT_FOUND)
     put(size, _UINT, len(newer))
-    course, gpu = node.course(device.identity.number), device.identity.number
+    course, gpu = node.gpus.course(device.identity.number), device.identity.number
     for n, (stamp, at) in enumerate(newer):
         put(array + n * _SAMPLE.size, _SAMPLE, stamp, round(read(course, gpu, at)))
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
     """Return the kept samples with wall time (µs) and seconds after the epoch, oldest first."""
-    tick, wall = node.tick(), time.time()
+    tick, wall = node.gpus.tick(), time.time()
     ages = [n / SAMPLES for n in range(_KEPT - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
 

@@ -73,7 +73,7 @@ def cuda_version_v2(node: SimNode, out: int | None) -> None:
 def process_name(node: SimNode, pid: int, buffer: int | None, length: int) -> None:
     """Return the name of a process of the simulated node, truncated to the given length."""
     node.enter("nvmlSystemGetProcessName")
-    running = {process.pid for gpu in node.counted() for process in node.state(gpu).processes}
+    running = {process.pid for gpu in node.gpus.counted() for process in node.gpus.state(gpu).processes}
     if pid not in running:
         raise Refusal(Code.NOT_FOUND)
     put_text(buffer, length, "python3"[: max(0, length - 1)])

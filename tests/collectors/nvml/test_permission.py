@@ -59,7 +59,7 @@ def processes(tmp_path: Path, largest: int) -> dict[str, float]:
     extent = Extent(processes=ProcessNames(largest, tmp_path))
     with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
         poll.poll()
-        pids = sorted(poll.simulation.node._node.state(0).processes, key=lambda one: -one.memory)
+        pids = sorted(poll.simulation.node._node.gpus.state(0).processes, key=lambda one: -one.memory)
         (tmp_path / str(pids[1].pid)).mkdir(exist_ok=True)
         (tmp_path / str(pids[1].pid) / "comm").write_text('py,th"on\n')
         gpu = poll.poll_all_tiers().gpus[0].gpu

@@ -1,0 +1,116 @@
+"""The state of each GPU of the simulated node, at the driver's latest sample and under the active scenario."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpumon.sim.board import Board, Profile
+from gpumon.sim.observe import observe, settle
+from gpumon.sim.physics import Body, Course, Workload
+from gpumon.sim.quantities import State
+from gpumon.sim.scenario import Scenario
+from gpumon.sim.sim_gpu import Identity
+
+SAMPLES = 10
+"""Samples that the driver takes a second. Data-centre GPUs are not faster, however often they are read."""
+POWER_BEFORE = 1000.0
+"""Energy in watts since boot before the epoch, so that an agent with a later epoch sees no counter reset."""
+
+
+class GpuStates:
+    """The states of a node's GPUs. They are computed when they are read."""
+
+    def __init__(
+        self, profile: Profile, epoch: float, scenario: Callable[[], Scenario], time: Callable[[], float]
+    ) -> None:
+        self._profile = profile
+        self._epoch = epoch
+        self._scenario = scenario
+        self._time = time
+        self._states: dict[int, tuple[float, Scenario, State]] = {}
+        self._courses: dict[int, tuple[Workload, Course]] = {}
+
+    def tick(self) -> float:
+        """Return the time of the driver's last sample."""
+        return max(0, math.floor(self._time() * SAMPLES + 1e-6)) / SAMPLES
+
+    def counted(self) -> list[int]:
+        """Return the GPUs that NVML counts, in the order of its indexes."""
+        return [gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _counted(self.state(gpu))]
+
+    def gone(self, gpu: int) -> bool:
+        """Return whether the GPU is lost or not visible to NVML."""
+        return not self._unaffected(gpu) and not_answering(self.state(gpu))
+
+    def _unaffected(self, gpu: int) -> bool:
+        """Return whether the scenario does not affect the GPU, so that its state need not be computed."""
+        return not self._scenario().gpus[gpu]
+
+    def state(self, gpu: int) -> State:
+        """Return a GPU's state at the latest tick."""
+        scenario = self._scenario()
+        tick = self.tick()
+        cached = self._states.get(gpu)
+        if cached and cached[0] == tick and cached[1] is scenario:
+            return cached[2]
+        observed = observe(self._profile, gpu, self.course(gpu), tick, scenario.layouts[gpu])
+        if observed.energy is not None:
+            observed = replace(observed, energy=observed.energy + POWER_BEFORE * self._epoch)
+        state = self._altered(scenario, gpu, observed, tick)
+        self._states[gpu] = tick, scenario, state
+        return state
+
+    def sampled_at(self, gpu: int) -> float:
+        """Return the tick of the last state returned: the next tick may have begun since."""
+        return self._states[gpu][0]
+
+    def _altered(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
+        """Apply the scenario. It runs twice, because derived values depend on what is set and may be set themselves."""
+
+        def alter(state: State) -> State:
+            for fault, value in scenario.gpus[gpu]:
+                state = fault.alter(value, state, tick) if fault.alter else state
+            return state
+
+        return alter(settle(self._profile, alter(state)))
+
+    def course(self, gpu: int) -> Course:
+        """Return the GPU's state under its workload."""
+        scenario = self._scenario()
+        workload = scenario.workloads[gpu]
+        cached = self._courses.get(gpu)
+        if cached is None or cached[0] is not workload:
+            cached = workload, Course(body(self._profile.board, scenario.identities[gpu]), workload)
+            self._courses[gpu] = cached
+        return cached[1]
+
+
+def not_answering(state: State) -> bool:
+    """Return whether calls for the GPU fail: it is lost, or NVML does not list it."""
+    return state.lost or not _listed(state)
+
+
+def _counted(state: State) -> bool:
+    return state.counted and _listed(state)
+
+
+def _listed(state: State) -> bool:
+    """Return whether NVML lists the GPU."""
+    return state.on_bus and state.bound == "nvidia"
+
+
+def body(board: Board, identity: Identity) -> Body:
+    """Return small differences between boards: up to 3 % in power, 3 degrees in cooling."""
+    chance = hashlib.sha256(identity.uuid.encode()).digest()
+    draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])
+    rise = (board.temperature_full - board.temperature_idle) / (board.power_limit - board.power_idle)
+    return Body(
+        idle=board.power_idle * (1 + 0.03 * draw),
+        full=board.power_full * (1 + 0.03 * draw),
+        limit=board.power_limit,
+        cool=board.temperature_idle + 3 * cooling,
+        per_watt=rise,
+    )
