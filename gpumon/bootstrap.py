@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
@@ -248,7 +249,7 @@ def _windows(core: _Core, driver_release: DriverRelease, probe: ProbeRuns, heart
 
 def _health_file(core: _Core, front: HttpEndpoint) -> HealthFile:
     store = core.configuration.store.path.absolute()
-    path = core.configuration.health.file or default_paths.default_health_file(store, os.environ)
+    path = core.configuration.health.file or Path(default_paths.default_health_file(store, os.environ))
     return HealthFile(core.loop, path, latest=core.latest, store=store, address=front.local_address)
 
 

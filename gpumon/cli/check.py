@@ -7,7 +7,6 @@ import io
 import json
 import os
 import sys
-from pathlib import Path
 
 from gpumon.cli import job_gpus
 from gpumon.cli.check_result import CheckResult, check_result, unknown
@@ -70,18 +69,18 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(json.dumps(result.document(str(path)), indent=2) if args.json else result.line, flush=True)
+        print(json.dumps(result.document(path), indent=2) if args.json else result.line, flush=True)
     except OSError:  # the reader is gone or the disk is full: the exit code still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if args.maintenance_ok and result.health.maintenance else result.code
 
 
-def _path(flag: str, args: argparse.Namespace) -> Path | None:
+def _path(flag: str, args: argparse.Namespace) -> str | None:
     named = vars(args)[flag] or os.environ.get(VARIABLES[flag])
-    return Path(named).expanduser() if named else None
+    return os.path.expanduser(named) if named else None
 
 
-def _result(path: Path, args: argparse.Namespace) -> CheckResult:
+def _result(path: str, args: argparse.Namespace) -> CheckResult:
     try:
         _check_names(args.ignore)
         names = job_gpus.from_job(args.gpu, os.environ) if args.gpu or args.for_job else None

@@ -9,11 +9,10 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumon.clock import boot_clock, boot_id
-from gpumon.config.default_paths import HEALTH_FILE_VERSION
+from gpumon.config.default_paths import HEALTH_FILE_VERSION, StrPath
 from gpumon.health.verdict import Level
 
 Document = Mapping[str, Any]
@@ -77,7 +76,7 @@ class NodeHealth(NamedTuple):
     """Why the rest may be out of date; empty if it is current."""
 
 
-def read_health(path: Path, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
+def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     """Return what the file states. Raises CheckError."""
     document = _document(path)
     try:
@@ -86,7 +85,7 @@ def read_health(path: Path, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
         raise _invalid_file(path) from error
 
 
-def agent_address(path: Path) -> tuple[tuple[str, int], str] | None:
+def agent_address(path: StrPath) -> tuple[tuple[str, int], str] | None:
     """Return host and port of the agent that wrote the file, and its store; None if there is no usable file."""
     try:
         agent = _document(path)["agent"]
@@ -96,7 +95,7 @@ def agent_address(path: Path) -> tuple[tuple[str, int], str] | None:
         return None
 
 
-def _document(path: Path) -> Any:
+def _document(path: StrPath) -> Any:
     try:
         content = _content(path)
     except OSError as error:
@@ -113,16 +112,17 @@ def _document(path: Path) -> Any:
     return document
 
 
-def _invalid_file(path: Path) -> CheckError:
+def _invalid_file(path: StrPath) -> CheckError:
     return CheckError(f"{path} is not a health file of this version of gpumon: {RESTART} after an upgrade.")
 
 
-def _content(path: Path) -> bytes:
+def _content(path: StrPath) -> bytes:
     """Return the content of a regular file of a trusted owner, without blocking on what is no file."""
     with contextlib.ExitStack() as stack:
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder, name = os.path.split(path)
+        directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, directory)
-        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         stack.callback(os.close, descriptor)
         status, owner = os.fstat(descriptor), os.fstat(directory).st_uid
         if not stat.S_ISREG(status.st_mode):
@@ -138,7 +138,7 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_BYTES)
 
 
-def _reason(path: Path, error: OSError) -> str:
+def _reason(path: StrPath, error: OSError) -> str:
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         return f"there is no health file {path}: {START}, or name its file with --health.file."
     if error.errno == errno.EACCES:

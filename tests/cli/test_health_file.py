@@ -178,14 +178,14 @@ def test_the_file_is_found_where_the_agent_writes_it(tmp_path: Path) -> None:
     environ = {"STATE_DIRECTORY": str(tmp_path / "state"), "RUNTIME_DIRECTORY": str(tmp_path / "run")}
     unit, own = tmp_path / "run" / "health.json", tmp_path / "state" / "gpumon.db.health.json"
     store = tmp_path / "other.db"
-    assert default_paths.find_health_file(Path("a.json"), store, environ) == Path("a.json")
-    assert default_paths.find_health_file(None, store, environ) == tmp_path / "other.db.health.json"
-    assert default_paths.find_health_file(None, None, environ) == unit
+    assert default_paths.find_health_file(Path("a.json"), store, environ) == "a.json"
+    assert default_paths.find_health_file(None, store, environ) == str(tmp_path / "other.db.health.json")
+    assert default_paths.find_health_file(None, None, environ) == str(unit)
     own.parent.mkdir()
     own.touch()
-    assert default_paths.find_health_file(None, None, environ) == own
+    assert default_paths.find_health_file(None, None, environ) == str(own)
     unit.parent.mkdir()
     unit.touch()
-    assert default_paths.find_health_file(None, None, environ) == unit
-    assert default_paths.default_health_file(store, environ) == unit
-    assert default_paths.default_health_file(store, {}) == tmp_path / "other.db.health.json"
+    assert default_paths.find_health_file(None, None, environ) == str(unit)
+    assert default_paths.default_health_file(store, environ) == str(unit)
+    assert default_paths.default_health_file(store, {}) == str(tmp_path / "other.db.health.json")
