@@ -48,7 +48,7 @@ def covers(verdict: Verdict, cause: Verdict) -> bool:
 
 
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether the action of the cause comes first: it covers the verdict's, or it is the reboot to do anyway."""
+    """Return whether the action of the cause comes first: it includes that of the verdict, or it is a reboot."""
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
 
 

@@ -38,7 +38,7 @@ def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
 
 
 def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
-    """Return the repair that was done since the verdict was raised, given that it is still active."""
+    """Return the repair done since the verdict was raised that did not help, because the verdict is still active."""
     if verdict.since_boot != facts.boot_id:
         return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
     reset_at = last_reset_at(verdict, facts)
@@ -73,7 +73,7 @@ def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
 
 
 def is_observed(device: str, facts: Facts) -> bool:
-    """Return whether the device is read now. Checks of other devices than GPUs report that themselves."""
+    """Return whether the device is read now. Only GPUs can be unread here: other checks report that themselves."""
     state = _gpu_state(device, facts)
     return state is None or (state.fault is None and not state.released)
 

@@ -159,7 +159,10 @@ class _CheckRun:
         return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
 
     def _window_is_filled(self, verdict: Verdict, facts: Facts) -> bool:
-        """Return whether the samples would still contain what raised the verdict. A restart drops all samples."""
+        """Return whether the sample window is long enough to contain what raised the verdict.
+
+        A restart drops all samples.
+        """
         now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
         before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
         return now.uptime >= min(HOUR, window) and not (before_start and now.at - verdict.seen_at < window)

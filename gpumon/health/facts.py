@@ -54,7 +54,7 @@ class Facts:
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes that hold a GPU and do not return from the kernel; None if they cannot be read."""
     contained: bool | None = None
-    """Whether NVML lists only the processes of the agent's container; None if unknown."""
+    """True if NVML lists the processes of the agent's container only; None if unknown."""
     recalled: bool = True
     """Whether the stored state was read."""
     interval: float = 1.0

@@ -7,7 +7,7 @@ from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:
-    """Return since when, on the clock of Now.uptime; None if the node is not free."""
+    """Return since when the node is free, on the clock of Now.uptime; None if it is not free."""
     if not is_free(facts):
         return None
     before = facts.probe.free_since
@@ -17,7 +17,7 @@ def free_since(facts: Facts) -> float | None:
 def is_free(facts: Facts) -> bool:
     """Return whether no process uses a GPU and no hold or maintenance is in force.
 
-    Use that cannot be read has a check of its own.
+    Unreadable use of a GPU has a check of its own.
     """
     kept = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)

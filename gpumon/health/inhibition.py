@@ -13,9 +13,9 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 300.0
-"""Seconds by which a consequence may be found before its cause: both have to last before they are verdicts."""
+"""Seconds by which a consequence may be found before its cause, because both must last before they are verdicts."""
 LAG_SECONDS = 300.0
-"""Seconds after its cause was last active in which a consequence may start, in addition to the time it has to last."""
+"""Seconds after the end of a cause in which a consequence may start, in addition to the time that it must last."""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
@@ -51,7 +51,7 @@ class _Causes:
             self._by_check.setdefault(verdict.check, []).append(verdict)
 
     def cause_of(self, verdict: Verdict) -> Key | None:
-        """Return the cause of a verdict. A verdict whose reboot did not help is inhibited by what is active now."""
+        """Return the cause of a verdict. If a reboot did not end its consequence, that active verdict is the cause."""
         cause = self._listed_cause(verdict)
         return self._active_instead.get(verdict.key) if cause is None else cause
 
@@ -138,7 +138,7 @@ class _Causes:
 
 
 def _lead(cause: Verdict) -> float:
-    """Return the seconds that it may take to find the cause while its consequence is found at once."""
+    """Return the maximum seconds by which this cause may be found later than its consequence."""
     check = BY_NAME.get(cause.check)
     return max(LEAD_SECONDS, *(window.seconds for window in check.windows)) if check and check.windows else LEAD_SECONDS
 

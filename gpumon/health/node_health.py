@@ -45,7 +45,7 @@ class Pending:
     def is_valid(self, uptime: float) -> bool:
         """Return whether the time still counts although the check cannot be evaluated now.
 
-        After a gap longer than the required time the condition may have ended and started again.
+        After a longer gap the condition may have ended and started again.
         """
         return uptime - self.seen <= self.patience
 
@@ -98,7 +98,7 @@ class Health:
         return max((verdict.level for verdict in self.open.values()), default=OK if self.evaluated else UNKNOWN)
 
     def level_of(self, device: str) -> Level:
-        """Return the worst level of a device."""
+        """Return the worst level of a device; UNKNOWN is the minimum before the first evaluation."""
         worst = max((verdict.level for verdict in self.open.values() if verdict.device == device), default=OK)
         return worst if self.evaluated else max(worst, UNKNOWN)
 

@@ -22,7 +22,10 @@ COVERED = {
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
-    """Return the action for this verdict, above those that were tried on the device for checks of the same subject."""
+    """Return the next action for this verdict.
+
+    It exceeds every repair that was tried for checks of this subject on the device.
+    """
     if action not in ESCALATION:
         return action
     tried = (ESCALATION.index(_ACTION_OF[repair]) + 1 for repair in _tried_repairs(key, facts))

@@ -129,7 +129,7 @@ class SampleHistory:
         return replace(self, times=times, first=first, runs=runs, begins=begins)
 
     def _extend_timeline(self, at: float) -> tuple[tuple[float, ...], int]:
-        """Return the timeline with the new point, which replaces the newest one if that is closer than STEP."""
+        """Return the timeline with the new point, which replaces the newest one if less than STEP has passed."""
         times = self.times
         close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
         if times and (at == times[-1] or close):
@@ -256,7 +256,7 @@ def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries |
 
 
 def flag_was_set(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
-    """Return whether a flag was 1 for so many seconds of the window; None if the samples cannot tell."""
+    """Return whether a flag was 1 for this many seconds of the window; None if the samples do not cover it."""
     if series is None:
         return None
     observed = series.observed_seconds(window)

@@ -22,7 +22,7 @@ _BY_FAULTS = frozenset({"crash", "deadline"})
 
 
 def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
-    """Return a check that fails while the agent has a notice on this subject."""
+    """Return a check that warns while the agent has a notice on this subject."""
 
     def judge(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
@@ -39,7 +39,10 @@ def past_unread(facts: Facts) -> Finding | None:
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Return OK also while the stored state is unread, because that check is more severe."""
+    """Return a warning if the store cannot be written.
+
+    While the stored state is unread, `gpumon_history_unread` reports that.
+    """
     if facts.node.store_up is None or not facts.recalled:
         return None
     words = facts.notices.get("store", "see the log")
@@ -48,7 +51,10 @@ def store_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
-    """Return OK if permission is missing: that is configuration, reported by gpumon_collector_denied."""
+    """Return a warning if the kernel log cannot be read.
+
+    Missing permission is reported by gpumon_collector_denied instead.
+    """
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
     reason = "The kernel log cannot be read: SXids, and Xids of GPUs that do not answer, are not detected."
@@ -111,7 +117,7 @@ def children_abandoned(facts: Facts) -> Finding | None:
 
 
 def check_failing(facts: Facts) -> Finding:
-    """Return the first failing check, as of the previous tick."""
+    """Return a warning about the first check that raised an exception in the previous evaluation."""
     if not facts.failing_checks:
         return PASSED
     (check, device), error = min(facts.failing_checks.items())

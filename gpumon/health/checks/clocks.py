@@ -47,7 +47,7 @@ It does not fix cooling or power supply.
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
-    """Return the seconds of the counter within the window; a single sample is not a slowdown."""
+    """Return a finding if hardware or heat reduced the clocks for too much of the window."""
     least = gpu.facts.limit(SLOWED)
     if least is None:
         return OFF
@@ -87,7 +87,7 @@ class _Pace(NamedTuple):
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Return whether other work explains the lower clock: the GPU is at the power limit and the others are not."""
+    """Return a finding if the clock is much lower than the median of GPUs with the same product and load."""
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:
         return OFF
@@ -109,12 +109,12 @@ def straggler(gpu: GpuCase) -> Finding | None:
 
 
 def _alike(gpu: GpuCase) -> list[GpuCase]:
-    """Return the GPUs of the same product, including this one. With MIG there is no utilization."""
+    """Return the GPUs of the same product, including this one."""
     return [one for one in gpu.facts.gpu_cases if one.now.name == gpu.now.name]
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return None for a GPU that was not busy for the whole window."""
+    """Return clock and power limitation over the window; None if the GPU was not busy for all of it."""
     if gpu.now.utilization_ratio is None:
         return None
     busy = gpu.mean(BUSY)

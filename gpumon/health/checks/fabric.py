@@ -29,7 +29,10 @@ _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return OK if no GPU needs it: its unit may be installed and unused; on a rack it runs on the switch trays."""
+    """Return a failure if the fabric manager is stopped and a GPU needs it.
+
+    Its unit may be installed and unused. On a rack it runs on the switch trays.
+    """
     if not _settled(facts):
         return None
     if facts.node.fabric_manager_up is None:
@@ -52,7 +55,10 @@ def manager_flapping(facts: Facts) -> Finding | None:
 
 
 def unhealthy(gpu: GpuCase) -> Finding | None:
-    """State 0 means that there is no fabric: a board without NVSwitches, or a guest."""
+    """Return a failure if the registration with the fabric is not complete or not healthy.
+
+    State 0 means that there is no fabric.
+    """
     fabric = gpu.state.fabric
     if fabric is None or fabric.state is None or not _settled(gpu.facts):
         return None
@@ -68,7 +74,10 @@ def unhealthy(gpu: GpuCase) -> Finding | None:
 
 
 def _health(fabric: Fabric) -> Finding:
-    """Return the health of a completed registration. The driver's summary counts if no check explains it."""
+    """Return the finding on a completed registration.
+
+    The driver's summary counts only if no single check has failed.
+    """
     sick = sorted(check for check, value in (fabric.health or {}).items() if value)
     if sick:
         words = "; ".join(_CHECKS.get(check, check) for check in sick)
@@ -82,7 +91,10 @@ def _health(fabric: Fabric) -> Finding:
 
 
 def imex_down(facts: Facts) -> Finding | None:
-    """Return a finding only for a multi-node fabric; a daemon that waits for its peers counts as running."""
+    """Return a warning if the IMEX daemon of a multi-node fabric is stopped.
+
+    A daemon that waits for its peers counts as running.
+    """
     if not _settled(facts):
         return None
     if facts.node.imex_up is None:
@@ -105,13 +117,19 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 
 def _not_told(facts: Facts) -> Finding | None:
-    """Return OK if the unit was removed, masked or disabled while other services can be read."""
+    """Return the finding on an unreported service.
+
+    If other services can be read, the unit was removed or disabled, which is OK.
+    """
     readable = facts.contained is not None and "links" not in facts.notices
     return PASSED if readable else None
 
 
 def _switched(facts: Facts) -> bool:
-    """Return whether a GPU has links to NVSwitches or is in a fabric. A multi-node fabric is managed elsewhere."""
+    """Return whether a GPU needs the fabric manager of this host.
+
+    It is attached to NVSwitches and not part of a multi-node fabric.
+    """
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
     return any(
@@ -122,7 +140,7 @@ def _switched(facts: Facts) -> bool:
 
 
 def _settled(facts: Facts) -> bool:
-    """Return whether services may be stopped on purpose: the driver is unloaded, or GPUs are released."""
+    """Return whether the services should run: the driver is loaded and no GPU is released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
 

@@ -32,16 +32,19 @@ def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[
 
 
 def stuck(gpu: GpuCase) -> Finding | None:
-    """Return the action: a stuck driver call needs a reboot; silent firmware is recovered by a reset."""
+    """Return a failure for a GPU whose driver call does not return.
+
+    Its action is a reboot, or a reset if the firmware is silent.
+    """
     finding = _faulted("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
     return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
 
 
 def missing(gpu: GpuCase) -> Finding | None:
-    """Return a finding for a GPU that was present.
+    """Return a failure for a GPU that was present and is missing.
 
-    If it is missing since before the last boot, another reboot will not help.
+    The action is a reboot, or an inspection if it was missing before the last boot.
     """
     state = gpu.state
     if state.fault != "missing":
@@ -90,7 +93,7 @@ def count(facts: Facts) -> Finding | None:
 
 
 def _settled(facts: Facts) -> bool:
-    """Return whether an operator has set the number since then."""
+    """Return whether the operator has set the expected number since the verdict was raised."""
     known, wanted = facts.open.get(("gpu_count_mismatch", NODE)), facts.expectation
     return known is not None and wanted.basis in _TOLD and known.evidence.get("gpus_expected") != wanted.count
 

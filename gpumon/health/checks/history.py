@@ -46,7 +46,7 @@ def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _others(uuid: str, own: list[Repair], known: list[Repair], facts: Facts) -> list[int]:
-    """Return GPUs that were repaired each time together with this one: they share the cause."""
+    """Return the indexes of GPUs that were always repaired together with this one: they share the cause."""
 
     def with_it(other: str) -> bool:
         ages = [one.age for one in known if other in one.devices]
@@ -75,7 +75,7 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 
 
 def unexpected_reboot(facts: Facts) -> Finding | None:
-    """Return a finding unless the agent was stopped in order, as by a shutdown, or maintenance was declared."""
+    """Return a warning after a boot unless the agent was stopped in order before it, or the node was in maintenance."""
     booted = facts.now.wall - facts.uptime
     last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
@@ -88,7 +88,7 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
 
 
 def _after(down: float) -> str:
-    """Return how long the node was down; unknown if the clock was set in between or is not set yet."""
+    """Return when the node was booted, in words. The downtime is unknown if the clock was set."""
     if down < 0:
         return "again; the downtime is unknown"
     if down < MINUTE:

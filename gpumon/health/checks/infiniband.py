@@ -34,7 +34,7 @@ _BEFORE = "speed_before_bytes_per_second"
 
 
 def missing(port: PortCase) -> Finding:
-    """Return a finding for an adapter that had an active port on this host and is gone while others can be read."""
+    """Return a failure for an adapter that had an active port and is gone while others can be read."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
         return PASSED
@@ -63,7 +63,10 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def down(port: PortCase) -> Finding | None:
-    """Return OK for a port that was never up or used on this host: it is not cabled."""
+    """Return a finding for a port that is down.
+
+    A port that was never up or used on this host is not cabled, which is OK.
+    """
     up = port.port.link.port_up
     if port.accepted:
         return recovered(Clearance.GONE)
@@ -77,7 +80,7 @@ def down(port: PortCase) -> Finding | None:
 
 
 def flapping(port: PortCase) -> Finding | None:
-    """Return the larger count of the port's own counter, which may be full, and the observed changes."""
+    """Return a warning if the port went down too often in half a day or in a day."""
     if port.port.link.port_up is None:
         return None
     for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
@@ -88,7 +91,10 @@ def flapping(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
-    """Return the counted events, without those during boot or maintenance."""
+    """Return how often the port went down in the window, without boot and maintenance.
+
+    It is the larger of the port's own counter, which may be full, and of the observed changes.
+    """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
     steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
@@ -101,7 +107,7 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
 
 
 def _maintenance_times(wall: float, facts: Facts) -> bool:
-    """Return whether the event was within maintenance."""
+    """Return whether this time is within a maintenance."""
     return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
 
 
@@ -132,7 +138,7 @@ def slow(port: PortCase) -> Finding | None:
 
 
 def _required(port: PortCase) -> float | None:
-    """Return the configured rate; Ethernet ports, for example for management, have other rates."""
+    """Return the configured speed in bytes per second; None for Ethernet ports, which may have other speeds."""
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 

@@ -44,7 +44,7 @@ _SLACK = 60.0
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a warning for a single link-down event; see also ib_port_flapping."""
+    """Return a failure if a fatal counter has increased, and a warning for a single link-down event."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
@@ -61,7 +61,7 @@ def fatal(port: PortCase) -> Finding | None:
 
 
 def symbols(port: PortCase) -> Finding | None:
-    """Ignore errors during link training: they come in one burst."""
+    """Return a finding if symbol errors are frequent. A short burst is link training and is ignored."""
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
     soon = _gained(port, ERRORS_SOON).get("symbol_error", 0.0)
@@ -107,7 +107,7 @@ def stress(port: PortCase) -> Finding | None:
 
 
 def _gained(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
-    """Return gains by kind, over the observed part of the window."""
+    """Return the increase of each error counter in the observed part of the window."""
     return {one.labels["kind"]: one.gain for one in port.growth(window)}
 
 

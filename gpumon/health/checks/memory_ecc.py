@@ -27,7 +27,7 @@ _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 
 
 def uncorrectable(gpu: GpuCase) -> Finding | None:
-    """Return a failure for new errors by our own counters, else a warning for what the driver counted before."""
+    """Return a failure for new uncorrectable errors, and a warning for those counted before the agent started."""
     volatile = gpu.state.ecc_volatile
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
@@ -65,7 +65,7 @@ def _wall(one: WindowSeries, gpu: GpuCase) -> float:
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """Return whether the errors came while the agent did not run, or have an uncleared verdict of this boot."""
+    """Return a warning about errors from before the start of the agent, unless they were acknowledged."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED
@@ -101,7 +101,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 
 
 def corrected_high(gpu: GpuCase) -> Finding | None:
-    """Return a finding for the driver's counts since it was loaded or the GPU was reset."""
+    """Return a finding if the driver has counted too many corrected errors since it was loaded or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
     limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     if all(limit is None for limit in limits.values()):
@@ -126,7 +126,10 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
-    """Return whether another memory verdict asks for at least as much; for Xids, only those about memory."""
+    """Return whether the cause is a memory verdict whose action includes that of this one.
+
+    For Xids only those about memory count.
+    """
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False
     return (together or cause.check in SPENT) and covers(verdict, cause)

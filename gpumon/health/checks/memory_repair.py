@@ -38,7 +38,7 @@ def page_retirement_pending(gpu: GpuCase) -> Finding | None:
 
 
 def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
-    """Return whether a reset may be sufficient. If it was not, this verdict remains and has the next action."""
+    """Return whether the cause, found at the same time, is an uncorrectable error or a memory Xid."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 

@@ -37,7 +37,7 @@ def row_remap_failed(gpu: GpuCase) -> Finding | None:
 
 
 def sram_threshold(gpu: GpuCase) -> Finding | None:
-    """Return a finding from the driver's flag, which only root can read."""
+    """Return a failure if the SRAM threshold of the driver is exceeded. Only root can read it."""
     exceeded = gpu.now.ecc_sram_threshold_exceeded
     if exceeded is None:
         return None
@@ -74,7 +74,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
-    """Return a finding for GPUs before Ampere. Pages of both causes share one list."""
+    """Return a finding if many memory pages are retired, on GPUs before Ampere. Pages of both causes share one list."""
     few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MAX_PAGES)
     if few is None and many is None:
         return OFF

@@ -11,7 +11,10 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Return None if the driver is not queried: released, or a host without GPUs."""
+    """Return a failure if the driver does not answer.
+
+    None if it is not queried, because of a release or on a host without GPUs.
+    """
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:

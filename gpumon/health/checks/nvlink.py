@@ -60,7 +60,7 @@ _LOST: Mapping[str, Where | XidCause] = {
 
 
 def down(gpu: GpuCase) -> Finding | None:
-    """Return links that are down. A link reports 0 only if it should be up: see health/products.py."""
+    """Return a failure if links are down. A link reports 0 only if it should be up: see health/products.py."""
     links = gpu.state.links
     if not _can_tell(gpu):
         return None
@@ -73,7 +73,10 @@ def down(gpu: GpuCase) -> Finding | None:
 
 
 def _forgotten(gpu: GpuCase) -> bool:
-    """Return whether a link that was down is now unreported: learned links are forgotten when the agent restarts."""
+    """Return whether a link of the open verdict is now unreported.
+
+    Links that should be up are learned again after a restart.
+    """
     known = gpu.facts.open.get(("nvlink_down", gpu.state.uuid))
     if known is None or gpu.now.mig_mode:
         return False
@@ -139,7 +142,7 @@ def _erring(gpu: GpuCase, most: float) -> Finding | None:
 
 
 def _flapping(gpu: GpuCase, most: float) -> Finding | None:
-    """Return a finding for a link that is repeatedly down, each time for less than the delay of `nvlink_down`."""
+    """Return a failure for a link that was down repeatedly, each time for less than the delay of `nvlink_down`."""
     downs = {one.labels["link"]: _falls(one.values) for one in gpu.series(UP)}
     link = max(downs, key=lambda one: downs[one], default=None)
     if link is None or downs[link] < most:
@@ -153,7 +156,7 @@ def _falls(values: Sequence[float]) -> int:
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Return the rate of links with CRC errors in each of five minutes."""
+    """Return a finding if a link had CRC errors in each of five minutes."""
     if not _can_tell(gpu):
         return None
     crc = [one for one in _grown(gpu, ERRORS_SOON) if one.labels.get("kind") == "crc"]
@@ -200,12 +203,15 @@ def slow(gpu: GpuCase) -> Finding | None:
 
 
 def _can_tell(gpu: GpuCase) -> bool:
-    """Return whether a neighbour that is being reset explains it."""
+    """Return whether the links can be evaluated.
+
+    A released GPU may be reset, which takes down the links of its peers.
+    """
     return bool(gpu.state.links) and not any(one.released for one in gpu.facts.gpus)
 
 
 def _grown(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
-    """Return link counters that grew, without errors from the training of a neighbour's links."""
+    """Yield the link counters that increased, without errors from link training after a GPU reset."""
     found = gpu.growth(window, since=since)
     if not found:
         return
@@ -217,12 +223,12 @@ def _grown(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) ->
 
 
 def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
-    """Return the minutes in which the counter grew, counted backwards."""
+    """Return the minutes in which the counter increased, counted backwards from now."""
     return {int((gpu.facts.now.at - at) // MINUTE) for at, _ in grown.steps}
 
 
 def _trained(facts: Facts) -> Iterator[tuple[float, float]]:
-    """Return periods on the boot clock in which links were trained because a GPU was reset."""
+    """Yield the periods of link training after GPU resets, on the boot clock."""
     for state in facts.gpus:
         if state.reset_at is not None:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER

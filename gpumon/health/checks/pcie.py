@@ -43,7 +43,7 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def generation(gpu: GpuCase) -> Finding | None:
-    """Return a finding only for busy GPUs: idle ones lower the generation by design."""
+    """Return a warning if a busy GPU has a lower PCIe generation than possible. Idle GPUs lower it by design."""
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     busy = gpu.facts.limit(BUSY_SHARE)
     if busy is None:
@@ -87,7 +87,7 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """Return a finding for AER messages of the GPU's own address, or of a port that leads only to it."""
+    """Return a failure for a fatal AER message of the GPU, or of a port that leads only to it."""
     cleared = gpu.cleared("pcie_fatal_error") or 0.0
     own = {gpu.state.bus_id, gpu.state.port_above}
     found = [

@@ -25,7 +25,7 @@ _TOLERANCE = 0.99
 
 
 def brake(gpu: GpuCase) -> Finding | None:
-    """Return a finding from the counter: a brake that comes and goes shows only there."""
+    """Return a finding if the power brake is or was active. A short brake is visible in its counter only."""
     active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
     counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
     if active is None and counted is None:
@@ -38,7 +38,7 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 
 def cap(gpu: GpuCase) -> Finding | None:
-    """Return a finding for a limit that is too low. Running at the board's own or the requested limit is normal."""
+    """Return a warning for a low power limit that reduces clocks. The default and the requested limit are normal."""
     most = gpu.facts.limit(CAPPED_SHARE)
     if most is None:
         return OFF
@@ -59,7 +59,7 @@ def cap(gpu: GpuCase) -> Finding | None:
 
 
 def _too_low(gpu: GpuCase) -> str | None:
-    """Return what the limit is lower than, as text."""
+    """Return why the limit is too low, as text; None if it is not."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, asked, default = now.power_limit_watts or 0.0, now.power_limit_requested_watts, now.power_limit_default_watts
     if asked is not None and limit < _TOLERANCE * asked:
@@ -70,7 +70,10 @@ def _too_low(gpu: GpuCase) -> str | None:
 
 
 def implausible(gpu: GpuCase) -> Finding | None:
-    """Return None for an idle GPU, which may draw almost nothing."""
+    """Return a finding for an implausible power reading.
+
+    None for an idle GPU, which may draw almost nothing.
+    """
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)
     if draw is None or not limit:

@@ -64,7 +64,7 @@ def _blamed(result: ProbeResult) -> str | None:
 
 
 def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the run with this outcome if it blames no single GPU, else the finding."""
+    """Return the last complete run if it has this outcome and blames no single GPU, else the finding without it."""
     last = _measured(facts)
     if last is None or _is_to_be_proved(last, facts.wall(0.0), facts):
         return None
@@ -76,7 +76,7 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the run with this outcome if it blames this GPU, else the finding."""
+    """Return the last complete run if it has this outcome and blames this GPU, else the finding without it."""
     last = _measured(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
@@ -87,7 +87,7 @@ def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | N
 
 
 def _is_to_be_proved(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Return whether a run from before the last reset or boot awaits another one as proof of the repair."""
+    """Return whether the run is older than the last repair, and the next run will prove the repair."""
     return last.ended < repaired and facts.probe.next_run is not None and not _is_put_off(facts)
 
 
@@ -115,7 +115,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow(facts: Facts) -> Finding | None:
-    """Return a warning, which the next run that is not degraded clears."""
+    """Return a warning if the last run was degraded. The next run that is not degraded clears it."""
     found = _of_node(facts, "allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
         return _slow(found, "The all-reduce")
@@ -130,7 +130,7 @@ def gpu_slow(gpu: GpuCase) -> Finding | None:
 
 
 def explained(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause explains the slow run: whatever slows a GPU or link does."""
+    """Return whether the cause explains the slow run: it was found at the same time."""
     return together
 
 
@@ -152,7 +152,7 @@ def gpu_wrong(gpu: GpuCase) -> Finding | None:
 
 
 def failing(facts: Facts) -> Finding | None:
-    """Fail after several runs in a row, because a single failure may be transient."""
+    """Return a failure after several failed runs in a row, because a single failure may be transient."""
     most = facts.limit(FAILURES)
     ran = _ran(facts)
     if most is None:
@@ -181,7 +181,10 @@ def _is_failure(result: ProbeResult, since: float) -> bool:
 
 
 def unkillable(facts: Facts) -> Finding:
-    """Fail until a reboot: the next process on that GPU hangs as well."""
+    """Return a failure if SIGKILL does not end a rank.
+
+    It needs a reboot: the next process on that GPU hangs as well.
+    """
     pids = facts.probe.unkillable
     if not pids:
         return PASSED
@@ -193,7 +196,7 @@ def unkillable(facts: Facts) -> Finding:
 def stale(facts: Facts) -> Finding | None:
     """Return unknown if no run has ended for long although the node was free.
 
-    A skip is not a run: on a free node it only gives the reason.
+    A skip is not a run. On a free node it gives the reason.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return PASSED
@@ -216,9 +219,9 @@ def _is_put_off(facts: Facts) -> bool:
 
 
 def _is_decided(facts: Facts) -> bool:
-    """Return whether an operator or the scheduler prevents runs; is_free knows holds, releases and maintenance.
+    """Return whether an operator or the scheduler prevents runs by other means than holds, releases and maintenance.
 
-    A gate that fails is no decision.
+    A failed gate command prevents runs by mistake, so it does not count.
     """
     last = facts.probe.last
     if last is None or last.outcome != "skipped":
@@ -237,7 +240,7 @@ def _last_skip(facts: Facts) -> str:
 
 
 def _repaired(facts: Facts) -> Iterator[RepairSinceRun]:
-    """Yield repairs of GPUs since the last run that measured them."""
+    """Yield the repairs of GPUs since the last complete run that used them."""
     measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
     def since(one: VerdictTransition) -> float:

@@ -27,7 +27,7 @@ _COOLING = """\
 
 
 def margin_low(gpu: GpuCase) -> Finding | None:
-    """Return a finding by the margin if there is one, because absolute temperatures differ between products."""
+    """Return a finding by the driver's margin, else by the core temperature: limits differ between products."""
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
         return _core_hot(gpu)
@@ -51,7 +51,7 @@ def _degrees(count: float) -> str:
 
 
 def _braked(gpu: GpuCase, margin: float) -> bool:
-    """Return a finding beyond the software slowdown; for unknown products, from the GPU's own clocks event reasons."""
+    """Return whether the hardware reduces the clocks: by its clocks event reason, or by the product's margin."""
     limit = gpu.facts.limit(SLOWDOWN)
     offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
     return bool((gpu.now.clock_event_active or {}).get("hw_thermal")) or (offset is not None and margin < offset)

@@ -19,7 +19,10 @@ VERSIONS = (*OF_NODE, *OF_GPU)
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Compare node versions with the configuration; also report GPUs that differ without a majority."""
+    """Return a warning for node versions that differ from the configuration.
+
+    It also reports GPU versions without a majority.
+    """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     known = {name: facts.versions[name] for name in expected if name in facts.versions}
     wrong: dict[str, Any] = {name: version for name, version in known.items() if version != expected[name]}
@@ -33,7 +36,7 @@ def of_node(facts: Facts) -> Finding | None:
 
 
 def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
-    """Return differences between GPUs of one product without a majority or a configured version.
+    """Yield each version that differs between GPUs of one product without a majority or a configured version.
 
     With the indexes of the GPUs that have each version.
     """
@@ -58,7 +61,7 @@ def _tie(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Compare with the configuration, else with the majority of GPUs of the same product on this node."""
+    """Return a warning for firmware that differs from the configuration, else from most GPUs of the product on this node."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))
@@ -81,7 +84,7 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
 
 
 def _most(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
-    """Return the version of more than half of the product's GPUs, how many have it, and the total."""
+    """Return the version of more than half of the product's GPUs, their number, and that of all; None without a majority."""
     alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
     counted = Counter(version for one in alike if (version := getattr(one, name)) is not None)
     common, count = counted.most_common(1)[0]

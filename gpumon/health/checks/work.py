@@ -33,9 +33,9 @@ SPIN_TRAFFIC = Limit(
 
 
 def process_stuck(facts: Facts) -> Finding | None:
-    """Return a failure: these GPUs can be neither assigned nor reset.
+    """Return a failure if processes are stuck in the kernel: their GPUs can be neither assigned nor reset.
 
-    Without permission to see other users' files there is no verdict: gpumon_collector_denied and the log report that.
+    Without permission to read other users' processes there is no verdict; gpumon_collector_denied reports that.
     """
     longest = facts.limit(STUCK)
     if longest is None:
@@ -57,7 +57,10 @@ def process_stuck(facts: Facts) -> Finding | None:
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
-    """Return None in a container, where NVML lists no other processes, and on Grace, whose kernel uses GPU memory."""
+    """Return a failure for used memory without a process.
+
+    None in a container, where NVML lists no other processes, and on Grace, whose kernel uses GPU memory.
+    """
     now, least = gpu.now, gpu.facts.limit(ORPHANED)
     if least is None:
         return OFF
@@ -72,7 +75,10 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 
 
 def spin(gpu: GpuCase) -> Finding | None:
-    """Return a warning for a kernel that waits for a peer: it runs, reads no memory and draws little power."""
+    """Return a warning for a kernel that seems to wait for a peer.
+
+    It runs, but reads no memory and draws little power.
+    """
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
     if busy is None or low is None:
@@ -92,7 +98,7 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 
 def _reads_memory(gpu: GpuCase) -> bool:
-    """Return whether the memory is idle, if performance monitoring reports it."""
+    """Return whether the GPU reads memory, as far as performance monitoring reports it."""
     most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     return most is not None and traffic is not None and traffic > most
 

@@ -72,12 +72,12 @@ class Told(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """Actions by the catalogue's immediate action; all others need an inspection."""
+        """Action for the immediate action in the catalogue; an inspection for any other one."""
         return _ACTIONS.get(self.means.action, Action.INSPECT)
 
     @property
     def critical(self) -> bool:
-        """Return whether an Xid 74 has only harmless registers."""
+        """Return whether the Xid is critical. An Xid 74 with harmless registers is not."""
         harmless = self.code == NVLINK and self.action is Action.NONE
         return self.means.severity is Severity.CRITICAL and not harmless
 
@@ -87,9 +87,9 @@ class Told(NamedTuple):
 
 
 def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Told]:
-    """Return the relevant events: of the last `seconds`, or of this boot.
+    """Yield the events of the last `seconds`, or of this boot, with their meaning.
 
-    For a recovery action only the newest counts.
+    Of several recovery actions only the newest counts.
     """
     facts = gpu.facts
     events = [
@@ -104,7 +104,7 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
 
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
-    """Return the events for counting, without those during maintenance."""
+    """Yield the same events without those during maintenance."""
     return (one for one in told(gpu, check, seconds) if not gpu.facts.in_maintenance(one.event))
 
 
@@ -114,28 +114,28 @@ def age(event: ErrorEvent, facts: Facts) -> float:
 
 
 def worst(found: Sequence[Told]) -> Told:
-    """Return the event with the most severe action, the newest of several.
+    """Return the event with the most severe action, and the newest of several.
 
-    A recovery action counts only without another cause.
+    A recovery action is returned only if no other event asks for as much.
     """
     return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.event.last_wall))
 
 
 def evidence(found: Sequence[Told]) -> dict[str, Any]:
-    """Return the codes: the worst one, and the others."""
+    """Return the evidence: the code of the worst event, and the other codes."""
     first = worst(found).code
     also = sorted({one.code for one in found} - {first})
     return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
 
 
 def codes(verdict: Verdict) -> set[int]:
-    """Return the Xids of a verdict."""
+    """Return the Xids in the evidence of a verdict."""
     also = str(verdict.evidence.get("also", "")).split(", ")
     return {int(code) for code in (verdict.evidence.get("xid"), *also) if code}
 
 
 def is_taken_back(gpu: GpuCase, check: str, known: Iterable[Told]) -> bool:
-    """Return whether a verdict about the driver's recovery action is superseded by a newer one."""
+    """Return whether a newer recovery action supersedes the one of the open verdict."""
     verdict = gpu.facts.open.get((check, gpu.device))
     advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
     return advised and any(one.code == RECOVERY_ACTION for one in known)
@@ -147,7 +147,7 @@ def reason(found: Sequence[Told]) -> str:
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return SXid events of this boot: fatal ones, else the newest of the last day."""
+    """Return a finding for the worst SXid: fatal ones of this boot, others of the last day."""
     key = ("nvswitch_error", NODE)
     cleared = facts.cleared.get(key, 0.0)
     found = [
@@ -184,7 +184,7 @@ def recurring(gpu: GpuCase) -> Finding | None:
 
 
 def critical(gpu: GpuCase) -> Finding | None:
-    """Return the most severe Xid since the last repair."""
+    """Return a failure for critical Xids since the last repair."""
     known = tuple(told(gpu, "gpu_xid_critical"))
     found = [one for one in known if one.critical]
     if not found:

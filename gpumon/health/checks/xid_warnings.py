@@ -36,7 +36,7 @@ _SHORTEST = MINUTE / 2
 
 
 def warning(gpu: GpuCase) -> Finding | None:
-    """Return events of this boot and the last day, without those that another Xid cancelled."""
+    """Return a warning for Xids of severity warning, of this boot and the last day."""
     catalogue = gpu.facts.catalogue
     recent = [one for one in told(gpu, "gpu_xid") if age(one.event, gpu.facts) <= DAY]
     found = [one for one in recent if _warns(one, catalogue)]
@@ -52,7 +52,7 @@ def warning(gpu: GpuCase) -> Finding | None:
 
 
 def _warns(one: Told, catalogue: Catalogue) -> bool:
-    """Return a warning for Xids other than those of applications, which have their own checks."""
+    """Return whether the Xid is a warning. Xids of applications have checks of their own."""
     row = catalogue.rows.get(one.code)
     if row is None or row.kind is Class.APPLICATION:
         return False
@@ -73,7 +73,7 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
 
 
 def repeated(gpu: GpuCase) -> Finding | None:
-    """Return a finding for a code on one GPU alone: software errors occur on several GPUs."""
+    """Return a finding for an application Xid repeated on this GPU only: software errors occur on several GPUs."""
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
         return OFF
@@ -91,7 +91,10 @@ def repeated(gpu: GpuCase) -> Finding | None:
 
 
 def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return count and place. An exception counts if it is always in the same unit: software errors occur in many."""
+    """Return how often it occurred, and where.
+
+    Exceptions count only in the same unit: software errors occur in many.
+    """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
     units = [set(_UNIT.findall(" ".join((*event.texts, event.text)))) for event in events]
@@ -150,9 +153,9 @@ def storm(gpu: GpuCase) -> Finding | None:
 
 
 def unplaced(facts: Facts) -> Finding | None:
-    """Return whether the address should have one of our GPUs: not excluded, and not bound to another driver.
+    """Return a warning for an Xid at an address where a GPU of this host should be and none answers.
 
-    A container sees the host's kernel log and PCI bus, and may have been given only some GPUs.
+    A container reads the host's kernel log and PCI bus, and may have been given only some GPUs.
     """
     if facts.bus is None:
         return None
@@ -171,7 +174,7 @@ def unplaced(facts: Facts) -> Finding | None:
 
 
 def _unplaced(facts: Facts) -> Iterator[Told]:
-    """Return events of this boot and the last day, except application errors."""
+    """Yield Xids of this boot and the last day at addresses without a known GPU, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
@@ -183,7 +186,10 @@ def _unplaced(facts: Facts) -> Iterator[Told]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return a warning if none of our GPUs answers at the address, and one should."""
+    """Return whether the address has no known GPU but should have one.
+
+    It is neither excluded nor bound to another driver.
+    """
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
 
@@ -201,7 +207,7 @@ _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
     """Return whether another verdict explains the warning.
 
-    Memory explains memory, a link that is down a link; others must be reported at the same time.
+    Memory verdicts explain memory Xids, and link verdicts link Xids. Others must be found at the same time.
     """
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
