@@ -61,7 +61,7 @@ def _tie(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a warning for firmware that differs from the configuration, else from most GPUs of the product on this node."""
+    """Return a warning for firmware that differs from the configuration, else from most GPUs of the product."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))
@@ -84,7 +84,7 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
 
 
 def _most(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
-    """Return the version of more than half of the product's GPUs, their number, and that of all; None without a majority."""
+    """Return the version of most GPUs of the product, their number, and that of all; None without a majority."""
     alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
     counted = Counter(version for one in alike if (version := getattr(one, name)) is not None)
     common, count = counted.most_common(1)[0]
