@@ -37,7 +37,7 @@ def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
 
 
 def configuration(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. Raises UserError with all that is wrong."""
+    """Return the configuration. Raises UserError that lists every mistake."""
     try:
         return reader(args)()
     except ConfigurationError as error:

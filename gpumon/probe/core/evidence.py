@@ -30,7 +30,7 @@ MIN_LINK_BYTES = 1e8
 """Min traffic of one link."""
 MIN_REPLAYS = 10.0
 OTHERS = 2
-"""Min number of GPUs, or links, that another one is compared with."""
+"""Min number of other GPUs or links for a comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class GpuObservations:
 Observations = Mapping[str, GpuObservations]
 """By UUID."""
 NO_OBSERVATIONS: Observations = MappingProxyType({})
-"""Without GPUs."""
+"""The observations of a run on the CPU, which has no GPUs."""
 
 
 def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:

@@ -25,10 +25,10 @@ class Progress:
     step: int | None = None
     """Number of the step; None before the first and after the last."""
     algorithm: str = ""
-    """Set in the progress of a run."""
+    """Algorithm that is measured. Set in the progress of a run only."""
     bytes: int | None = None
     ratio: float = 0.0
-    """Share of the step that is done; in the progress of a run, share of the run."""
+    """Share of the step that is done. In the progress of a run: share of the run."""
 
     def __str__(self) -> str:
         return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
@@ -36,13 +36,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """What one rank measured at one size, with all others or with one."""
+    """Measurement of one rank at one size, with all others or with one."""
 
     seconds: tuple[float, ...]
     """Duration of each operation, in order."""
     wrong: int
     spoilt: int = 0
-    """Wrong elements in what it sent."""
+    """Number of wrong elements in the data that it sent."""
     direct: bool | None = None
     """Whether it can access the memory of the GPU that it exchanged with."""
 
@@ -210,7 +210,7 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _fold_error,
     "done": _fold_done,
 }
-"""By the key that identifies the kind of frame."""
+"""Parser of each kind of frame, by the key that identifies it."""
 
 
 def _text(text: Any, limit: int) -> str:

@@ -20,11 +20,11 @@ APART = 2.0
 MIN_APART = 0.03
 """Min distance for that, as a share of the others' bandwidth."""
 TWO = 2
-"""With two ranks either may be slow."""
+"""Number of ranks with which the slow one cannot be determined."""
 MIN_SLOW_SHARE = 0.75
 """A rank is slow if more than this share of its pairs are slow."""
 FOUR = 4
-"""Fewer ranks have too few pairs to show how far apart they usually are."""
+"""Min number of ranks whose pairs show how much bandwidths usually differ."""
 AS_BUILT = ", but NVML reports no NVLinks there: the board may be built so, and the fault cannot be located"
 NO_SINGLE_RANK = "No rank is clearly slower than all others: the fault cannot be located"
 NO_PAIR = "No single pair is slower than the others: the fault cannot be located"
@@ -119,7 +119,7 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
 
 
 def _slowest(run_pass: Pass) -> tuple[int, ...]:
-    """Return the rank whose median time at some size is clearly longer than all others'."""
+    """Return the rank whose median time at one of the sizes is clearly longer than that of all others."""
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             sizes = [account.sizes.get((number, max(step.sizes))) for account in run_pass.accounts]
@@ -147,7 +147,7 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return who is slow: one rank, the two of one path, or none."""
+    """Return the slow ranks: one rank, the two ends of a slow path, or none."""
     if ranks == TWO:
         return ()
     slow = _below_gap(measured)
@@ -162,14 +162,17 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 def _may_be_built_so(
     run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
 ) -> bool:
-    """Return whether the board may explain it: of three GPUs, two may share a bridge or a socket."""
+    """Return whether the board may explain slow pairs: of three GPUs, two may share a bridge or a socket."""
     own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
     linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
     return bool(run_pass.plan.gpus and ranks) and run_pass.plan.ranks < FOUR and not linked
 
 
 def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return pairs that look slow compared with the faster half: of 4 ranks one slow rank affects half of all pairs."""
+    """Return pairs that are slow compared with the faster half.
+
+    With 4 ranks, one slow rank affects half of all pairs.
+    """
     ordered = sorted((pair.bandwidth for pair in measured), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
     return tuple(pair.ranks for pair in measured if pair.bandwidth < SLOW * usual)
@@ -210,7 +213,7 @@ def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the ranks that sent wrong data, else the end that all wrong transfers share, else the only wrong path.
+    """Return the ranks that sent wrong data, else the rank that all wrong transfers share, else the only wrong path.
 
     Data may be corrupted at its source, on its way or at its destination.
     """

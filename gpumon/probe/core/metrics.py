@@ -55,7 +55,7 @@ class AllReduce:
 
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
-"""Before any run every counter exists, so that its first increase is visible."""
+"""Metrics before the first run. Every counter exists, so that its first increase is visible."""
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
@@ -100,7 +100,7 @@ def _latency(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Return the values of this run alone: series of algorithms that are no longer measured disappear."""
+    """Return the values of this run only, so that series of algorithms that are no longer measured disappear."""
     return {
         KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
         for measurement in result.measurements

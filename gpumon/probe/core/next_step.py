@@ -12,11 +12,9 @@ from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
 
 MAX_PAIR_BYTES = 256 << 20
-"""Enough to saturate a link."""
+"""Max message size between two ranks: enough to saturate a link."""
 TRIES, MAX_TRIES = 2, 5
-"""How often a slow pair is measured, and how often at most while slow pairs do not share the rank that would be
-named.
-"""
+"""Number of measurements of a slow pair, and its maximum while slow pairs share no rank that could be named."""
 
 
 def next_step(run_pass: Pass, judge: Judge) -> Step | None:

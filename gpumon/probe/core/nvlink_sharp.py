@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gpumon.probe.core.result import Comparison
 
 LEVEL = 1.1
-"""Up to this ratio to the ring the default counts as level with it: NVLink SHARP adds about a third."""
+"""Max ratio of the default's bandwidth to the ring's that counts as equal. NVLink SHARP adds about a third."""
 
 LOST = (
     "That is the ring's level, and the ring is as usual: NVLink SHARP is lost, and the links are ok. Check the fabric "
@@ -40,9 +40,10 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
 
 
 def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """Return what the two show without a usual figure. `gain`: what NVLink SHARP adds, see published_figures.gain.
+    """Return what both algorithms show if there is no usual figure.
 
-    It reports a loss if less than half of the gain is there: hosts differ by a few percent.
+    `gain`: what NVLink SHARP adds, see published_figures.gain. A loss is reported if less than half of it is there,
+    because hosts differ by a few percent.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:

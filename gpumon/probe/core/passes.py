@@ -16,7 +16,7 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the ranks ended, as the agent saw it."""
+    """The end of the ranks as observed by the agent."""
 
     duration: float
     """Seconds."""
@@ -27,7 +27,7 @@ class Ending:
     abandoned: tuple[int, ...] = ()
     """Pids that SIGKILL did not end."""
     first_failed: int | None = None
-    """Rank that failed first: the others often only follow."""
+    """Rank that failed first. Others often fail because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
 
 
 def _is_whole(observations: Observations) -> bool:
-    """Return whether these are all GPUs that NVML reports: a part does not show how the board is built."""
+    """Return whether these are all GPUs that NVML reports. Fewer GPUs do not show how the board is built."""
     return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
 

@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misbehave:
-    """From now on one rank misbehaves like this; for tests. The worker's Fault parses it."""
+    """Make one rank misbehave from now on, for tests. The worker's Fault parses it."""
 
     fault: str
     do: str = field(default="misbehave", init=False)
@@ -119,7 +119,7 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a set of ranks needs before it starts. A run has one plan for each algorithm."""
+    """Everything that a set of ranks needs to start. A run has one plan for each algorithm."""
 
     probe: Probe
     setting: Setting

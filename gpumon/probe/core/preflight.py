@@ -23,8 +23,9 @@ RING = ("ring",)
 MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
-"""Max seconds, besides the duration of a poll, for which a run goes on while processes on its GPUs are not read.
-GPUs are polled every second; a restarted sampler or a slow GPU has been read within this time.
+"""Max seconds for which a run continues while processes on its GPUs are not read, besides the time of a poll.
+
+GPUs are polled every second. A restarted sampler or a slow GPU has been read within this time.
 """
 POLL_SECONDS = 5.0
 """Max allowance for the duration of a poll."""
@@ -33,7 +34,7 @@ EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 
 
 REFUSED = "The scheduler refused the node"
-"""Begins the hint of a run that the scheduler refused."""
+"""First words of the hint of a run that the scheduler refused."""
 
 
 def idle_bytes(*, exact: bool) -> int:
@@ -147,7 +148,7 @@ class Gate(NamedTuple):
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
-    """Yields what was found, in words."""
+    """Yields the signs found, in words."""
     hint: str
     """Contains {gpus} for the words."""
 
@@ -290,7 +291,7 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
 
 
 def check_observed(facts: PreflightFacts) -> Skip | None:
-    """End the run if a job that comes would not be noticed."""
+    """End the run if processes on its GPUs are not observed, so that a new job would be missed."""
     patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:

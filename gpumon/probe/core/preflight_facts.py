@@ -1,4 +1,4 @@
-"""What preflight checks: the node and its GPUs, and who uses them."""
+"""The input of preflight: the node, its GPUs and their use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Who uses one GPU."""
+    """Use of one GPU by processes."""
 
     index: int
     uuid: str
     processes: float | None
     """None: unknown. Between runs this is read seldom; the readings below are read at every poll."""
     foreign: float | None = None
-    """Processes that are not ours."""
+    """Number of processes that do not belong to the agent."""
     utilization: float | None = None
     """0 to 1."""
     memory_used: float | None = None
@@ -38,7 +38,7 @@ class PreflightFacts:
 
     gpus: Sequence[GpuUse] = ()
     expected: int = 0
-    """GPUs that should be here: one that is not read may be in use."""
+    """Number of expected GPUs. One that is not read may be in use."""
     simulated: bool = False
     enabled: bool = True
     unkillable: Sequence[int] = ()
@@ -50,11 +50,11 @@ class PreflightFacts:
     held: str = ""
     """The active holds, in words; empty without any."""
     recalled: bool = True
-    """The store has been read, so that holds from before the start are active."""
+    """True if the store has been read, so that holds from before the start are active."""
     store: str = ""
     """The error of the store and its remedy; empty without an error."""
     scheduled: bool = False
-    """The run was not requested."""
+    """True if the schedule started the run, not a request."""
     schedulers: Collection[str] | None = ()
     """Schedulers found on this host; None: unknown."""
     gated: bool = False
@@ -68,7 +68,7 @@ class PreflightFacts:
     partial: bool = False
     """A run may leave out GPUs that are in use."""
     unobserved: Mapping[str, float] = field(default_factory=dict)
-    """For how many seconds nothing was read of who holds the GPUs of the run in progress, by UUID."""
+    """Seconds since processes on each GPU of the run in progress were last read, by UUID."""
     poll_seconds: float = 0.0
     """Duration of the last poll: the probe's own load makes it longer."""
     clique: bool = False

@@ -66,7 +66,7 @@ class Conditions:
     """Indexes of the GPUs during the run, in the same order; empty on the CPU."""
     driver: str = ""
     host_gpus: Count = 0
-    """GPUs that the host should have: more than took part in a partial run."""
+    """Number of GPUs that the host should have. A partial run used fewer."""
     accepted: str = ""
     """When slowness was last acknowledged, in RFC 3339; empty: never."""
 

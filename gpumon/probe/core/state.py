@@ -29,9 +29,12 @@ class ProbeState:
     last: ProbeResult | None = None
     """Last result of the all-reduce."""
     history: tuple[ProbeResult, ...] = ()
-    """Results, newest last, bounded."""
+    """The newest results, newest last."""
     ran: tuple[ProbeResult, ...] = ()
-    """Results that are not skips, newest last, bounded; those that describe the probe now stay."""
+    """The newest results that are not skips, newest last.
+
+    Those that describe the current state of the probe are kept.
+    """
     good: tuple[ProbeResult, ...] = ()
     """Results that make baselines, newest last, bounded for each set of conditions."""
     running: str | None = None
@@ -49,9 +52,9 @@ class ProbeState:
     next_run: float | None = None
     """Wall time of the next scheduled run."""
     last_ended_at: float = 0.0
-    """When the last all-reduce ended that was not skipped, else when the agent started: as Now.uptime."""
+    """End of the last all-reduce that was not skipped, else the start of the agent, as Now.uptime."""
     free_since: float | None = None
-    """Since when only the agent itself has prevented a run, likewise; None: something else does."""
+    """Time since which only the agent itself has prevented a run, as Now.uptime; None if something else prevents it."""
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 
@@ -90,7 +93,7 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
 def restore(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """Continue from the stored state, newest result last. The counters exceed the results, and add to those since."""
+    """Continue from the stored state, newest result last. Stored counters are added to those since the start."""
     counted, since = state.metrics, state.history
     metrics = counted
     stored = {result.id for result in results}

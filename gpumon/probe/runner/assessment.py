@@ -1,4 +1,4 @@
-"""Choose what a run is compared with: this host's history, and figures for its hardware. Pure."""
+"""Choose the reference values of a run: this host's history, and published figures for its hardware. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the judge of a run. Published figures are for GPUs: there are none for ranks on the CPU."""
+    """Return the reference values for a run. There are no published figures for ranks on the CPU."""
     conditions = _conditions(probe, plan, report)
 
     def expected(measurement: Measurement) -> SourcedFigure | None:

@@ -66,7 +66,10 @@ def end_remains(root: Path = Path("/")) -> None:
 
 
 class SubreaperContainment:
-    """Descendants of the agent that it did not start itself, since the pass began."""
+    """Containment by subreaper.
+
+    Its processes are the descendants of the agent that appeared since the pass began and that it did not start itself.
+    """
 
     def __init__(self) -> None:
         become_subreaper()
@@ -77,7 +80,7 @@ class SubreaperContainment:
         self._ranks.add(pid)
 
     def pids(self) -> frozenset[int]:
-        """Scan twice: a process whose parent ends during a scan is in neither place."""
+        """Return the pids. Scan twice, because a process whose parent ends during a scan may be missed."""
         return frozenset(self._scan() or self._scan())
 
     def kill(self) -> None:
@@ -124,7 +127,7 @@ class CgroupContainment:
             _kill(self.pids())
 
     def remove(self) -> None:
-        """Remove the cgroup. If that fails, the next pass or the next agent takes it over."""
+        """Remove the cgroup. If that fails, the next pass or the next agent removes it."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
 

@@ -57,7 +57,7 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 
 
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool) -> GpuUse:
-    """Return who uses one GPU. `own`: its load, now or a moment ago, is the probe's."""
+    """Return the use of one GPU. `own`: its current or recent load is that of the probe."""
     gpu = state.gpu
     return GpuUse(
         index=state.index,

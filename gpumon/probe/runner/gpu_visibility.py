@@ -1,4 +1,4 @@
-"""GPU visibility: which GPUs a run uses, who holds them, and for how long that was not observed."""
+"""GPU visibility: the GPUs of a run, the processes on them, and for how long those were not read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpumon.supervisor.loop import Loop, Timer
 CLOSE_SECONDS = 5.0
 """How long after a run processes are still read at every poll: remains of ranks must not count as a job."""
 DEPARTURE_PATIENCE = 5.0
-"""Seconds after the last rank ended within which NVML must be read and list it no more."""
+"""Seconds after the end of the last rank within which a reading of NVML must no longer list it."""
 DEPARTURE_INTERVAL = 0.1
 MAX_STEP = 1.0
 """Seconds that one observation can add. If more time passed, the agent itself was held up and has not read yet."""
 
 Remaining = tuple[DeviceHolder, ...] | None
-"""What is still on a GPU; None: not read yet."""
+"""Processes that are still on a GPU, in words; None if not read yet."""
 
 
 class ReadClosely(Protocol):
@@ -75,7 +75,7 @@ class GpuVisibility:
 
     @property
     def unobserved_seconds(self) -> Mapping[str, float]:
-        """For how long nothing was read of who holds the GPUs of the run, by UUID."""
+        """Seconds since processes on each GPU of the run were last read, by UUID."""
         return self._unobserved.seconds
 
     def begin_run(self) -> None:
@@ -98,7 +98,7 @@ class GpuVisibility:
         self._stopping = True
 
     def observe(self) -> None:
-        """Count the time for which nothing was read of who holds the GPUs."""
+        """Update the time since processes on the GPUs were last read."""
         self._unobserved.observe(self._latest())
 
     def read_closely(self) -> None:
@@ -107,14 +107,14 @@ class GpuVisibility:
         self._relax_later()
 
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
-        """Return what is ours. A rank that has ended counts as present until a poll shows that it is gone."""
+        """Return the agent's own processes. A rank that has ended counts until a poll no longer lists it."""
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
 
     # After the ranks have ended
 
     def remaining_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-        """Return what is still there of ranks that ended at this moment of the boot clock."""
+        """Return what remains of ranks that ended at this time of the boot clock."""
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
             self.remains = self.remains.without(gpus)
@@ -150,7 +150,7 @@ class GpuVisibility:
 
 
 class UnobservedTime:
-    """For how long nothing was read of who holds some GPUs: a job that comes meanwhile is not noticed."""
+    """Time since processes on some GPUs were last read. A job that starts meanwhile is not noticed."""
 
     def __init__(self, gpus: Collection[str] = ()) -> None:
         self._seconds = dict.fromkeys(gpus, 0.0)

@@ -142,7 +142,7 @@ class _CurrentPass:
         self._stopping = False
         self._leaving = False
         self.others = frozenset[int]()
-        """What ranks have started and left, while it is being ended."""
+        """Containment whose remaining processes are being ended."""
         self._number = next(_NUMBERS)
         self._containment = make_containment()
         self._timers = [loop.call_after(within, self._time_out)]
@@ -199,13 +199,13 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _take_failure(self, rank: RankProcess) -> None:
-        """Stop all ranks soon: without this one the others cannot go on, and it may not end by itself."""
+        """Stop all ranks soon: without this one the others cannot continue and may not end by themselves."""
         if self._blamed is None:
             self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
         self._blame(rank)
 
     def _blame(self, rank: RankProcess) -> None:
-        """Blame the first rank that fails; one that died without an error comes first."""
+        """Note the rank that failed first. A rank that died without an error has precedence."""
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):
@@ -248,7 +248,10 @@ class _CurrentPass:
             self._end_others(boot_clock() + KILL_PATIENCE)
 
     def _end_others(self, give_up_at: float) -> None:
-        """End what ranks have started before the result is reported; what SIGKILL does not end is unkillable."""
+        """End processes that ranks have started before the result is reported.
+
+        Those that SIGKILL does not end are unkillable.
+        """
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
             self._containment.kill()

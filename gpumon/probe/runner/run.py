@@ -57,7 +57,7 @@ class Surroundings:
     ask_gate: Callable[[OnAnswer], Question | None] = lambda _: None
     """Ask the scheduler for the node; None if no gate is configured."""
     observed: Callable[[], Observations] = lambda: NO_OBSERVATIONS
-    """What the GPUs of the run have shown since before it began."""
+    """Readings of the run's GPUs since before its start."""
     await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
     on_progress: Callable[[Progress], None] = lambda _: None
     on_result: Callable[[ProbeResult], None]
@@ -173,7 +173,7 @@ class ProbeRun:
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _end_pass(self, ended: Pass) -> None:
-        """Go on with the next algorithm if this pass succeeded."""
+        """Continue with the next algorithm if this pass succeeded."""
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         self._passes.append(ended)
         self.left_at = boot_clock()

@@ -24,7 +24,7 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
-"""How often a run checks for jobs that have come; polls show them."""
+"""Interval at which a run checks the polls for new jobs."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
 _STOPPED = Skip(reason="interrupted", hint="The agent was stopped or restarted during the run. Run again.")
 
@@ -42,7 +42,7 @@ class ProbeRuns:
         store: Callable[[ProbeResult], None],
         record: RunRecord,
     ) -> None:
-        """`publish` takes what the Report shows of a run; `store` takes its result."""
+        """`publish` receives what the Report shows of a run; `store` receives its result."""
         self.probe = probe
         self.host = host
         self.stopping = False
@@ -76,7 +76,7 @@ class ProbeRuns:
             self.host.current.abort(_STOPPED)
 
     def give_way(self) -> None:
-        """Kill the run in progress if it must not continue."""
+        """Kill the run in progress if a job or a time window requires it."""
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:
             self.host.current.abort(skip)
@@ -139,7 +139,7 @@ class ProbeRuns:
         self._publish(ProbeStarted(id=run.id, probe=probe.name, gpus=gpus))
 
     def _watch(self, run: Run) -> None:
-        """Give way to a job that has come since the run began."""
+        """Kill the run if a job has started since it began."""
         if self.host.current is not None and self.host.current.run is run:
             self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
             self.host.observe()

@@ -23,7 +23,7 @@ NO = 1
 
 
 OnAnswer = Callable[[Skip | None], None]
-"""Takes None for yes, else the skip."""
+"""Called with None if the node is free, else with the skip."""
 
 
 class Question:
@@ -50,7 +50,7 @@ class Question:
             loop.call_after(0.0, lambda: self._on_exit(1))
 
     def withdraw(self) -> None:
-        """Drop the question."""
+        """Withdraw the question: `on_answer` is not called."""
         self._on_answer = None
         self._end()
 
@@ -126,7 +126,7 @@ class Question:
             on_answer(skip)
 
     def _end(self) -> None:
-        """Close the subreaper's input, which ends what the command has started."""
+        """Close the subreaper's input, which ends every process of the command."""
         self._timer.cancel()
         if self._child is not None and not self._child.ended:
             self._child.close_input()

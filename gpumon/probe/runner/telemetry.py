@@ -10,7 +10,7 @@ from gpumon.probe.core.evidence import HELD_DOWN, GpuSample, Observations, add_s
 from gpumon.state.report import Report
 
 _PCIE_ERRORS = ("fatal", "non_fatal")
-"""Correctable errors are ordinary."""
+"""PCIe error counters without correctable errors, which are normal."""
 
 
 class TelemetryRecorder:

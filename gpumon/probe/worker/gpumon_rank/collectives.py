@@ -40,7 +40,7 @@ class Collective(ABC):
     """One collective at one size, in bytes."""
 
     SUMS = False
-    """Whether the ranks add up what they send."""
+    """Whether the ranks sum what they send."""
 
     def __init__(self, context: RankContext, pattern: Pattern, size: int) -> None:
         self._torch, self._group = context.torch, context.group

@@ -36,7 +36,7 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """Return what distinguishes the values of one sender from those of another."""
+        """Return the mark that distinguishes the values of one sender from those of another."""
         return number % self._marks
 
     def fill(self, elements: Any, number: int) -> None:
