@@ -81,7 +81,7 @@ class EventRecorder:
         return self._watch.log
 
     def start(self) -> None:
-        """Begin to read, at the latest when the stored events have been waited for long enough."""
+        """Start reading the log when the stored events were read, or after a maximum wait."""
         self._loop.call_after(PATIENCE_SECONDS, self._begin)
         self._loop.every(READ_SECONDS, self._read)
         self._loop.every(POSITION_SECONDS, self._clean_up)
@@ -180,7 +180,7 @@ class EventRecorder:
         return logged and boot_clock() - observation.at < RECENT_SECONDS
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
-        """Return it with the uuid of the GPU at its address, even if that GPU was not read in this boot."""
+        """Return the observation with the uuid of the GPU at its address, even if it was not read in this boot."""
         if observation.kind != XID or observation.uuid is not None:
             return observation
         inventory = self._latest().internal.inventory

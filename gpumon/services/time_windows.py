@@ -175,7 +175,7 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer the requests whose effect is complete or whose time is up."""
+        """Answer the requests whose effect is complete or whose timeout has passed."""
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             late = boot_clock() >= request.answer_by

@@ -46,7 +46,7 @@ def arrival(xid: ScenarioXid, time: float, gpu: int, number: int) -> Message:
 
 @dataclass(slots=True)
 class SimEventSet:
-    """What a set waits for: event types and registration time, by GPU."""
+    """An event set: the registered event types and the registration time, by GPU."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)

@@ -38,7 +38,10 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
-    """From Ampere on SRAM is one location; before, SRAM errors are counted in the L2 cache."""
+    """Return the errors of a location.
+
+    From Ampere on SRAM is one location; earlier, its errors are counted in the L2 cache.
+    """
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
     return _count(device, error, counter, places[location]) if location in places else None

@@ -20,7 +20,7 @@ _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
 
 
 def _link(device: SimGpu, number: int) -> Link:
-    """Link numbers above the last are "not supported", as observed on drivers; the header says otherwise."""
+    """Return the link. Numbers above the last are "not supported", as observed on drivers; the header differs."""
     if number >= len(device.state.links):
         raise Refusal(Code.NOT_SUPPORTED)
     return device.state.links[number]

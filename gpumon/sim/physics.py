@@ -83,7 +83,7 @@ def capped(body: Body, load: float) -> bool:
 
 
 def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
-    """Return the point `seconds` later, under constant load."""
+    """Return power, energy and temperature `seconds` later, under constant load."""
     target = min(body.idle + (body.full - body.idle) * load, body.limit)
     gap = start.power - target
     fade = math.exp(-seconds / LAG)

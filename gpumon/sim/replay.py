@@ -28,7 +28,7 @@ WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 
 
 class ReplayEventSet:
-    """What a set waits for: event types and registration time, by device; and what it has delivered."""
+    """An event set: the registered event types and registration time by device, and the delivered events."""
 
     def __init__(self) -> None:
         self.registered: dict[str, tuple[int, float]] = {}

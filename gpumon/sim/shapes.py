@@ -62,7 +62,7 @@ def whole(low: int, high: int, unit: str = "") -> Shape:
 
 
 def any_number(value: Any, path: Path) -> float:
-    """Any number, including .nan and .inf."""
+    """Accept any number, including .nan and .inf."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ShapeError(path, "must be a number")
     return value
@@ -101,7 +101,7 @@ def one_of(*choices: str) -> Shape:
 
 
 def either(this: Shape, that: Shape) -> Shape:
-    """One of two shapes. The error is the second's."""
+    """Accept one of two shapes. The error is that of the second."""
 
     def shape(value: Any, path: Path) -> Any:
         try:
@@ -113,7 +113,7 @@ def either(this: Shape, that: Shape) -> Shape:
 
 
 def code(value: Any, path: Path) -> int:
-    """NVML's return code, by number or name."""
+    """Accept a return code of NVML, by number or name."""
     if isinstance(value, str) and value in Code.__members__:
         return Code[value]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -175,7 +175,7 @@ def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
-    """Return the fault of a GPU whose last reading is too old and reported none."""
+    """Return the fault of a GPU without a reported fault whose last reading is too old."""
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
     if now.uptime - gpu.read_at > settings.stale_after:

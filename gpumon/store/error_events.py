@@ -49,7 +49,7 @@ class EventQuery:
     limit: int = 100
 
     def matches(self, event: ErrorEvent) -> bool:
-        """Return whether the store would find this event, `before` and `limit` aside."""
+        """Return whether a search in the store would return this event, regardless of `before` and `limit`."""
         return (
             (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
             and self.kind in (None, event.kind)

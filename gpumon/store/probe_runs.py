@@ -22,7 +22,7 @@ _RANKED = (
 )
 """The place of each run among those of its probe with its outcome, and among all of its probe. 1 is the newest."""
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
-"""A document that is not JSON, as an earlier agent wrote NaN, must not cost the whole page."""
+"""SQL for a document without its log. A document that is not JSON must not fail the whole page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class RunQuery:
     limit: int = 100
 
     def matches(self, result: ProbeResult) -> bool:
-        """Return whether the store would find this run, `before` and `limit` aside."""
+        """Return whether a search in the store would return this run, regardless of `before` and `limit`."""
         return (
             self.id in (None, result.id)
             and self.probe in (None, result.probe)

@@ -167,7 +167,7 @@ def _document(verdict: Verdict) -> str:
 
 
 def _verdict(check: str, device: str, document: str) -> Verdict | None:
-    """Return None for an unreadable row, which is logged."""
+    """Return the verdict; None for an unreadable row, which is logged."""
     try:
         values: Mapping[str, Any] = json.loads(document)
         inhibited_by = None if values["inhibited_by"] is None else tuple(values["inhibited_by"])

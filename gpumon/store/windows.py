@@ -37,7 +37,7 @@ TABLE: StoreTable[TimeWindow] = StoreTable(name="windows", key=lambda window: wi
 
 
 def read(connection: sqlite3.Connection) -> Windows:
-    """Return all windows, the newest last, without rows that cannot be true."""
+    """Return all windows, the newest last, without damaged rows."""
     names = ", ".join(f'"{column}"' for column in _COLUMNS)
     rows = connection.execute(f"SELECT {names} FROM windows ORDER BY number")  # noqa: S608 - our own names
     windows = (_window(dict(zip(_COLUMNS, row, strict=True))) for row in rows)
@@ -45,7 +45,7 @@ def read(connection: sqlite3.Connection) -> Windows:
 
 
 def _window(row: dict[str, Any]) -> TimeWindow | None:
-    """Return None for a damaged row: a deadline that never comes would keep the samplers from starting."""
+    """Return the window; None for a damaged row: a deadline that never comes would keep the samplers stopped."""
     try:
         window = TimeWindow(**row | {"kind": WindowKind(row["kind"])})
         moments = (window.start, window.start_at, window.until, window.deadline, window.ended)

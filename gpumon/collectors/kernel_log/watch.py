@@ -41,13 +41,13 @@ class KernelLogWatch:
         self._begun = False
         self._resumed = False
         self._history = False
-        """The records that are read now were logged before the agent was installed."""
+        """True while the records that are read were logged before the agent was installed."""
         self._overruns = 0
         self._was_up: bool | None = None
 
     @property
     def position(self) -> LogPosition | None:
-        """Where the next agent continues; None before the stored position was read."""
+        """Position at which the next agent continues; None before the stored position was read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
@@ -72,7 +72,7 @@ class KernelLogWatch:
             self._report(self._observations(held, historical=stored is None))
 
     def begin(self) -> None:
-        """Read without waiting longer for the stored position. Errors in the log are held until `resume`."""
+        """Read without the stored position. Errors in the log are held until `resume`."""
         self._begun = True
 
     def read(self) -> None:

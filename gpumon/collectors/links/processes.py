@@ -1,4 +1,4 @@
-"""ProcessReader that are stuck in the kernel and hold a GPU: in state D at every poll, without having run.
+"""Processes that hold a GPU and are stuck in the kernel: in state D at every poll, without having run.
 
 Nothing is read that waits for a process's memory map: its command line, maps and environment would block with it.
 """
@@ -51,7 +51,7 @@ class _Asleep(NamedTuple):
 
 
 class ProcessReader:
-    """All processes of the host or container. Remembers which ones slept at the last poll."""
+    """Finds stuck processes of the host or container. It stores which ones slept at the last poll."""
 
     def __init__(
         self, reach: Reach, quarantined: Collection[str] = (), clock: Callable[[], float] = boot_clock
@@ -96,7 +96,7 @@ class ProcessReader:
         return tuple(sorted(held, key=lambda one: one.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
-        """If the first process of another user is denied, all are."""
+        """Return whether the open files of other users' processes may be read, as tried with process 1."""
         try:
             self._files.link("proc/1/fd/0")
         except PermissionError:
@@ -131,7 +131,7 @@ class ProcessReader:
                 yield place, stat
 
     def _own(self) -> set[str]:
-        """Return this process and the daemon: children that the daemon could not end are reported by the daemon."""
+        """Return the pids of this process and of the daemon, which are not reported here."""
         pid = self._link("proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
         return {one for one in (pid, stat and stat.parent) if one}
@@ -147,9 +147,10 @@ class ProcessReader:
         return before if before.gpus is not None else before._replace(gpus=self._held(place))
 
     def _held(self, place: str) -> frozenset[str] | None:
-        """Return whether an exiting process is in the driver, if its kernel stack is readable.
+        """Return the GPUs that the thread holds; None if it holds no NVIDIA device.
 
-        It has closed its files already.
+        An exiting process has closed its files already. It holds a GPU if its kernel stack, if readable, is in the
+        driver.
         """
         found = list(self._devices(f"{place}/fd"))
         if found:

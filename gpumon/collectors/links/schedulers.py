@@ -56,7 +56,7 @@ TABLE = (
 
 
 class SchedulerReader:
-    """Return the schedulers present. `environment` is this process's own."""
+    """Detects the schedulers of this host. `environment` is that of this process."""
 
     def __init__(
         self,

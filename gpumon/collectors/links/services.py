@@ -1,4 +1,4 @@
-"""ServiceReader that the links need, from systemd's own files: its units and their cgroups.
+"""The services that the links need, from systemd's own files: its units and their cgroups.
 
 systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
@@ -35,7 +35,7 @@ _SOMEBODY = "?"
 
 
 class ServiceReader:
-    """The installed units of UNITS."""
+    """Reads whether the installed units of UNITS run."""
 
     def __init__(self, reach_sysfs: Reach, reach_root: Reach, quarantined: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)
@@ -62,7 +62,7 @@ class ServiceReader:
         return {unit: runs for unit, runs in known.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], known: Mapping[str, bool]) -> None:
-        """Compare with the previous poll: a unit that is restarted at once is never seen stopped."""
+        """Compare with the previous poll, because a unit that restarts at once is never observed as stopped."""
         before = self._processes
         self.ended = tuple(unit for unit in known if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
         self._processes = {**before, **now, **{unit: frozenset() for unit, runs in known.items() if not runs}}
@@ -88,7 +88,7 @@ class ServiceReader:
         return False
 
     def _watched(self, unit: str) -> bool:
-        """Return whether the unit is enabled, which means that another unit wants it."""
+        """Return whether the unit is enabled: another unit wants it."""
         folders = (f"{one}/{name}" for one in UNIT_FOLDERS for name in self._names(one) if name.endswith(_WANTED))
         return any(unit in self._names(folder) for folder in folders)
 

@@ -110,7 +110,7 @@ class Device:
             log.info("reading is plausible again", extra={"bus_id": self.bus_id, "row": row})
 
     def forget(self) -> None:
-        """Clear what is supported: the device's capabilities have changed."""
+        """Forget what the device supports, because its capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -260,7 +260,10 @@ class Device:
 
 
 def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
-    """On Blackwell, ECC totals fail in a batch that also has NVLink counters."""
+    """Return the fields in batches that this driver accepts.
+
+    On Blackwell, ECC totals fail in a batch that also has NVLink counters.
+    """
     ecc = tuple(one for one in wanted if one.name.startswith("ECC_"))
     rest = tuple(one for one in wanted if not one.name.startswith("ECC_"))
     mixed = ecc and any(one.name.startswith("NVLINK_COUNT_") for one in rest)

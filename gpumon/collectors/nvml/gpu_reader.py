@@ -116,7 +116,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Reset what is supported: it differs between MIG enabled and disabled."""
+        """Forget what the GPU supports, because it differs between MIG enabled and disabled."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)

@@ -107,9 +107,9 @@ class NvlinkReader(LinkReader):
         super().__init__(Nvlink, device)
 
     def judge(self, *, mig: bool) -> None:
-        """Learn from links that are up what links support.
+        """Learn what links support from those that are up.
 
-        With MIG enabled no link is used, and their state means nothing.
+        With MIG enabled no link is used, and their state has no meaning.
         """
         up = [link for link, one in self.links.items() if one.up]
         if up:

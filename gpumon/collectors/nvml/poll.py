@@ -158,7 +158,7 @@ class NodePoll:
                     slot.index = None  # its own reading reports why
 
     def _read_peer_access(self) -> None:
-        """Start when `watching` begins, and hand each result to its reader."""
+        """Start reading when `watching` begins, and pass each result to its reader."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})

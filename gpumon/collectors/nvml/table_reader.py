@@ -55,7 +55,7 @@ GpmValues = Callable[[str], float]
 
 
 def no_gpm(_metric: str) -> float:
-    """Stand in for a GPU without performance monitoring."""
+    """Raise AbsentError: the substitute for a GPU without performance monitoring."""
     raise AbsentError
 
 
@@ -100,7 +100,7 @@ class TableReader:
         """Number of NVLinks among which the slowest is determined."""
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
-        """GpuProcess ids counted at the last reading."""
+        """Process ids counted at the last reading."""
         self.pids_at: float | None = None
         """Boot time at which that reading began."""
 
@@ -132,7 +132,7 @@ class TableReader:
         return True
 
     def made(self) -> Any:
-        """Return the table with the values read; None if there are none."""
+        """Return an instance of the table with the values read; None if there are none."""
         return self._table(**self.values) if self.values else None
 
     def _row(self, name: str, row: Row) -> Any:

@@ -37,7 +37,7 @@ class Tally:
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.opened_slowly = False
-        """A GPU took long to open: the open GPUs are read before the next one is opened."""
+        """True if a GPU took long to open: the open GPUs are read before the next one is opened."""
 
 
 class Turns:
@@ -54,7 +54,7 @@ class Turns:
         self._todo: list[Tier] = list(ALL_TIERS)
         """Due tiers, the next one last."""
         self._begun: dict[Tier, Iterator[None]] = {}
-        """Those whose reading was interrupted."""
+        """Tiers whose reading was interrupted."""
 
     def hurry(self) -> None:
         """Read the slow tier at once and check again what is supported: the driver reported a change."""

@@ -163,7 +163,7 @@ class CallRecorder:
     # What is more than arguments
 
     def _device(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Keep the inputs that identify the call; the rest is only the capacity of a list."""
+        """Return the inputs that identify the call. The others are only the capacity of a list."""
         return (self._name(arguments[0]),)
 
     def _event(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -171,7 +171,7 @@ class CallRecorder:
         return self._name(device), *rest
 
     def _sampled(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Remember the GPU of a sample: the call that computes metrics does not have it."""
+        """Store the GPU of a sample, because the call that computes metrics does not have it."""
         device, *rest = arguments[:inputs]
         self._samples[arguments[inputs]] = self._name(device), (rest[0] if rest else None)
         return ()

@@ -29,7 +29,7 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """What is known about the GPUs without the driver."""
+    """Facts about the GPUs that do not come from the driver."""
 
     bus: NvidiaBus
     """The bound driver, by bus id."""
@@ -42,7 +42,7 @@ class HostContext:
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
-    """Return the surroundings. For a simulated node this also replaces the driver's library."""
+    """Return the facts. For a simulated node this also replaces the driver's library."""
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
@@ -53,7 +53,10 @@ def surroundings(orders: SamplerOrders) -> HostContext:
 
 
 def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
-    """Wait for valid surroundings and report what is wrong: an invalid scenario may be corrected."""
+    """Return the facts.
+
+    Wait while the scenario is invalid, report what is wrong, and read it again: it may be corrected.
+    """
     while True:
         try:
             return surroundings(orders)

@@ -21,7 +21,7 @@ from gpumon.sim.signatures import SIGNATURES, signature
 Given = tuple[Any, ...]
 
 MORE = 4
-"""Room for list entries that are added between two calls."""
+"""Spare list entries, for entries that are added between two calls."""
 ROOM = 96
 """Bytes of a text buffer: NVML's largest."""
 
@@ -65,7 +65,7 @@ OF_LINKS = (
 PEER_CAPABILITIES = range(5)
 """Read, write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
-"""Argument words that are not inputs."""
+"""Signature words of output arguments."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
@@ -91,7 +91,7 @@ def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Seque
 
 
 def _opened(library: Library, bus_id: str) -> int | None:
-    """Look the GPU up as a poll does. The first lookup may take long."""
+    """Return the handle of the GPU by the lookup that a poll uses. The first lookup may take long."""
     try:
         found = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:
@@ -139,7 +139,7 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
 
 
 def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
-    """Compare fields read alone and together: Blackwell is said to refuse ECC mixed with NVLink counters."""
+    """Compare fields read alone and together: Blackwell reportedly refuses ECC in a batch with NVLink counters."""
     ecc = [(number, 0) for name, number in numbers.items() if name.startswith("ECC_")]
     links = [(number, ALL_LINKS) for name, number in numbers.items() if name.startswith("NVLINK_COUNT_")]
     apart = (fields(library, handle, ecc, bus_id) or []) + (fields(library, handle, links, bus_id) or [])

@@ -1,1 +1,1 @@
-"""Recordings of what NVML answers on a host: made from what a recording sampler notes, masked, and summed up."""
+"""Recordings of NVML's answers on a host: built from the call log of a recording sampler, masked and summarized."""

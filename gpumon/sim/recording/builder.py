@@ -1,4 +1,4 @@
-"""Makes a recording of the lines that a recording sampler writes, while they come."""
+"""Builds a recording from the call log of a recording sampler, line by line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELD_VALUES, WAIT, METRICS_GET = "nvmlDeviceGetFieldValues", "nvmlEventSetWait_
 
 
 class Builder:
-    """Give it lines; it gives the recording. `began`: boot clock at which the recording's time is 0."""
+    """Builds a recording from lines. `began`: boot clock at which the recording's time is 0."""
 
     def __init__(self, mask: Mask, began: float) -> None:
         self._mask = mask
@@ -113,7 +113,7 @@ def _metrics(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> list[tuple[Capt
 
 
 _PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}
-"""Functions that answer many questions at once, each in its own way."""
+"""Functions whose answer is split into several queries, each with its splitter."""
 
 
 def _cost(seconds: array[float]) -> Cost:

@@ -1,6 +1,7 @@
-"""Masks what tells one host from another: alike becomes alike, in the form it had, so that lookups still work.
+"""Masks identifying data. Equal values remain equal and keep their form, so that lookups still work.
 
-TABLE: where such things stand. Bus ids, models and versions are left: without them a recording is of no use.
+TABLE: the places of such data. Bus ids, models and versions are not masked, because a recording is useless without
+them.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from typing import Any
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 TEXTS = frozenset({"nvmlDeviceGetSerial"})
-"""Functions whose texts are masked letter by letter. A uuid is masked wherever it stands."""
+"""Functions whose texts are masked letter by letter. Uuids are masked in every text."""
 NUMBERS = frozenset({"nvmlDeviceGetBoardId"})
 BYTES: Mapping[str, Sequence[slice]] = {
     "nvmlDeviceGetPlatformInfo": (slice(0, 16), slice(16, 32)),  # GUID of the port, serial of the chassis or rack
     "nvmlDeviceGetGpuFabricInfoV": (slice(0, 16),),  # uuid of the cluster
     "nvmlDeviceGetGpuFabricInfo": (slice(0, 16),),
 }
-"""By function: bytes of its struct, behind the version."""
+"""Masked bytes of a function's struct, after the version."""
 PROCESSES = re.compile(r"nvmlDeviceGet\w*Processes\w*|nvmlDeviceGetProcess\w*|nvmlDeviceGetAccountingPids")
 """Functions whose lists begin each entry with a process id."""
 FIRST_PID = 1 << 22
-"""No Linux has processes from here on: a masked one is nobody's."""
+"""First masked process id. It is above the maximum of Linux, so it is never the id of a process."""
 
 
 class Mask:
-    """One secret, one mask; without a secret nothing is masked."""
+    """A mask derived from a secret. Without a secret nothing is masked."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
@@ -73,7 +74,7 @@ class Mask:
         )
 
     def _characters(self, text: str) -> str:
-        """Replace each digit by a digit and each letter by a letter. "0" and "N/A" mean "none" and stay."""
+        """Replace each digit by a digit and each letter by a letter. "0" and "N/A" mean "none" and are not replaced."""
         if text == "N/A" or all(one == "0" for one in text if one.isalnum()):
             return text
         digest = self._digest(text.encode())
@@ -89,7 +90,7 @@ class Mask:
         return bytes(masked)
 
     def _part(self, part: bytes) -> bytes:
-        """Text stays text; none stays none."""
+        """Return the masked text; None for None."""
         text = part.rstrip(b"\0")
         if text.isascii() and text.decode("ascii").isprintable():
             return self._characters(text.decode()).encode().ljust(len(part), b"\0")

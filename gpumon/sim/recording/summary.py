@@ -1,4 +1,4 @@
-"""What a recording holds, in words: its host, what calls cost, and what it says where manuals leave questions open."""
+"""Summarizes a recording: its host, the cost of calls, and answers to questions that the manuals leave open."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpumon.sim.capture import EVENT, FIELD, Capture, Timeline
 from gpumon.sim.codes import Code
 
 CLOCK_EVENTS = "CLOCKS_EVENT_"
-"""Begins the names of fields that count the time under a clock-event reason."""
+"""Prefix of the names of fields that count the time under a clocks event reason."""
 LINK_COUNT, LINK_STATE = "NVLINK_LINK_COUNT", "NVLINK_GET_STATE"
 LOOKUP = "nvmlDeviceGetHandleByPciBusId_v2"
 
 
 def brief(capture: Capture, path: Path, size: int) -> str:
-    """One line, and one for each remark."""
+    """Return one line, and one for each remark."""
     calls = sum(cost.calls for cost in capture.costs.values())
     masked = "masked" if capture.header.masked else "NOT masked: it names serials, uuids and process ids"
     text = (
@@ -29,7 +29,7 @@ def brief(capture: Capture, path: Path, size: int) -> str:
 
 
 def summary(capture: Capture) -> str:
-    """For people: see docs/captures.md."""
+    """Return the summary as text: see docs/captures.md."""
     sections = (_host, _calls, _gaps, _open_questions)
     return "\n".join("\n".join(section(capture)) + "\n" for section in sections)
 
@@ -56,7 +56,7 @@ def _driver(capture: Capture) -> str:
 
 
 def _fields(capture: Capture) -> Mapping[str, int]:
-    """Numbers of the fields of this driver."""
+    """Return the ids of the fields of this driver."""
     return field_ids(_driver(capture))
 
 
@@ -127,7 +127,7 @@ def _clock_event_unit(capture: Capture) -> str:
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[int, int]]]:
-    """Seconds between two values of a field, and both as (type, value)."""
+    """Yield the seconds between two values of a field, and both values as (type, value)."""
     known = [
         (time, answer[1:3]) for time, answer in zip(timeline.times, timeline.answers, strict=True) if not answer[0]
     ]
