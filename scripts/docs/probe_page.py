@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 
 from gpumon.probe.core.probes import GIB, MIB
-from gpumon.probe.core.published_figures import TABLE
+from gpumon.probe.core.published_figures import TABLE, Published
 
 
 def sections() -> Mapping[str, str]:
     """Return the text of each section by its name in the page."""
-    return {"figures": _table(("GPU", "ranks", "algorithm", "size", "busbw", "source"), _figures())}
+    return {"figures": _table(("GPU", "ranks", "algorithm", "GB/s at size", "source"), _figures())}
 
 
 def _figures() -> Iterator[tuple[str, ...]]:
-    for one in TABLE:
-        model = re.sub(r"\\d\+", "*", one.names).replace(".*", "*")
-        yield f"`{model}`", str(one.ranks), one.algorithm, _size(one.bytes), f"{one.busbw / 1e9:g} GB/s", one.source
+    """Yield one row for the figures of one source about the same GPU, ranks and algorithm."""
+    for (names, ranks, algorithm, source), rows in groupby(
+        sorted(TABLE, key=_series), lambda row: (row.names, row.ranks, row.algorithm, row.source)
+    ):
+        figures = ", ".join(f"{row.busbw / 1e9:g} at {_size(row.bytes)}" for row in rows)
+        yield f"`{_model(names)}`", str(ranks), algorithm, figures, source
+
+
+def _series(row: Published) -> tuple[str, int, str, int]:
+    return row.names, row.ranks, row.algorithm, row.bytes
+
+
+def _model(names: str) -> str:
+    return re.sub(r"\\d\+", "*", names).replace(".*", "*")
 
 
 def _size(count: int) -> str:
