@@ -101,7 +101,7 @@ def test_what_cannot_be_simulated_is_told(python: Path, tmp_path: Path) -> None:
         "cannot be read": ("t4x1", "--scenario", tmp_path / "none.yml", "--", python),
         "not a recording": (shell, "--", python),
         "name a program behind --": ("t4x1",),
-        "no duration": ("t4x1", "--at", "soon", "--", python),
+        "is not a duration": ("t4x1", "--at", "soon", "--", python),
     }
     for words, arguments in told.items():
         answer = simulate(*arguments)

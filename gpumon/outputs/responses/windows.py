@@ -34,19 +34,28 @@ class HolderResponse(ResponseModel):
         return cls(pid=holder.pid, what=holder.description, stuck=holder.stuck)
 
 
-class WindowResponse(RequestedResponse):
+class ReleaseWindowResponse(RequestedResponse):
+    """A period in which no process of the agent has a GPU, or any GPU of the node, open."""
+
+    gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
+    uuid: str | None
+    pci_bus_id: str | None
+    remaining_seconds: float
+
+    @classmethod
+    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> ReleaseWindowResponse:
+        return cls(**_request_values(window), **_scope_values(window, report, now))
+
+
+class WindowResponse(ReleaseWindowResponse):
     """One time window in force."""
 
     id: str
     kind: Literal[tuple(str(kind) for kind in WindowKind)] = Field(  # type: ignore[valid-type]
         description="release: the driver is closed. hold: no probe runs. maintenance: no alert pages."
     )
-    gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
-    uuid: str | None
-    pci_bus_id: str | None
     owner: str = Field(description="For example the id of a job; empty if none was given.")
     reason: str
-    remaining_seconds: float
 
     @classmethod
     def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> WindowResponse:
@@ -75,19 +84,6 @@ class WindowsChangeResponse(WindowsResponse):
     """The time windows in force after a change."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
-
-
-class ReleaseWindowResponse(RequestedResponse):
-    """A period in which no process of the agent has a GPU, or any GPU of the node, open."""
-
-    gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
-    uuid: str | None
-    pci_bus_id: str | None
-    remaining_seconds: float
-
-    @classmethod
-    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> ReleaseWindowResponse:
-        return cls(**_request_values(window), **_scope_values(window, report, now))
 
 
 class ReleaseResponse(ResponseModel):
