@@ -26,7 +26,7 @@ COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
 """Levels in ascending order if the current state is certain."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order if it is unknown: a warning does not hide the unknown state, a failure does."""
+"""Levels in ascending order if the state is unknown. A warning does not hide an unknown state, a failure does."""
 
 
 class CheckResult(NamedTuple):

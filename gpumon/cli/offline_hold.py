@@ -150,7 +150,7 @@ def _ranks() -> list[Path]:
 
 
 def _is_orphan(process: Path) -> bool:
-    """Return whether the parent of a rank is not its agent. A mark that cannot be read counts as an orphan's."""
+    """Return whether the agent of a rank has ended: its parent is another process, or its mark cannot be read."""
     return agent_of(process) != _parent(process)
 
 

@@ -29,7 +29,7 @@ OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
 ACTIONS = {probe_history.NAME: probe_history.run, **probe_hold.ACTIONS}
-"""Actions beside the names of probes."""
+"""Actions besides the names of probes."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ class GpuReading:
     guest: bool | None = None
     """True if NVML reports a virtual machine, which may have only a part of the fabric."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """As NVML reports them: a link that is down may be one without a peer."""
+    """NVLinks as NVML reports them. A link that is down may have no peer."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """P2P status by uuid of the other GPU and capability; empty in polls that do not read it."""

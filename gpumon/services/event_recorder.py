@@ -31,7 +31,7 @@ from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
 READ_SECONDS = 1.0
-"""Interval at which a log is read that a selector cannot watch, or that could not be opened."""
+"""Interval at which the log is read if a selector cannot watch it, or if it could not be opened."""
 UPDATE_SECONDS = 1.0
 """Interval at which an event that continues is recorded: the errors of a storm in between are one change."""
 POSITION_SECONDS = 60.0

@@ -45,7 +45,7 @@ SETTINGS = {
 }
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
-"""Returns the result of a request, or None while the effect is not complete. The argument: this is the last poll."""
+"""Returns the result of a request, or None while its effect is not complete. The argument is True for the last poll."""
 
 
 class WindowEffect(Protocol):

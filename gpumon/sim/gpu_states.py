@@ -64,7 +64,7 @@ class GpuStates:
         return state
 
     def sampled_at(self, gpu: int) -> float:
-        """Return the tick of the last state returned: the next tick may have begun since."""
+        """Return the tick of the last returned state. The next tick may have begun since."""
         return self._states[gpu][0]
 
     def _altered(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:

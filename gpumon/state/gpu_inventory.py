@@ -253,8 +253,8 @@ def _excluded_and_off(inventory: GpuInventory) -> int:
 def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
     """Return the absent GPUs that others replace.
 
-    All absent ones if the node is full, else those whose address is used.  While the uuid of a GPU has not been read,
-    nothing counts as replaced.
+    These are all absent GPUs if the node is full, else those whose address is used. While the uuid of a GPU has not
+    been read, nothing counts as replaced.
     """
     surplus = len(records) - places
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):

@@ -47,7 +47,7 @@ class PortInventory:
     ports: tuple[PortReading, ...] = ()
     """As exported."""
     counters: Mapping[Place, Counts] = field(default_factory=dict)
-    """The ports read last are at the end."""
+    """Counters by port, in the order of the last reading."""
     records: Records = field(default_factory=dict)
     """Every port that was ever here, by identity."""
     here: Mapping[Place, str] = field(default_factory=dict)

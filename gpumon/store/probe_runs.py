@@ -20,7 +20,7 @@ _RANKED = (
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
     " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_runs)"
 )
-"""The place of each run among those of its probe with its outcome, and among all of its probe. 1 is the newest."""
+"""SQL that numbers runs from the newest: those of a probe with the same outcome, and all of a probe."""
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
 """SQL for a document without its log. A document that is not JSON must not fail the whole page."""
 

@@ -113,7 +113,7 @@ def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransi
 
 
 def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
-    """Replace the stored document with each of these."""
+    """Replace the stored document. Of several states the last one is stored."""
     for pending in states:
         document = json.dumps([asdict(finding) for finding in pending])
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))

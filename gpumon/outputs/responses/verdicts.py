@@ -202,7 +202,7 @@ def _missing_gpus(report: Report) -> int:
 
 
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
-    """Return the fields of a verdict; a repair that is being verified takes the place of the action."""
+    """Return the fields of a verdict. While a repair is being verified, its state replaces the action."""
     health = report.health
     booted = (
         None

@@ -95,7 +95,7 @@ class GpuObservations:
 
 
 Observations = Mapping[str, GpuObservations]
-"""By UUID."""
+"""Observations of the GPUs of a run, by UUID."""
 NO_OBSERVATIONS: Observations = MappingProxyType({})
 """The observations of a run on the CPU, which has no GPUs."""
 

@@ -264,7 +264,10 @@ class _CurrentPass:
         self._conclude()
 
     def _release_containment(self, others: frozenset[int]) -> None:
-        """Forget those that have ended since. A rank reports its own end."""
+        """Remove the containment once it is empty.
+
+        Until then, remove processes that have ended from the unkillable ones.
+        """
         there = self._containment.pids()
         self._stuck -= others - there
         if there:
