@@ -15,7 +15,7 @@ def parsed(text: str) -> str | None:
 
 def nvml_bus_id(name: str) -> str:
     """Return a PCI address of the kernel (`0000:1b:00.0`) as NVML writes it. Raise ValueError for other text."""
-    found = parsed(name)
-    if found is None:
+    bus_id = parsed(name)
+    if bus_id is None:
         raise ValueError(f"{name!r} is no PCI address")
-    return found
+    return bus_id

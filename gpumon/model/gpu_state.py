@@ -70,8 +70,8 @@ class GpuState:
         for part in (self.fabric, self.platform):
             if part is not None:
                 yield part, self.labels
-        for one in self.migs:
-            yield one.mig, (*self.labels, *mig_labels(one))
+        for mig in self.migs:
+            yield mig.mig, (*self.labels, *mig_labels(mig))
 
     def link_tables(self) -> Iterator[tuple[Table, Labels]]:
         """Yield every table of its links."""

@@ -310,9 +310,9 @@ def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sam
         elif value is None or (row.detail is True and not detailed):
             continue
         elif row.labels:
-            for key, one in value.items():
+            for key, number in value.items():
                 if detailed or not row.hidden(key):
-                    yield Sample(table.PREFIX + attribute, own + labels_of(row.labels, key), float(one))
+                    yield Sample(table.PREFIX + attribute, own + labels_of(row.labels, key), float(number))
         else:
             yield Sample(table.PREFIX + attribute, own, float(value))
     if any(value for _, value in named):

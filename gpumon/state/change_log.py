@@ -38,10 +38,10 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     if before.internal.status != after.internal.status:
         yield from _driver(after)
     if before.gpus is not after.gpus:
-        known = {state.bus_id: state for state in before.gpus}
+        previous = {state.bus_id: state for state in before.gpus}
         for state in after.gpus:
-            yield from _gpu(known.get(state.bus_id), state)
-            yield from _nvlinks(known.get(state.bus_id), state)
+            yield from _gpu(previous.get(state.bus_id), state)
+            yield from _nvlinks(previous.get(state.bus_id), state)
     if (
         before.internal.inventory.removed is not after.internal.inventory.removed
         and before.internal.restored is after.internal.restored
@@ -147,10 +147,10 @@ def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
         return
     words: dict[str, object] = {"gpu": after.index, "uuid": after.uuid}
     changed: dict[float, list[str]] = {0.0: [], 1.0: []}
-    for link, one in after.links.items():
+    for link, link_state in after.links.items():
         was = before.links.get(link)
-        if was is not None and None not in (was.up, one.up) and was.up != one.up:
-            changed[float(bool(one.up))].append(link)
+        if was is not None and None not in (was.up, link_state.up) and was.up != link_state.up:
+            changed[float(bool(link_state.up))].append(link)
     if changed[0.0]:
         yield LogLine(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
     if changed[1.0]:
@@ -158,20 +158,20 @@ def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
 
 
 def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[LogLine]:
-    known, now = ({(one.device, one.port): one for one in ports} for ports in (before, after))
+    previous, now = ({(port.device, port.port): port for port in ports} for ports in (before, after))
     for (device, number), port in now.items():
-        was = known.get((device, number))
+        was = previous.get((device, number))
         if was is not None and was is not port:
             yield from _port(was, port, {"device": device, "port": number})
-    for device, number in known.keys() - now.keys():
+    for device, number in previous.keys() - now.keys():
         yield LogLine(logging.WARNING, "the port is gone", {"device": device, "port": number})
 
 
 def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
     """Yield the missing ports that are no longer expected."""
-    for name, one in after.items():
-        if one.expected is False and name in before and before[name].expected:
-            words = {"device": one.device, "port": one.port, "pci_bus_id": one.bus_id, "guid": one.guid}
+    for name, port in after.items():
+        if port.expected is False and name in before and before[name].expected:
+            words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
             yield LogLine(logging.WARNING, "the port was replaced or accepted as gone and is no longer expected", words)
 
 
@@ -195,7 +195,7 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the missing permission to read processes. It is no fault, because the packaged unit runs without it."""
-    was, now = (links_status.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
+    was, now = (links_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
         remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
@@ -204,9 +204,9 @@ def _denied(before: Report, after: Report) -> Iterator[LogLine]:
 
 def _errors(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield each error once, when it starts."""
-    known = {event.id for event in before.events}
+    previous = {event.id for event in before.events}
     for event in after.events:
-        if event.id not in known and not event.historical:
+        if event.id not in previous and not event.historical:
             means = after.catalogue.explain(event)
             number = {XID: f"Xid {event.code}: ", SXID: f"SXid {event.code}: "}.get(event.kind, "")
             words = {"uuid": event.uuid, "pci_bus_id": event.bus_id, "action": means.action, "text": event.text}

@@ -68,8 +68,8 @@ class EventGrouper:
         )
 
 
-def _key(one: ErrorObservation | ErrorEvent) -> Key:
-    return one.kind, one.bus_id, one.code, one.historical
+def _key(event: ErrorObservation | ErrorEvent) -> Key:
+    return event.kind, event.bus_id, event.code, event.historical
 
 
 def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:

@@ -25,16 +25,16 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
     """Return the Report after an evaluation of every check."""
     if not report.internal.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
         return report
-    found = facts(report, now, settings)
-    found = replace(found, probe=replace(found.probe, free_since=free_since(found)))
-    return replace(report, probe=found.probe, health=evaluation.evaluate(report.health, found))
+    facts_now = facts(report, now, settings)
+    facts_now = replace(facts_now, probe=replace(facts_now.probe, free_since=free_since(facts_now)))
+    return replace(report, probe=facts_now.probe, health=evaluation.evaluate(report.health, facts_now))
 
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read."""
     internal = report.internal
     links = links_status.current(internal.links, now)
-    found = Facts(
+    read = Facts(
         now=now,
         boot_id=report.boot_id,
         node=report.node,
@@ -67,8 +67,11 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         agent_runs=report.agent_runs,
         maintenances=of_kind(report.windows, WindowKind.MAINTENANCE),
     )
-    cleared = {key: found.on_this_clock(one.wall, one.at, one.boot_id) for key, one in report.health.cleared.items()}
-    return replace(found, events=tuple(_on_this_clock(one, found) for one in report.events), cleared=cleared)
+    cleared = {
+        key: read.on_this_clock(clearing.wall, clearing.at, clearing.boot_id)
+        for key, clearing in report.health.cleared.items()
+    }
+    return replace(read, events=tuple(_on_this_clock(event, read) for event in report.events), cleared=cleared)
 
 
 def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
@@ -82,9 +85,9 @@ def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
 
 def _versions(report: Report) -> dict[str, str]:
     """Return the versions of the driver and of NCCL in the last probe that used it."""
-    found = (one.versions["nccl"] for one in reversed(report.probe.ran) if one.versions.get("nccl"))
-    known = {"driver": report.driver.driver, "nccl": next(found, None)}
-    return {name: version for name, version in known.items() if version}
+    nccl = (run.versions["nccl"] for run in reversed(report.probe.ran) if run.versions.get("nccl"))
+    versions = {"driver": report.driver.driver, "nccl": next(nccl, None)}
+    return {name: version for name, version in versions.items() if version}
 
 
 def take(report: Report, message: VerdictTransitions) -> Report:

@@ -223,7 +223,8 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
 
 def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now) -> PortInventory:
     """Find the ports that should be here and are not. `before`: the ports that were here in the last snapshot."""
-    here, known = inventory.here.values(), {port.identity: port for port in inventory.missing}
+    here = inventory.here.values()
+    already_missing = {port.identity: port for port in inventory.missing}
     settled = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
     records = _replace_missing(inventory.records, here, settled)
     absent = _absent(records, here)
@@ -233,7 +234,7 @@ def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now)
         if record.identity in names:
             wall = now.wall if (record.device, record.port) in before else record.last_wall
             port = _without_readings(record, names[record.identity])
-            gone = known.get(record.identity) or MissingPort(port, wall, record.identity, now.uptime)
+            gone = already_missing.get(record.identity) or MissingPort(port, wall, record.identity, now.uptime)
             missing.append(gone._replace(port=port))
     return replace(inventory, records=records, missing=tuple(missing))
 

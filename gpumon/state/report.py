@@ -134,13 +134,13 @@ class Report:
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a table of metrics."""
         places = {state.uuid: f"{state.index},{state.uuid},," for state in self.gpus}
-        found = {
-            f"{one.check},{_place(one.device, places)}": float(one.level)
-            for one in self.health.primary
-            if one.device in places or not self._may_be_renamed(one.device)
+        levels = {
+            f"{verdict.check},{_place(verdict.device, places)}": float(verdict.level)
+            for verdict in self.health.primary
+            if verdict.device in places or not self._may_be_renamed(verdict.device)
         }
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
-        return HealthMetrics(health_check=found or None, node_health=worst)
+        return HealthMetrics(health_check=levels or None, node_health=worst)
 
     def _may_be_renamed(self, device: str) -> bool:
         """Return whether the GPU may still get an index: that would be another series and a second alert."""

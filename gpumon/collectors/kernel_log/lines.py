@@ -89,7 +89,9 @@ def parse_quoted(text: str) -> Line | None:
 def without_processes(text: str) -> str:
     """Return the text as one printable line of bounded length, without ids and names of processes."""
     line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MAX_TEXT]
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line).strip(
+        " ,"
+    )[:MAX_TEXT]
 
 
 def _xid(text: str) -> Line | None:

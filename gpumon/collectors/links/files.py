@@ -97,7 +97,7 @@ class ReadErrors:
     """Read errors of one poll, without "not supported"."""
 
     def __init__(self, *earlier: ReadErrors) -> None:
-        self.found: dict[str, OSError] = {path: error for one in earlier for path, error in one.found.items()}
+        self.found: dict[str, OSError] = {path: error for reader in earlier for path, error in reader.found.items()}
 
     def note(self, path: str, error: OSError) -> None:
         if error.errno not in UNSUPPORTED:

@@ -86,14 +86,14 @@ class ProcessReader:
             return None
         if len(pids) > MAX_PROCESSES:
             self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
-        asleep = {place: self._seen(place, stat) for place, stat in self._sleeping(pids[:MAX_PROCESSES])}
+        asleep = {place: self._record(place, stat) for place, stat in self._sleeping(pids[:MAX_PROCESSES])}
         self._asleep = asleep
         held = [
-            StuckProcess(since=one.since, gpus=tuple(sorted(one.gpus)))
-            for one in asleep.values()
-            if one.gpus is not None
+            StuckProcess(since=thread.since, gpus=tuple(sorted(thread.gpus)))
+            for thread in asleep.values()
+            if thread.gpus is not None
         ]
-        return tuple(sorted(held, key=lambda one: one.since)[:MAX_STUCK])
+        return tuple(sorted(held, key=lambda process: process.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
         """Return whether the open files of other users' processes may be read, as tried with process 1."""
@@ -134,9 +134,9 @@ class ProcessReader:
         """Return the pids of this process and of the daemon, which are not reported here."""
         pid = self._link("proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
-        return {one for one in (pid, stat and stat.parent) if one}
+        return {pid for pid in (pid, stat and stat.parent) if pid}
 
-    def _seen(self, place: str, stat: _Stat) -> _Asleep:
+    def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return the updated record of a sleeping thread.
 
         Its devices are read once, when it has not run between two polls.

@@ -81,7 +81,7 @@ class SchedulerReader:
         self._due = self._clock() + LOOK_SECONDS
         self.read_errors = ReadErrors()
         commands = frozenset(self._commands())
-        found = tuple(one.name for one in TABLE if self._is_here(one, commands))
+        found = tuple(scheduler.name for scheduler in TABLE if self._is_here(scheduler, commands))
         self._found = None if self.read_errors.found and not found else found
         return self._found
 

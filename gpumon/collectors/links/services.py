@@ -1,4 +1,4 @@
-"""The services that the links need, from systemd's own files: its units and their cgroups.
+"""ServiceReader that the links need, from systemd's own files: its units and their cgroups.
 
 systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
@@ -30,12 +30,12 @@ BY_HAND = frozenset({UNITS["imex_up"]})
 _WANTED = (".wants", ".requires")
 """Folders beside units, with links to the units that are started together with them."""
 
-_SOMEBODY = "?"
-"""Subgroups that hold a unit's processes."""
+_UNREAD = "?"
+"""Stands for process ids that could not be read."""
 
 
 class ServiceReader:
-    """Reads whether the installed units of UNITS run."""
+    """The installed units of UNITS."""
 
     def __init__(self, reach_sysfs: Reach, reach_root: Reach, quarantined: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)
@@ -57,27 +57,27 @@ class ServiceReader:
         installed = [unit for unit in UNITS.values() if self._installed(unit)]
         slices = list(self._slices()) if installed else []
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
-        known = {unit: runs for unit, runs in running.items() if runs is not None}
-        self._compare({unit: self._processes_of(unit, slices) for unit, runs in known.items() if runs}, known)
-        return {unit: runs for unit, runs in known.items() if runs or unit not in BY_HAND or self._watched(unit)}
+        states = {unit: runs for unit, runs in running.items() if runs is not None}
+        self._compare({unit: self._processes_of(unit, slices) for unit, runs in states.items() if runs}, states)
+        return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
-    def _compare(self, now: Mapping[str, frozenset[str]], known: Mapping[str, bool]) -> None:
+    def _compare(self, now: Mapping[str, frozenset[str]], states: Mapping[str, bool]) -> None:
         """Compare with the previous poll, because a unit that restarts at once is never observed as stopped."""
         before = self._processes
-        self.ended = tuple(unit for unit in known if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
-        self._processes = {**before, **now, **{unit: frozenset() for unit, runs in known.items() if not runs}}
+        self.ended = tuple(unit for unit in states if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
+        self._processes = {**before, **now, **{unit: frozenset() for unit, runs in states.items() if not runs}}
 
     def _processes_of(self, unit: str, slices: Collection[str]) -> frozenset[str]:
         """Return the process ids of a unit; if they cannot be read, the previous ones."""
-        for one in slices:
+        for folder in slices:
             try:
-                text = self._sysfs.read(f"{one}/{unit}/cgroup.procs")
+                text = self._sysfs.read(f"{folder}/{unit}/cgroup.procs")
             except OSError as error:
                 self.read_errors.note(unit, error)
             else:
                 if text:
                     return frozenset(text.split())
-        return self._processes.get(unit) or frozenset({_SOMEBODY})
+        return self._processes.get(unit) or frozenset({_UNREAD})
 
     def _installed(self, unit: str) -> bool:
         for folder in UNIT_FOLDERS:
@@ -89,7 +89,9 @@ class ServiceReader:
 
     def _watched(self, unit: str) -> bool:
         """Return whether the unit is enabled: another unit wants it."""
-        folders = (f"{one}/{name}" for one in UNIT_FOLDERS for name in self._names(one) if name.endswith(_WANTED))
+        folders = (
+            f"{folder}/{name}" for folder in UNIT_FOLDERS for name in self._names(folder) if name.endswith(_WANTED)
+        )
         return any(unit in self._names(folder) for folder in folders)
 
     def _names(self, folder: str) -> list[str]:
@@ -112,7 +114,7 @@ class ServiceReader:
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
         """Return the process ids; None if they cannot be read."""
         try:
-            return any(_populated(self._sysfs, f"{one}/{unit}") for one in slices)
+            return any(_populated(self._sysfs, f"{folder}/{unit}") for folder in slices)
         except OSError as error:
             self.read_errors.note(unit, error)
             return None

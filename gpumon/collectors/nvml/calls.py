@@ -167,10 +167,10 @@ def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
     """
 
     def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[GpuProcess]:
-        count, found = _UINT(room), (RawProcess * room)()
-        library.raw(function, handle, ctypes.byref(count), found, bus_id=bus_id)
+        count, rows = _UINT(room), (RawProcess * room)()
+        library.raw(function, handle, ctypes.byref(count), rows, bus_id=bus_id)
         return [
-            GpuProcess(one.pid, None if one.memory == _MEMORY_UNKNOWN else one.memory) for one in found[: count.value]
+            GpuProcess(row.pid, None if row.memory == _MEMORY_UNKNOWN else row.memory) for row in rows[: count.value]
         ]
 
     def processes(library: Library, handle: Any, bus_id: str) -> list[GpuProcess]:

@@ -197,7 +197,7 @@ class Device:
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
         """Read all of these fields that may be supported, normally in one call."""
-        wanted = tuple(dict.fromkeys(one for one in scoped if not self.lacks_field(one)))
+        wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
         for batch in self._batches.get(wanted, ()):
@@ -265,6 +265,6 @@ def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
     On Blackwell, ECC totals fail in a batch that also has NVLink counters.
     """
     ecc = tuple(one for one in wanted if one.name.startswith("ECC_"))
-    rest = tuple(one for one in wanted if not one.name.startswith("ECC_"))
-    mixed = ecc and any(one.name.startswith("NVLINK_COUNT_") for one in rest)
+    rest = tuple(field for field in wanted if not field.name.startswith("ECC_"))
+    mixed = ecc and any(field.name.startswith("NVLINK_COUNT_") for field in rest)
     return (ecc, rest) if mixed else (wanted,)

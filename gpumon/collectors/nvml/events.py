@@ -46,13 +46,13 @@ class Events:
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         """Report the Xids of this GPU from now on; earlier ones are not reported."""
-        self._watched = [one for one in self._watched if one[1] != bus_id] + [(handle, bus_id, uuid)]
+        self._watched = [watched for watched in self._watched if watched[1] != bus_id] + [(handle, bus_id, uuid)]
         if self._set is not None:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
         """Remove a GPU that does not answer: while the set has it, the set fails for every GPU."""
-        wanted = [one for one in self._watched if one[1] != bus_id]
+        wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
             if self._set is not None:

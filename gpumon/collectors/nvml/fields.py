@@ -48,7 +48,7 @@ class Batch:
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver does not write entries that it does not know, so each entry starts as failed.
-        entries = (_LAYOUT.pack(numbers[one.name], one.scope, 0, 0, 0, UNKNOWN, b"") for one in scoped)
+        entries = (_LAYOUT.pack(numbers[field.name], field.scope, 0, 0, 0, UNKNOWN, b"") for field in scoped)
         self.scoped = tuple(scoped)
         self._question = b"".join(entries)
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))

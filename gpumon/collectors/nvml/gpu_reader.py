@@ -77,7 +77,7 @@ class GpuReader:
             yield
         closely = self.watching and tier is SLOW
         traffic = self._traffic.fields(self._nvlinks.count) if closely else ()
-        self.device.ask_fields((*(one for reader in (*tables, *links) for one in reader.fields(tier)), *traffic))
+        self.device.ask_fields((*(field for reader in (*tables, *links) for field in reader.fields(tier)), *traffic))
         yield
         answered = False
         for table in tables:
@@ -126,7 +126,7 @@ class GpuReader:
     def _read_instances(self) -> Iterator[None]:
         """Read the MIG instances. What is supported differs between a GPU with instances and without."""
         yield from self._instances.read()
-        parted = bool(self._instances.seen)
+        parted = bool(self._instances.readings)
         if self._parted not in {None, parted}:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -149,7 +149,7 @@ class GpuReader:
             "c2c_links": self._c2c_links.links,
             "fabric": self._fabric.made(),
             "platform": self._platform.made(),
-            "migs": self._instances.seen,
+            "migs": self._instances.readings,
             "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
             "pids_at": self._gpu.pids_at,
             "link_bytes": self._traffic.moved if self.watching else {},

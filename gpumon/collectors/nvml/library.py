@@ -124,17 +124,19 @@ class Library:
         if code:
             raise NvmlError(code, function)
 
-    def newest(self, asked: str, variants: Sequence[Callable[[], T]]) -> T:
+    def newest(self, function: str, variants: Sequence[Callable[[], T]]) -> T:
         """Return the answer of the newest variant that this driver supports, and remember the variant.
 
         For versioned structs and functions: a missing variant is called once per child, not at every poll.
         """
-        for place in range(self._variants.get(asked, 0), len(variants) - 1):
+        for place in range(self._variants.get(function, 0), len(variants) - 1):
             try:
                 return variants[place]()
             except NvmlError as error:
                 if error.code not in TOO_NEW:
                     raise
-                log.info("this driver needs an older version of the call", extra={"asked": asked, "error": error.name})
-                self._variants[asked] = place + 1
+                log.info(
+                    "this driver needs an older version of the call", extra={"function": function, "error": error.name}
+                )
+                self._variants[function] = place + 1
         return variants[-1]()

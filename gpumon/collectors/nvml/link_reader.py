@@ -67,7 +67,7 @@ class LinkReader:
 
     def _value(self, source: Source, link: int) -> Any:
         if isinstance(source, Each):
-            values = {key: self._value(one, link) for key, one in source.sources.items()}
+            values = {key: self._value(inner, link) for key, inner in source.sources.items()}
             return {key: value for key, value in values.items() if value is not None} or None
         if not isinstance(source, LinkField):
             return None
@@ -96,8 +96,8 @@ def _fields(source: Source) -> Iterator[LinkField]:
     if isinstance(source, LinkField):
         yield source
     elif isinstance(source, Each):
-        for one in source.sources.values():
-            yield from _fields(one)
+        for inner in source.sources.values():
+            yield from _fields(inner)
 
 
 class NvlinkReader(LinkReader):
@@ -111,11 +111,11 @@ class NvlinkReader(LinkReader):
 
         With MIG enabled no link is used, and their state has no meaning.
         """
-        up = [link for link, one in self.links.items() if one.up]
+        up = [link for link, state in self.links.items() if state.up]
         if up:
             self.stop_reading(int(min(up)))
         if mig:
-            self.links = {link: replace(one, up=None) for link, one in self.links.items()}
+            self.links = {link: replace(state, up=None) for link, state in self.links.items()}
 
 
 class TrafficReader:
@@ -143,8 +143,8 @@ class TrafficReader:
 
     def _variants(self, link: int) -> Iterator[float]:
         for way in TRAFFIC:
-            found = (self._bytes(name, scale, link) for name, scale in way.items())
-            yield from [value for value in found if value is not None][:1]
+            totals = (self._bytes(name, scale, link) for name, scale in way.items())
+            yield from [value for value in totals if value is not None][:1]
 
     def _bytes(self, name: str, scale: float, link: int) -> float | None:
         try:
@@ -166,13 +166,13 @@ class PeerReader:
 
     def read(self, links: int) -> Generator[None, None, bool]:
         """Read the peers that are not known yet, link by link. Returns whether any is new."""
-        found: dict[str, NvlinkPeer] = {}
+        peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:
-                found[str(link)] = peer
+                peers[str(link)] = peer
             yield
-        self.peers = self.peers | found
-        return bool(found)
+        self.peers = self.peers | peers
+        return bool(peers)
 
     def _peer(self, link: int) -> NvlinkPeer | None:
         values = {}

@@ -34,7 +34,7 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """The instances, enumerated at each slow reading. `seen` is the last reading."""
+    """The instances, enumerated at each slow reading. `readings` is the last reading."""
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
@@ -44,29 +44,29 @@ class Instances:
         """Sample pairs by GPU instance."""
         self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
-        self.seen: tuple[MigReading, ...] = ()
+        self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
         """Read all current instances, one after the other. Raises GpuFaultError."""
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
-        found: list[Instance] = []
+        instances: list[Instance] = []
         for slot in range(self._slots()):
-            one = self._open(slot)
-            found += [] if one is None else [one]
+            instance = self._open(slot)
+            instances += [] if instance is None else [instance]
             yield
-        self._note_layout(tuple(one[1:] for one in found))
-        self._sample({one.gpu_instance for one in found})
-        seen: tuple[MigReading, ...] = ()
-        for one in found:
-            seen = (*seen, (yield from self._seen(one)))
-        self.seen = seen
+        self._note_layout(tuple(instance[1:] for instance in instances))
+        self._sample({instance.gpu_instance for instance in instances})
+        readings: tuple[MigReading, ...] = ()
+        for instance in instances:
+            readings = (*readings, (yield from self._read(instance)))
+        self.readings = readings
 
     def close(self) -> None:
         """Free all samples and forget the instances."""
         for pair in self._pairs.values():
             pair.free()
         self._pairs.clear()
-        self._layout, self.seen = None, ()
+        self._layout, self.readings = None, ()
 
     def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
         if layout != self._layout:
@@ -119,25 +119,25 @@ class Instances:
     def _sample(self, gpu_instances: Iterable[int]) -> None:
         """Return the samples of a GPU instance, which all its compute instances share."""
         self._refusals.clear()
-        for one in gpu_instances:
+        for instance in gpu_instances:
             try:
                 if self._gpm is None:
                     self._gpm = is_supported(self._gpu)
                 if self._gpm:
-                    pair = self._pairs[one] = self._pairs.get(one) or SamplePair(self._gpu, one)
+                    pair = self._pairs[instance] = self._pairs.get(instance) or SamplePair(self._gpu, instance)
                     pair.read()
             except NvmlError as error:
                 self._judge(error)
-                self._refusals[one] = error
+                self._refusals[instance] = error
 
-    def _seen(self, one: Instance) -> Generator[None, None, MigReading]:
-        reader = TableReader(Mig, one.device, gpm=self._gpm_values(one.gpu_instance))
+    def _read(self, instance: Instance) -> Generator[None, None, MigReading]:
+        reader = TableReader(Mig, instance.device, gpm=self._gpm_values(instance.gpu_instance))
         yield from reader.read(SLOW)
         return MigReading(
-            uuid=one.uuid,
-            gpu_instance_id=one.gpu_instance,
-            compute_instance_id=one.compute_instance,
-            profile=one.profile,
+            uuid=instance.uuid,
+            gpu_instance_id=instance.gpu_instance,
+            compute_instance_id=instance.compute_instance,
+            profile=instance.profile,
             mig=Mig(info=1.0, **reader.values),
         )
 

@@ -14,20 +14,23 @@ GPU_CLASSES = ("0x0300", "0x0302")
 
 def functions(sysfs: Path) -> Mapping[str, str]:
     """Return NVIDIA GPUs by bus id in NVML's format ("00000000:1B:00.0"), with the bound driver, "" for none."""
-    found = {}
+    drivers = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         if (device / "physfn").is_symlink():  # a virtual function of a GPU, for a virtual machine
             continue
         if _read(device / "vendor") == NVIDIA and _read(device / "class")[:6] in GPU_CLASSES:
             driver = device / "driver"
-            found[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
-    return found
+            drivers[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
+    return drivers
 
 
 def ports(sysfs: Path) -> Mapping[str, str]:
     """Return the upstream PCIe port of each GPU: errors reported by that port concern the GPU or its link."""
-    above = {one: (sysfs / "bus/pci/devices" / _kernel_name(one)).resolve().parent.name for one in functions(sysfs)}
-    return {one: port for one, name in above.items() if (port := parsed(name)) is not None}
+    above = {
+        function: (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent.name
+        for function in functions(sysfs)
+    }
+    return {function: port for function, name in above.items() if (port := parsed(name)) is not None}
 
 
 def _kernel_name(bus_id: str) -> str:
@@ -44,10 +47,10 @@ def _read(path: Path) -> str:
 
 def uuids(procfs: Path) -> Mapping[str, str]:
     """Return uuids by bus id from the kernel module, without opening a GPU. It lists GPUs that were opened before."""
-    known = {}
+    uuids = {}
     for information in (procfs / "driver/nvidia/gpus").glob("*/information"):
         for line in _read(information).splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "GPU UUID" and "?" not in value:
-                known[nvml_bus_id(information.parent.name)] = value.strip()
-    return known
+                uuids[nvml_bus_id(information.parent.name)] = value.strip()
+    return uuids

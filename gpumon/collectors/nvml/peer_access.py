@@ -61,8 +61,8 @@ class PeerAccess:
 
 def _status(device: Device, other: Device, number: int) -> str | None:
     """Read one pair. A GPU that does not answer at all is detected by its own readings."""
-    asked = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
+    arguments = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
-        return STATUSES.get(device.library.call(*asked, bus_id=device.bus_id))
+        return STATUSES.get(device.library.call(*arguments, bus_id=device.bus_id))
     except NvmlError:
         return None

@@ -132,20 +132,20 @@ class NodePoll:
         before, self._counted = self._counted, _count(self._library)
         if before not in {None, self._counted}:
             self._renumber()
-        seen: list[GpuReading] = []
+        readings: list[GpuReading] = []
         reported_at = boot_clock()
         for slot in self._slots.values():
-            seen += self._gpu(slot, tally)
+            readings += self._gpu(slot, tally)
             # A first poll may hang at any GPU: earlier readings must not be lost with it.
             if boot_clock() - reported_at > PARTIAL_SECONDS or (RARE in tiers and len(self._slots) > 1):
-                self._partial(self._snapshot(seen, tally, complete=False))
-                seen, reported_at = [], boot_clock()
+                self._partial(self._snapshot(readings, tally, complete=False))
+                readings, reported_at = [], boot_clock()
         self._slow_took = tally.durations.get(SLOW, self._slow_took)
         self._note_blindness()
         if self.blind_since is not None and self._counted is None:
             raise NvmlError(UNKNOWN, "every call")  # the number of GPUs is not a GPU's property: the driver is gone
         self.events.prepare()
-        return self._snapshot(seen, tally, complete=self._has_tried_all)
+        return self._snapshot(readings, tally, complete=self._has_tried_all)
 
     def _renumber(self) -> None:
         """Update the indexes: the driver lists other GPUs than before, so later ones have moved."""
@@ -174,12 +174,12 @@ class NodePoll:
         elif self.blind_since is None:
             self.blind_since = boot_clock()
 
-    def _snapshot(self, seen: Sequence[GpuReading], tally: Tally, *, complete: bool) -> Snapshot:
+    def _snapshot(self, readings: Sequence[GpuReading], tally: Tally, *, complete: bool) -> Snapshot:
         return Snapshot(
             ended_at=boot_clock(),
             wall=time.time(),
             durations={tier.name.lower(): seconds for tier, seconds in tally.durations.items()},
-            gpus=tuple(seen),
+            gpus=tuple(readings),
             present=tuple(bus_id for bus_id, slot in self._slots.items() if slot.visible),
             complete=complete,
             visible=self._counted,

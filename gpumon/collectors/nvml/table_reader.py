@@ -72,7 +72,9 @@ class ProcessNames:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
             return ""
-        return "".join(one if one.isprintable() and one != KEY_SEPARATOR else "_" for one in text)
+        return "".join(
+            character if character.isprintable() and character != KEY_SEPARATOR else "_" for character in text
+        )
 
 
 NO_PROCESS_NAMES = ProcessNames()
@@ -167,7 +169,7 @@ class TableReader:
                 return self._slowest(field)
             case Distinct(lists=lists):
                 self.pids_at = boot_clock()
-                self.pids = tuple(sorted({process.pid for one in lists for process in self._device.call(one)}))
+                self.pids = tuple(sorted({process.pid for call in lists for process in self._device.call(call)}))
                 return float(len(self.pids))
             case ProcessMemory(lists=lists):
                 return self._process_memory(lists)
@@ -210,9 +212,9 @@ class TableReader:
         used: dict[int, int] = {}
         if not self._processes.largest:
             raise AbsentError
-        for one in lists:
-            found: list[GpuProcess] = self._device.call(one)
-            for process in found:
+        for call in lists:
+            processes: list[GpuProcess] = self._device.call(call)
+            for process in processes:
                 if process.memory is not None:  # the same memory in both lists
                     used[process.pid] = max(process.memory, used.get(process.pid, 0))
         largest = sorted(used, key=lambda pid: (-used[pid], pid))[: self._processes.largest]
@@ -234,8 +236,8 @@ class TableReader:
         mask = self._device.call(source.mask)
         if mask in ALL_ONES:
             return NONSENSE
-        known = ~0 if source.supported is None else self._device.constant(source.supported, otherwise=~0)
-        return {key: float(bool(mask & bit)) for key, bit in source.bits.items() if known & bit}
+        supported = ~0 if source.supported is None else self._device.constant(source.supported, otherwise=~0)
+        return {key: float(bool(mask & bit)) for key, bit in source.bits.items() if supported & bit}
 
     def _checks(self, source: Checks) -> dict[str, float]:
         mask = self._number(source.mask)
@@ -270,8 +272,8 @@ class TableReader:
                 if not self._device.has(first):
                     yield from self._fields(second)
             case Each(sources=sources):
-                for one in sources.values():
-                    yield from self._fields(one)
+                for inner in sources.values():
+                    yield from self._fields(inner)
             case _:
                 return
 
@@ -284,7 +286,7 @@ class TableReader:
 
     def _gain(self, source: Source, seconds: float, key: str = "") -> Any:
         if isinstance(source, Each):
-            gains = {key: self._gain(one, seconds, key) for key, one in source.sources.items()}
+            gains = {key: self._gain(inner, seconds, key) for key, inner in source.sources.items()}
             return {key: gain for key, gain in gains.items() if gain is not None} or None
         if isinstance(source, Either):
             return self._gain(source.second, seconds, key) if self._device.lacks(source.first) else None
@@ -299,7 +301,7 @@ class TableReader:
 def plausible(device: Device, row: str, value: Any) -> Any:
     """Return the reading without implausible values; None if nothing is left."""
     if isinstance(value, dict):
-        return {key: one for key, one in value.items() if device.is_plausible(row, one)} or None
+        return {key: number for key, number in value.items() if device.is_plausible(row, number)} or None
     return value if device.is_plausible(row, value) else None
 
 

@@ -159,7 +159,12 @@ class Sampler:
         from gpumon.collectors.sampler.survey import survey  # noqa: PLC0415 - only a recorder asks so much
 
         bound = sorted(bus_id for bus_id, driver in self._around.bus().items() if driver == "nvidia")
-        survey(self._library, pynvml.nvmlLib, status.driver or "", [one for one in bound if one not in self._excluded])
+        survey(
+            self._library,
+            pynvml.nvmlLib,
+            status.driver or "",
+            [bus_id for bus_id in bound if bus_id not in self._excluded],
+        )
         return 0
 
     def _node_poll(

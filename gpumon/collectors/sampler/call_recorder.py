@@ -89,10 +89,10 @@ class CallRecorder:
         except AttributeError:
             self._notes.write("missing", name)
             raise
-        known = signature(name)
+        described = signature(name)
         if name not in WITHOUT:
-            self._notes.write(*(("unrecorded", name) if known is None else ("signature", name, known.words)))
-        function = real if known is None or name in WITHOUT else getattr(self._pointers, name)
+            self._notes.write(*(("unrecorded", name) if described is None else ("signature", name, described.words)))
+        function = real if described is None or name in WITHOUT else getattr(self._pointers, name)
         setattr(self, name, function)
         return function
 
@@ -110,10 +110,10 @@ class CallRecorder:
         self._notes.write("finding", what, bus_id, found)
 
     def _entry(self, name: str) -> Entry:
-        known = signature(name)
-        assert known is not None  # noqa: S101 - asked for above
+        described = signature(name)
+        assert described is not None  # noqa: S101 - asked for above
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
-        return Entry(partial(self._call, name, known, _function(known)(address)), known.c_types)
+        return Entry(partial(self._call, name, described, _function(described)(address)), described.c_types)
 
     def _call(self, name: str, known: Signature, real: Callable[..., int], *arguments: Any) -> int:
         if self._suspended:
@@ -199,5 +199,5 @@ def _metrics(arguments: Sequence[Any]) -> Sequence[Any]:
     """Return id, code and value of each metric."""
     _, count, *_ = take(arguments[0], METRICS_HEAD)
     entries = ctypes.string_at(arguments[0] + METRICS_HEAD.size, count * METRIC.size)
-    found = (one[:3] for one in METRIC.iter_unpack(entries))
+    found = (entry[:3] for entry in METRIC.iter_unpack(entries))
     return [(number, code, None if math.isnan(value) else value) for number, code, value in found]

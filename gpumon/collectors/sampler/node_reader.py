@@ -88,13 +88,13 @@ def _record(around: HostContext, descriptor: int) -> HostContext:
     if library is not None:
         pynvml.nvmlLib = CallRecorder(library, notes)
 
-    def noted(what: str, look: NvidiaBus) -> NvidiaBus:
-        def looked() -> Mapping[str, str]:
-            seen = dict(look())
-            notes.write(what, boot_clock(), seen)
-            return seen
+    def noted(what: str, list_devices: NvidiaBus) -> NvidiaBus:
+        def listed_devices() -> Mapping[str, str]:
+            devices = dict(list_devices())
+            notes.write(what, boot_clock(), devices)
+            return devices
 
-        return looked
+        return listed_devices
 
     return HostContext(noted(BUS, around.bus), noted(UUIDS, around.uuids), around.place, around.ports)
 
@@ -112,17 +112,17 @@ def excluded(orders: SamplerOrders, around: HostContext) -> frozenset[str]:
     # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
     ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
-    found: set[str] = set()
+    bus_ids: set[str] = set()
     for name in orders.exclude:
         if name.isdigit():
-            found.update(ours[int(name) : int(name) + 1])
+            bus_ids.update(ours[int(name) : int(name) + 1])
         elif bus_id := parsed(name):
-            found.add(bus_id)
+            bus_ids.add(bus_id)
         elif name in uuids:
-            found.add(uuids[name])
+            bus_ids.add(uuids[name])
         else:
             log.warning(
                 "an excluded uuid is known only after its GPU was opened; exclude it by its bus id",
                 extra={"uuid": name},
             )
-    return frozenset(found)
+    return frozenset(bus_ids)

@@ -93,10 +93,10 @@ def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Seque
 def _opened(library: Library, bus_id: str) -> int | None:
     """Return the handle of the GPU by the lookup that a poll uses. The first lookup may take long."""
     try:
-        found = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
+        handle = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:
         return None
-    return ctypes.cast(found, ctypes.c_void_p).value
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
@@ -116,11 +116,11 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, kno
 def _questions() -> Iterator[tuple[str, Given]]:
     """Call each getter in the signature table that needs only a handle or values of CALLS."""
     for function in sorted({*exports(), *SIGNATURES}):
-        known = signature(function)
-        if known is None or known.words[:1] != ("handle",):
+        described = signature(function)
+        if described is None or described.words[:1] != ("handle",):
             continue
         if function.startswith(("nvmlDeviceGet", "nvmlDeviceIs")) and all(
-            word.split()[0] in ANSWERS for word in known.words[1:]
+            word.split()[0] in ANSWERS for word in described.words[1:]
         ):
             yield function, ()
         yield from ((function, given) for given in WITH_INPUT.get(function, ()))
@@ -151,9 +151,9 @@ def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
 def _migs(library: Library, handle: int, bus_id: str) -> None:
     most = ask(library, "nvmlDeviceGetMaxMigDeviceCount", (handle,), bus_id)
     for n in range(most[-1] if most else 0):
-        found = ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", (handle, n), bus_id)
-        for function, given in _questions() if found else ():
-            ask(library, function, (found[-1], *given), bus_id)
+        instance = ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", (handle, n), bus_id)
+        for function, given in _questions() if instance else ():
+            ask(library, function, (instance[-1], *given), bus_id)
 
 
 def fields(
@@ -170,14 +170,14 @@ def fields(
 
 def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tuple[Any, ...]:
     """Call one function. Returns its output values, or nothing if it failed."""
-    known = signature(function)
-    if known is None:
+    described = signature(function)
+    if described is None:
         return ()
-    arguments, buffers = _arguments(known.words, list(given), entries=0)
+    arguments, buffers = _arguments(described.words, list(given), entries=0)
     counts = [buffer for buffer in buffers if isinstance(buffer, _Count)]
     if counts:
         _succeeds(library, function, *arguments, bus_id=bus_id)
-        arguments, buffers = _arguments(known.words, list(given), entries=counts[0].value + MORE)
+        arguments, buffers = _arguments(described.words, list(given), entries=counts[0].value + MORE)
     if not _succeeds(library, function, *arguments, bus_id=bus_id):
         return ()
     return tuple(buffer.value for buffer in buffers if hasattr(buffer, "value"))
@@ -205,7 +205,7 @@ def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple
             continue
         memory = _memory(kind, rest, given, entries)
         buffers += memory
-        arguments += [ctypes.byref(one) for one in memory]
+        arguments += [ctypes.byref(pointer) for pointer in memory]
         if kind == "text":
             arguments.append(ctypes.c_uint(ROOM))
     return arguments, buffers
