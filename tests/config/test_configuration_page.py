@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_generated_files_are_fresh() -> None:
-    """docs/configuration.md and deploy/gpumon.yml are what the table says today."""
+    """docs/configuration.md and deploy/gpumon.yml are generated from the present table."""
     assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == reference()
     assert (ROOT / "deploy/gpumon.yml").read_text(encoding="utf-8") == sample()
 

@@ -1,4 +1,4 @@
-"""Where settings come from, and what is said when they are wrong."""
+"""Sources of settings, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_need_be_configured(environ: dict[str, str], tmp_path: Path) -> 
 
 
 def test_flags_win_over_environment_over_file(environ: dict[str, str], tmp_path: Path) -> None:
-    """Each setting comes from the highest source that gives it, and its origin says which."""
+    """Each setting comes from the highest source that gives it, and its origin names that source."""
     path = written(tmp_path, "log:\n  level: debug\n  format: json\npoll: {interval_seconds: 2}\n")
     environ |= {"GPUMON_LOG__LEVEL": "warning", "GPUMON_LOG__FORMAT": "logfmt"}
 
@@ -83,9 +83,9 @@ simulate: {scenario: x.yml}
     )
     environ |= {"GPUMON_GPUS__EXPECTED_COUNT": "eight", "GPUMON_STORE_PATH": "/x"}
 
-    told = complaints(path, environ, {"--web.listen-address": "nowhere"})
+    problems = complaints(path, environ, {"--web.listen-address": "nowhere"})
 
-    assert sorted(told) == [
+    assert sorted(problems) == [
         (
             "--web.listen-address: web.listen_address: must be HOST:PORT, [IPV6]:PORT, or :PORT for every address, "
             "not 'nowhere'; for example --web.listen-address='127.0.0.1:17400'"
@@ -112,7 +112,7 @@ simulate: {scenario: x.yml}
 
 
 def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> None:
-    """A misspelt check would be made all the same, and a misspelt threshold change nothing: both are told."""
+    """Misspelt names of checks and thresholds are errors: else they would silently have no effect."""
     path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled_checks: [nvlink_down, row_remap]\n")
 
     assert sorted(complaints(path, environ)) == [
@@ -146,10 +146,10 @@ def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> N
     ],
 )
 def test_senseless_thresholds_of_checks_are_refused(environ: dict[str, str], thresholds: str, complaint: str) -> None:
-    """A check that always fires, or never can, is a mistake of whoever wrote the number."""
-    told = complaints(None, environ | {"GPUMON_HEALTH__THRESHOLDS": thresholds})
+    """A threshold with which a check always or never fires is refused."""
+    problems = complaints(None, environ | {"GPUMON_HEALTH__THRESHOLDS": thresholds})
 
-    assert told[0].startswith(f"GPUMON_HEALTH__THRESHOLDS: health.thresholds.{complaint}")
+    assert problems[0].startswith(f"GPUMON_HEALTH__THRESHOLDS: health.thresholds.{complaint}")
 
 
 @pytest.mark.parametrize("lower", [5.0, None])
@@ -249,7 +249,7 @@ def test_variables_that_kubernetes_sets_are_left_alone(environ: dict[str, str]) 
     [("127.0.0.1:17400", ("127.0.0.1", 17400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
 )
 def test_listen_address_has_its_parts(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
-    """Host and port are told apart, for IPv6 too."""
+    """Host and port are separated, for IPv6 too."""
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
 
 
@@ -337,7 +337,7 @@ def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
 
 
 def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
-    """Each changed setting is told with both values, and whether it takes a restart."""
+    """Each changed setting is reported with both values, and whether it needs a restart."""
     before = load(None, {}, environ)
     after = load(None, {"--poll.interval": "5", "--web.listen-address": ":1"}, environ)
 
@@ -402,10 +402,10 @@ def test_what_gave_a_wrong_setting_is_named(
     environ: dict[str, str], variables: dict[str, str], flags: dict[str, str | None], complaint: str
 ) -> None:
     """One line that begins with the variable or flag, for an unknown section and a setting that needs another too."""
-    told = complaints(None, environ | variables, flags)
+    problems = complaints(None, environ | variables, flags)
 
-    assert len(told) == 1
-    assert told[0].startswith(complaint)
+    assert len(problems) == 1
+    assert problems[0].startswith(complaint)
 
 
 def test_flags_are_those_promised() -> None:

@@ -58,7 +58,7 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
 
 
 @each_case(
-    ("text", "told"),
+    ("text", "problem"),
     [
         (
             "79: {severity: fatal}",
@@ -76,13 +76,13 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
         ("79: [", "{path}:1: is not YAML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_remedy(path: Path, text: str, told: str) -> None:
+def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str, problem: str) -> None:
     """And nothing of the file is taken."""
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
         load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
 
-    assert told.format(path=path) in str(refused.value)
+    assert problem.format(path=path) in str(refused.value)
     assert xid_file.read(path)[0] == {}
 
 

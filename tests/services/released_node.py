@@ -129,7 +129,7 @@ class ReleasedNode:
         self._has_store = True
 
     def _tick(self) -> None:
-        """Time passes, and what is due is so at once: there is no store."""
+        """Evaluate the checks. Transitions take effect at once, because there is no store."""
         self.take(Tick())
         self.take(VerdictTransitions(transitions=self.report.health.due))
 
@@ -150,7 +150,7 @@ class ReleasedNode:
         written.rename(self.scenario)
 
     def suffer(self, **node: object) -> None:
-        """The same of the whole node, and wait until the sampler has read it: a temperature tells."""
+        """Simulate these faults of the whole node, and wait until the sampler has read them."""
         self.simulate({0: {"set": {"temperature": 77}}}, **node)
         self.until(lambda: self.gpu(0).gpu.temperature_celsius == 77)
 
@@ -175,7 +175,7 @@ class ReleasedNode:
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
 
-    # What is so
+    # The present state
 
     def samplers_now(self) -> set[int]:
         """Pids of living samplers and trials."""

@@ -104,11 +104,11 @@ def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
 
 
 def test_one_released_gpu_is_left_alone_and_the_others_go_on(node: ReleasedNode) -> None:
-    """Whatever happens to it meanwhile, nobody touches it, and it is nobody's trouble; then it is read again."""
+    """No process opens it, its faults cause neither a hang nor an alert, and it is read again after the release."""
     node.reports.clear()
     answer = node.release(50.0, BUS_3)
     assert answer.holders == ()
-    # It would hang whoever opens it; the driver no longer counts it, and its neighbours' links to it are down.
+    # Opening it would hang; the driver no longer counts it, and its neighbours' links to it are down.
     down = {"nvlinks": {0: {"state": "down"}}}
     node.simulate({3: {"hang": ["nvmlDevice*"], "uncounted": True}, 4: down})
     node.until(lambda: node.up() == OTHERS)
@@ -147,7 +147,7 @@ def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> No
 
 @pytest.mark.slow
 def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) -> None:
-    """The answer names the process and its call; the window stands, and once the process is gone nothing is held."""
+    """The answer names the process and its call; the release stays active until the process has ended."""
     (sampler,) = node.samplers_now()
     with held(build(tmp_path), sampler):
         node.simulate({5: {"hang": [HANG]}})
@@ -170,7 +170,7 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
 
 @pytest.mark.parametrize("fresh", [SamplerDeadlines(first_trial=0.2)], indirect=True)
 def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
-    """It is no obstacle to the release of another GPU, nor is the sampler to that of the GPU that it leaves aside."""
+    """A trial does not delay the release of another GPU, nor the sampler that of a quarantined GPU."""
     node.simulate({5: {"hang": [HANG]}})
     node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
     sampler, trial = (one.pid for one in node.samplers.holders(frozenset({NODE})))
@@ -180,7 +180,7 @@ def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
 
 
 def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> None:
-    """A reset may have mended it: nobody waits for the next trial by the clock."""
+    """A reset may have repaired it, so the scheduled trial is not awaited."""
     node.simulate({3: {"hang": [HANG]}})
     node.until(lambda: node.gpu(3).fault == "stuck")
     assert not node.release(30.0, BUS_3).holders
@@ -324,7 +324,7 @@ def touched(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
 
 
 def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
-    """Touched, the sampler goes, and the file beside it says so; deleted, both come back."""
+    """Creating it ends the sampler and creates the done file; deleting it restarts the sampler."""
     touched(node)
     node.until(node.done.exists)
     assert not node.samplers_now()
@@ -340,7 +340,7 @@ def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
 
 
 def test_the_marker_file_names_a_gpu_and_a_time(node: ReleasedNode) -> None:
-    """Its age counts from when it was written; written anew it counts anew, and in time it ends though it stays."""
+    """Its age counts from the last modification; the release ends at its deadline even if the file remains."""
     node.reports.clear()
     touched(node, "gpu=3 for=50s\n", age=20)
     node.until(node.done.exists)
@@ -380,7 +380,7 @@ BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
 def test_a_marker_that_cannot_be_understood_releases_nothing(
     node: ReleasedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent goes on watching; what is wrong is logged once, and a notice until it is mended."""
+    """The GPUs are still read; the error is logged once, and is a notice until the file is valid."""
     (sampler,) = node.samplers_now()
     for what, make in BAD_MARKERS.items():
         caplog.clear()
@@ -398,7 +398,7 @@ def test_a_marker_that_cannot_be_understood_releases_nothing(
 
 
 def test_a_marker_that_is_too_old_does_not_count(fresh: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """Left behind by a script that died: it is told to be deleted, and is no trouble."""
+    """A file that a killed script left is logged with the advice to delete it, and releases nothing."""
     with caplog.at_level(logging.INFO, "gpumon.release"):
         touched(fresh, "for=5s", age=6)
         for _ in range(3):
@@ -425,11 +425,11 @@ def test_a_marker_from_before_the_start_keeps_the_agent_off(fresh: ReleasedNode)
 
 
 def test_who_may_not_be_told_is_logged(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the file beside the marker cannot be made, whoever waits for it learns why from the log."""
+    """If the done file cannot be created, the log shows why."""
     node.done.mkdir()
     touched(node)
     node.until(lambda: node.releases() and not node.report.release_holders)
     node.until(lambda: NOT_REPORTED in caplog.text)
-    [told] = (one for one in caplog.records if one.message == NOT_REPORTED)
-    assert (told.levelno, vars(told)["path"]) == (logging.WARNING, str(node.done))
+    [record] = (record for record in caplog.records if record.message == NOT_REPORTED)
+    assert (record.levelno, vars(record)["path"]) == (logging.WARNING, str(node.done))
     node.done.rmdir()

@@ -44,7 +44,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path / "health.json", sample_reports.healthy())
 
 
-def test_everybody_may_read_it_and_nothing_else_is_left(node: Node, tmp_path: Path) -> None:
+def test_every_user_can_read_it_and_no_temporary_file_remains(node: Node, tmp_path: Path) -> None:
     """Mode 0644 whatever the umask; a temporary file that a killed agent left, or a link in its place, is replaced."""
     (tmp_path / ".health.json.new").symlink_to(tmp_path / "victim")
     before = os.umask(0o077)
@@ -72,7 +72,7 @@ def test_it_is_written_when_what_it_reports_has_changed(node: Node) -> None:
 
 
 def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node) -> None:
-    """It may hold a failure that this agent does not know yet. What the store knew is written before any evaluation."""
+    """It may hold a failure that this agent has not read yet. The stored verdicts are written before any evaluation."""
     node.path.write_text("{}")
     lost = sample_reports.lost()
     health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)

@@ -80,7 +80,7 @@ class Held:
         )
         self.seen: Callable[[Report], Report] = lambda report: report
         """What else a test lets the Report say."""
-        self.told: list[Any] = []
+        self.messages: list[Any] = []
         self.watched: list[bool] = []
         self.probing = ProbeRuns(
             self.loop,
@@ -111,7 +111,7 @@ class Held:
         return self.seen(self.monitor.latest)
 
     def _tell(self, arrival: Any) -> None:
-        self.told.append(arrival)
+        self.messages.append(arrival)
         self.monitor.take(arrival)
 
     def answered(self, asked: Future[Any]) -> Any:
@@ -133,9 +133,9 @@ class Held:
 
     def run(self) -> None:
         """Start one, and wait until its ranks are at work."""
-        before = len(self.told)
+        before = len(self.messages)
         assert self.answered(self.probing.request()).accepted
-        turn_until(self.loop, lambda: any(isinstance(one, ProbeProgressed) for one in self.told[before:]))
+        turn_until(self.loop, lambda: any(isinstance(one, ProbeProgressed) for one in self.messages[before:]))
 
     def owners(self) -> list[str]:
         return [one.owner for one in in_force(self.monitor.latest.windows)]
@@ -162,13 +162,13 @@ def agent(store: Path, tmp_path: Path) -> Iterator[Held]:
 
 
 def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held) -> None:
-    """The result is a skip that says for whom; no other run begins before the hold has ended."""
+    """The result is a skip that names the owner; no other run begins before the hold has ended."""
     agent.run()
     pids = agent.probing.host.holders()
     assert agent.hold("4711") == RequestResult()
     assert len(pids) == 2
     assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
-    result = agent.told[-1].result
+    result = agent.messages[-1].result
     assert (result.outcome, result.reason) == ("skipped", "held")
     assert "4711 (by command)" in result.hint
 
@@ -204,14 +204,14 @@ def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> No
 
 
 def test_what_the_store_knows_is_waited_for(agent: Held) -> None:
-    """Right after the start nobody can tell whether the GPUs are held, so nothing runs."""
+    """Until the store has been read, a stored hold may be in force, so no run begins."""
     agent.seen = lambda report: replace(report, internal=replace(report.internal, restored=False))
     refused = agent.answered(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
 
 
 def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) -> None:
-    """Nobody has to end it."""
+    """It ends at its deadline without a request."""
     agent.hold("1", 0.05)
     agent.hold("2")
 
@@ -230,7 +230,7 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
     ("seconds", "reason", "owner"), [(0.0, "", ""), (3601.0, "", ""), (60.0, "a\tb", ""), (60.0, "", "x" * 101)]
 )
 def test_a_wrong_request_changes_nothing(agent: Held, seconds: float, reason: str, owner: str) -> None:
-    """Too long, or with a name that cannot be shown: it is said why."""
+    """The refusal of a hold that is too long, or has an unprintable owner, names the reason."""
     answer = agent.answered(agent.request(owner, seconds, reason))
     assert answer.refused
     assert answer.remedy
@@ -238,7 +238,7 @@ def test_a_wrong_request_changes_nothing(agent: Held, seconds: float, reason: st
 
 
 def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in force, and the answer says that the next agent would not know it."""
+    """It is in force, and the answer reports that it is not stored."""
 
     def full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
@@ -249,7 +249,7 @@ def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monke
 
 
 def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hold is in force, and who asked is told in time that the GPUs are not free."""
+    """The hold is in force, and the answer reports in time that the GPUs are not free."""
     monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     agent.run()
     pid = agent.probing.host.holders()[0].pid
@@ -272,13 +272,13 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
         answer = agent.hold("1")
         assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, False)]
     turn_until(agent.loop, lambda: not agent.probing.running)
-    assert (agent.told[-1].result.outcome, agent.told[-1].result.reason) == ("skipped", "held")
+    assert (agent.messages[-1].result.outcome, agent.messages[-1].result.reason) == ("skipped", "held")
 
 
 def real(report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:
     """The same of two real GPUs, of which the second shows this; read at this moment of the boot clock."""
-    nobody = Gpu(processes=0.0, memory_used_bytes=0.0)
-    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=nobody, pids=(), pids_at=asked)
+    idle = Gpu(processes=0.0, memory_used_bytes=0.0)
+    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=idle, pids=(), pids_at=asked)
     second = replace(
         first, bus_id="1", uuid="GPU-1", index=1, gpu=replace(first.gpu, memory_used_bytes=used), pids=rank
     )
@@ -304,7 +304,7 @@ def test_what_nobody_has_looked_at_is_not_called_free(
 def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
     agent: Held, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
-    """What was read before the ranks ended says nothing, and what was read after is enough."""
+    """A reading from before the end of the ranks is ignored; the first one after it is sufficient."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
@@ -339,7 +339,7 @@ def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, mo
 def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     agent: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was over after its patience; the GPUs are read closely again, and once they are clear nobody has to wait."""
+    """After its patience the GPUs are read closely again, and a request is answered once they are clear."""
     monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.1)
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
@@ -360,7 +360,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
 
 
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("left", "reported"),
     [
         ({}, []),
         ({"used": None}, []),
@@ -370,20 +370,20 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     ],
 )
 def test_what_a_run_leaves_on_real_gpus_is_told(
-    agent: Held, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], told: list[str]
+    agent: Held, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], reported: list[str]
 ) -> None:
     """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
-    if not told:  # then nobody waits so long
+    if not reported:  # so that the test does not wait so long
         monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     rank = agent.probing.host.holders()[0].pid
     asked = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
-    assert told or not asked.done(), "no poll has told of it yet"
+    assert reported or not asked.done(), "no poll has reported it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
     agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
-    assert [one.description for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
+    assert [one.description for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in reported]
 
 
 # The race
@@ -391,7 +391,7 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
 
 @pytest.fixture(scope="module")
 def stamping(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A rank that begins within a millisecond, and says when it was last alive."""
+    """A rank that starts within a millisecond, and records when it was last alive."""
     compiler = shutil.which("gcc")
     assert compiler is not None, "install gcc"
     program = tmp_path_factory.mktemp("rank") / "stamping_rank"

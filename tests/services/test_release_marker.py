@@ -1,4 +1,4 @@
-"""What a marker file may say, and what the kernel says of open device nodes."""
+"""Parsing of the marker file, and detection of open device nodes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_words_of_a_marker(text: str, asked: MarkerRequest) -> None:
 
 @each_case("text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"])
 def test_words_that_a_marker_must_not_hold(text: str) -> None:
-    """The error repeats them, and says what may stand there."""
+    """The error quotes the words and shows the syntax."""
     with pytest.raises(MarkerError, match=r"write"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["0000:1b:00.0", "1B:00.0", "00000000:1b:00.0", "0:1b:00.0"])
 def test_an_address_has_one_spelling(text: str) -> None:
-    """Whoever wrote it: the kernel, lspci or NVML."""
+    """The notations of the kernel, lspci and NVML are accepted."""
     assert parsed(text) == "00000000:1B:00.0"
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_open_device_nodes_are_found(tmp_path: Path) -> None:
-    """Of a child that has one open, by its path; none of a process that has ended, or may not be looked at."""
+    """Open nodes of a child are listed by path; a process that has ended, or may not be read, has none."""
     node, other = tmp_path / "nvidia3", tmp_path / "else"
     for path in (node, other):
         path.touch()

@@ -78,10 +78,10 @@ class Agent:
 
     def rule(self, transition: VerdictTransition) -> bool:
         """Return whether the transition is stored; it takes effect in any case."""
-        told: list[bool] = []
-        self.persistence.writes.record_transitions([transition], told.append)
-        turn_until(self.loop, lambda: bool(told))
-        return told[0]
+        results: list[bool] = []
+        self.persistence.writes.record_transitions([transition], results.append)
+        turn_until(self.loop, lambda: bool(results))
+        return results[0]
 
     def recover(self) -> None:
         """Wait until the store can be written again and no write is missing."""
@@ -139,8 +139,8 @@ def test_a_deleted_store_is_created_again_with_everything(
     agent.recover()
     assert agent.rule(raised("after"))
     assert agent.persistence.notice is None
-    said = [one.message for one in caplog.records]
-    assert said.count("the store cannot be written") == said.count("the store can be written again") == 1
+    messages = [record.message for record in caplog.records]
+    assert messages.count("the store cannot be written") == messages.count("the store can be written again") == 1
 
     survivors = tmp_path / "survivors"
     shutil.copytree(path.parent, survivors)  # as SIGKILL leaves them

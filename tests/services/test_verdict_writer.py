@@ -79,10 +79,10 @@ class Agent:
 
     def rule(self, *transitions: VerdictTransition) -> bool:
         """Return whether the transitions are stored; they take effect in any case."""
-        told: list[bool] = []
-        self.persistence.writes.record_transitions(transitions, told.append)
-        turn_until(self.loop, lambda: bool(told))
-        return told[0]
+        results: list[bool] = []
+        self.persistence.writes.record_transitions(transitions, results.append)
+        turn_until(self.loop, lambda: bool(results))
+        return results[0]
 
     def stop(self) -> None:
         """Stop when no write is missing."""

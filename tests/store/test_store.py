@@ -425,9 +425,9 @@ def test_missing_permission_is_told() -> None:
         path = Path(folder) / "gpumon.db"
         Store.open(path).close()
         command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
 
-    assert f"{path}: it cannot be written; make {folder} writable for uid 65534" in told.stdout
+    assert f"{path}: it cannot be written; make {folder} writable for uid 65534" in process.stdout
 
 
 def _kill_after_one_event(path: Path) -> None:
