@@ -40,12 +40,10 @@ def test_metrics_named_exist(page: Path) -> None:
 @each_case("page", [ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"], ids=["CONTRIBUTING.md", "ARCHITECTURE.md"])
 def test_modules_named_exist(page: Path) -> None:
     """Every module or folder of the package that a page for developers names exists."""
-    modules = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("[a-z]*/**/*") if "__pycache__" not in str(path)]
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:.py|/))`", page.read_text(encoding="utf-8")))
+    modules = [f"/{path.relative_to(ROOT).as_posix()}/" for path in ROOT.glob("[a-z]*/**/*")]
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:[.]py|/))`", page.read_text(encoding="utf-8")))
     assert named
-    assert {
-        name for name in named if not any(f"/{path}/".find(f"/{name.rstrip('/')}/") >= 0 for path in modules)
-    } == set()
+    assert [name for name in named if not any(f"/{name.rstrip('/')}/" in module for module in modules)] == []
 
 
 def test_every_file_names_the_default_port() -> None:
