@@ -70,7 +70,7 @@ _INHIBITED = {
 
 
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the start and the end of each window. One from before the start of the agent continues."""
+    """Yield the start and the end of each window. A window that started before the agent is logged as continued."""
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))

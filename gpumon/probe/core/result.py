@@ -125,7 +125,7 @@ class Pair:
     direct: bool | None = None
     """Whether each can access the other's memory, by CUDA; None on the CPU."""
     peer_access: Mapping[str, str] | None = None
-    """The same by NVML, for each capability; None on the CPU, and if it was not read."""
+    """Whether each can access the other's memory, by NVML and capability; None on the CPU, and if it was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
