@@ -1,4 +1,4 @@
-"""ServiceReader that the links need, from systemd's own files: its units and their cgroups.
+"""The services that the links need, from systemd's own files: its units and their cgroups.
 
 systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
@@ -35,7 +35,7 @@ _UNREAD = "?"
 
 
 class ServiceReader:
-    """The installed units of UNITS."""
+    """Reads whether the installed units of UNITS run."""
 
     def __init__(self, reach_sysfs: Reach, reach_root: Reach, quarantined: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)

@@ -264,7 +264,7 @@ def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
 
     On Blackwell, ECC totals fail in a batch that also has NVLink counters.
     """
-    ecc = tuple(one for one in wanted if one.name.startswith("ECC_"))
+    ecc = tuple(field for field in wanted if field.name.startswith("ECC_"))
     rest = tuple(field for field in wanted if not field.name.startswith("ECC_"))
     mixed = ecc and any(field.name.startswith("NVLINK_COUNT_") for field in rest)
     return (ecc, rest) if mixed else (wanted,)
