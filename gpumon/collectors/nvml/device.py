@@ -18,7 +18,7 @@ from gpumon.collectors.nvml.library import (
     Library,
     NvmlError,
 )
-from gpumon.collectors.nvml.plausible import is_plausible
+from gpumon.collectors.nvml.plausible import PlausibilityFilter
 from gpumon.model.reading import FAST, ONCE, RARE, Call, Field, Source, Tier
 
 log = logging.getLogger("gpumon.collectors.nvml")
@@ -63,9 +63,6 @@ class Device:
         self._links_have: set[str] = set()
         self._links_lack: set[str] = set()
         """Fields that at least one link supports, and fields that no link supports."""
-        self._doubted: dict[Tier, dict[str, float]] = {}
-        """Rows whose last reading was implausible, with that reading."""
-        self._doubted_before: dict[Tier, Mapping[str, float]] = {}
         self._answered = False
         """True if any call of the fast tier succeeded."""
         self._failed: NvmlError | None = None
@@ -76,12 +73,13 @@ class Device:
         """Queries that lacked permission when last made."""
         self.missed: set[Tier] = set()
         """Tiers whose last reading had errors. A rare tier among them is read again early."""
+        self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
         """Return a part of this device, with its own set of supported calls and everything else shared."""
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
-        part._doubted = self._doubted
+        part.plausibility = self.plausibility
         return part
 
     def begin(self, tier: Tier) -> None:
@@ -89,7 +87,7 @@ class Device:
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
-        self._doubted_before[tier], self._doubted[tier] = self._doubted.get(tier, {}), {}
+        self.plausibility.begin(tier)
         if tier is FAST:
             self._answered, self._failed = False, None
 
@@ -102,12 +100,7 @@ class Device:
         """Log the rows that became implausible or plausible again. Raises GpuFaultError if no call succeeded."""
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
-        now, before = self._doubted[self.tier], self._doubted_before[self.tier]
-        for row in now.keys() - before.keys():
-            detail = {"bus_id": self.bus_id, "row": row, "value": now[row]}
-            log.warning("implausible reading is left out", extra=detail)
-        for row in before.keys() - now.keys():
-            log.info("reading is plausible again", extra={"bus_id": self.bus_id, "row": row})
+        self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
         """Forget what the device supports, because its capabilities have changed."""
@@ -117,14 +110,6 @@ class Device:
         self._links_have.clear()
         self._links_lack.clear()
         self._batches.clear()
-
-    def is_plausible(self, row: str, value: float) -> bool:
-        """Return whether the value may be exported; an implausible one is counted and logged."""
-        if is_plausible(row, value):
-            return True
-        self._doubted[self.tier][row] = value
-        self.count("Implausible")
-        return False
 
     def count(self, error: str) -> None:
         """Count a failure of the current tier; queries made once count as rare."""

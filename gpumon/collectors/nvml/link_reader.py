@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 from gpumon.collectors.nvml.device import AbsentError, Device
 from gpumon.collectors.nvml.fields import NONSENSE, Scoped
 from gpumon.collectors.nvml.library import UNSUPPORTED, NvmlError
-from gpumon.collectors.nvml.table_reader import plausible, rows_of, scaled, unpacked, words
+from gpumon.collectors.nvml.table_reader import rows_of, scaled, unpacked, words
 from gpumon.model import bus_id
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.model.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
@@ -59,7 +59,7 @@ class LinkReader:
 
     def _link(self, tier: Tier, link: int) -> Any:
         values = {
-            name: plausible(self._device, name, value)
+            name: self._device.plausibility.plausible(self._device.tier, name, value)
             for name, row in rows_of(self._table, tier).items()
             if (value := self._value(row.source, link)) is not None
         }

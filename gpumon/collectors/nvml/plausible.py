@@ -5,8 +5,14 @@ A value outside the range is an error of the driver or the GPU.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpumon.model.reading import Tier
+
+log = logging.getLogger(__name__)
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "ratio": (0, 1),
@@ -52,3 +58,41 @@ def is_plausible(row: str, value: float) -> bool:
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
     low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)
+
+
+class PlausibilityFilter:
+    """Drops the implausible values of one GPU, counts them, and logs when they begin and when they end."""
+
+    def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
+        self._bus_id = bus_id
+        self._count = count
+        self._dropped: dict[Tier, dict[str, float]] = {}
+        """Rows whose last reading was implausible, with that reading."""
+        self._dropped_before: dict[Tier, Mapping[str, float]] = {}
+
+    def begin(self, tier: Tier) -> None:
+        """Begin another reading of this tier."""
+        self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
+
+    def plausible(self, tier: Tier, row: str, value: Any) -> Any:
+        """Return the reading without implausible values; None if nothing is left."""
+        if isinstance(value, dict):
+            return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None
+        return value if self._accepts(tier, row, value) else None
+
+    def _accepts(self, tier: Tier, row: str, value: float) -> bool:
+        if is_plausible(row, value):
+            return True
+        self._dropped[tier][row] = value
+        self._count("Implausible")
+        return False
+
+    def log_changes(self, tier: Tier) -> None:
+        """Log the rows that became implausible or plausible again in this reading of the tier."""
+        now, before = self._dropped[tier], self._dropped_before[tier]
+        for row in now.keys() - before.keys():
+            log.warning(
+                "implausible reading is left out", extra={"bus_id": self._bus_id, "row": row, "value": now[row]}
+            )
+        for row in before.keys() - now.keys():
+            log.info("reading is plausible again", extra={"bus_id": self._bus_id, "row": row})

@@ -150,7 +150,7 @@ class TableReader:
             return None
         if row.identity:
             return None if value in {None, NONSENSE} else words(name, value)
-        return plausible(self._device, name, value)
+        return self._device.plausibility.plausible(self._device.tier, name, value)
 
     # What each kind of source becomes
 
@@ -296,13 +296,6 @@ class TableReader:
         if isinstance(value, dict):
             value = value.get(key)
         return None if value is None else value * seconds
-
-
-def plausible(device: Device, row: str, value: Any) -> Any:
-    """Return the reading without implausible values; None if nothing is left."""
-    if isinstance(value, dict):
-        return {key: number for key, number in value.items() if device.is_plausible(row, number)} or None
-    return value if device.is_plausible(row, value) else None
 
 
 def scaled(value: float, scale: float) -> float:
