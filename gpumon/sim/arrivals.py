@@ -50,31 +50,31 @@ class SimEventSet:
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
-    told: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
+    delivered_of_storm: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
     """Number of Xids delivered, by storm."""
 
     def next(
         self, arrivals: dict[int, list[Message]], storms: dict[int, list[ScenarioXid]], now: float
     ) -> Message | None:
         """Return the first undelivered event after registration, and mark it as delivered."""
-        found = min(self._new(arrivals), default=None)
-        if found is not None:
-            self.delivered.add(found)
-            return found
+        message = min(self._new(arrivals), default=None)
+        if message is not None:
+            self.delivered.add(message)
+            return message
         return next(self._of_storms(storms, now), None)
 
     def _new(self, arrivals: dict[int, list[Message]]) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
-            for one in arrivals[gpu]:
-                if types & one.type and one.time > since and one not in self.delivered:
-                    yield one
+            for message in arrivals[gpu]:
+                if types & message.type and message.time > since and message not in self.delivered:
+                    yield message
 
     def _of_storms(self, storms: dict[int, list[ScenarioXid]], now: float) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
             for storm in storms[gpu] if types & XID else ():
                 begins = max(since, storm.at or 0.0)
                 due = int((storm.rate or 0.0) * max(0.0, min(now, storm.until) - begins))
-                told = max(self.told.get((gpu, storm), 0), due - _QUEUE)
-                if told < due:
-                    self.told[gpu, storm] = told + 1
-                    yield arrival(storm, now, gpu, told)
+                delivered = max(self.delivered_of_storm.get((gpu, storm), 0), due - _QUEUE)
+                if delivered < due:
+                    self.delivered_of_storm[gpu, storm] = delivered + 1
+                    yield arrival(storm, now, gpu, delivered)

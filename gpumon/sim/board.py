@@ -1,4 +1,4 @@
-"""Types of the tables in products.py and profiles.py. Nothing here loads a driver."""
+"""Types of the tables in sim_products.py and profiles.py. Nothing here loads a driver."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Board:
     memory_temperature_full: float | None = None
     thresholds: tuple[int, int, int | None, int]
     """Thresholds in Celsius: shutdown, slowdown, maximum of memory, maximum of the GPU; NVML's thresholds 0 to 3."""
-    thresholds_told: bool = True
+    thresholds_reported: bool = True
     """Blackwell: NVML only provides the next row."""
     thermal_limits: tuple[int, int, int | None, int] | None = None
     """From Ada on: degrees below the hotspot limit for shutdown, slowdown, memory and GPU, so not the values above."""
@@ -137,7 +137,7 @@ class Ports:
 
     count: int
     gigabits: float
-    """Bytes a second in each direction."""
+    """Gbit/s in each direction."""
     generation: str
     """Name in sysfs: EDR, HDR or NDR."""
     link_layer: str = "InfiniBand"

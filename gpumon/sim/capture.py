@@ -111,7 +111,7 @@ class Capture:
     missing: tuple[str, ...] = ()
     """Functions that the library did not have."""
     unrecorded: tuple[str, ...] = ()
-    """Functions that were called but have no known signature."""
+    """Functions that were called but have no signature in signatures.py."""
     findings: tuple[tuple[str, str, str], ...] = ()
     """Findings as text: question, GPU (bus id), answer."""
 
@@ -120,7 +120,7 @@ class Capture:
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
         """Return all queries of a function, with their answers."""
-        return ((one.inputs, timeline) for one, timeline in self.answers.items() if one.function == function)
+        return ((query.inputs, timeline) for query, timeline in self.answers.items() if query.function == function)
 
 
 _LISTS = ("handles", "missing", "unrecorded", "findings")
@@ -227,7 +227,7 @@ def _timeline(answers: Iterable[Any]) -> Timeline:
 
 def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
     """Convert JSON's lists to tuples."""
-    return tuple(_tuple(one) if isinstance(one, list) else one for one in values)
+    return tuple(_tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def bus(capture: Capture, time: float) -> Mapping[str, str]:

@@ -113,13 +113,13 @@ Alter = Callable[[Any, State, float], State]
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
     """Return, by prefix, the quantities with that prefix: description, shape and effect of the key."""
-    known = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
+    shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
         return set_numbers({prefix + name: value for name, value in values.items()}, state, now)
 
-    words = ", ".join(f"`{name}`" for name in known) + ": number"
-    return words, shapes.fields(known), alter
+    words = ", ".join(f"`{name}`" for name in shape_by_name) + ": number"
+    return words, shapes.fields(shape_by_name), alter
 
 
 def growable(name: str) -> shapes.Shape:
@@ -146,26 +146,26 @@ def link_number(value: Any, path: shapes.Path) -> int | str:
     return "*" if value == "*" else int(number(value, path))
 
 
-def nvlinks(wanted: Mapping[int | str, Mapping[str, Any]], state: State, now: float) -> State:
+def nvlinks(settings: Mapping[int | str, Mapping[str, Any]], state: State, now: float) -> State:
     return replace(
         state,
         links=tuple(
-            _link(link, {**wanted.get("*", {}), **wanted.get(number, {})}, now)
+            _link(link, {**settings.get("*", {}), **settings.get(number, {})}, now)
             for number, link in enumerate(state.links)
         ),
     )
 
 
-def _link(link: Link, wanted: Mapping[str, Any], now: float) -> Link:
-    counts = {name: value.at(now) for name, value in wanted.items() if name != "state"}
-    return link._replace(state=LINK_STATES[wanted["state"]] if "state" in wanted else link.state, **counts)
+def _link(link: Link, settings: Mapping[str, Any], now: float) -> Link:
+    counts = {name: value.at(now) for name, value in settings.items() if name != "state"}
+    return link._replace(state=LINK_STATES[settings["state"]] if "state" in settings else link.state, **counts)
 
 
-def c2c_links(wanted: Mapping[int | str, str], state: State, _: float) -> State:
+def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> State:
     return replace(
         state,
         c2c_links=tuple(
-            int(wanted.get(number, wanted.get("*", "active")) == "active") for number in range(len(state.c2c_links))
+            int(settings.get(number, settings.get("*", "active")) == "active") for number in range(len(state.c2c_links))
         ),
     )
 
@@ -184,10 +184,10 @@ PEER_ACCESS = shapes.by_key(
 )
 
 
-def peer_access(wanted: Mapping[int, Mapping[str, str]], state: State, _: float) -> State:
-    known = state.peer_access
-    altered = {other: {**known.get(other, {}), **each} for other, each in wanted.items()}
-    return replace(state, peer_access={**known, **altered})
+def peer_access(settings: Mapping[int, Mapping[str, str]], state: State, _: float) -> State:
+    before = state.peer_access
+    altered = {other: {**before.get(other, {}), **statuses} for other, statuses in settings.items()}
+    return replace(state, peer_access={**before, **altered})
 
 
 # The NVLink fabric
@@ -211,10 +211,10 @@ FABRIC = shapes.fields(
 )
 
 
-def fabric(wanted: Mapping[str, Any], state: State, now: float) -> State:
+def fabric(settings: Mapping[str, Any], state: State, now: float) -> State:
     mask = int(state.fabric_health or 0)
-    for check, value in wanted.get("health", {}).items():
+    for check, value in settings.get("health", {}).items():
         shift, width = HEALTH[check]
         mask = mask & ~((1 << width) - 1 << shift) | value << shift
-    numbers = {f"fabric_{name}": value for name, value in wanted.items() if name != "health"}
+    numbers = {f"fabric_{name}": value for name, value in settings.items() if name != "health"}
     return replace(set_numbers(numbers, state, now), fabric_health=mask)

@@ -7,7 +7,7 @@ from typing import Any
 from gpumon.sim import shapes
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.field_values import NAMES, TYPES
-from gpumon.sim.mig import Wanted
+from gpumon.sim.mig import RequestedInstance
 from gpumon.sim.workload import ScenarioJob
 
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
@@ -36,10 +36,10 @@ def xid(value: Any, path: shapes.Path) -> ScenarioXid:
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
     """Accept a mapping with a required key."""
-    found: dict[str, Any] = parts(value, path)
-    if key not in found:
+    entry: dict[str, Any] = parts(value, path)
+    if key not in entry:
         raise shapes.ShapeError(path, f"needs a key {key!r}")
-    return found
+    return entry
 
 
 _RUN = shapes.fields(
@@ -69,10 +69,12 @@ def _profile(value: Any, path: shapes.Path) -> str:
 _WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.whole(1, 7, "compute slices"))})
 
 
-def instance(value: Any, path: shapes.Path) -> Wanted:
+def instance(value: Any, path: shapes.Path) -> RequestedInstance:
     """Accept the name of a MIG profile, or a mapping with its compute slices."""
     return (
-        Wanted(**_with("profile", _WANTED, value, path)) if isinstance(value, dict) else Wanted(_profile(value, path))
+        RequestedInstance(**_with("profile", _WANTED, value, path))
+        if isinstance(value, dict)
+        else RequestedInstance(_profile(value, path))
     )
 
 

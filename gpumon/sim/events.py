@@ -13,7 +13,7 @@ from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.sim_node import SimNode
 
 _SETS = 0x7E5B_0000_0000
-_LOOK_EVERY = 0.05
+_RECHECK = 0.05
 
 
 getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.event_types)
@@ -65,7 +65,7 @@ def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int)
         left = deadline - time.monotonic()
         if left <= 0:
             raise Refusal(Code.TIMEOUT)
-        time.sleep(min(_LOOK_EVERY, left))
+        time.sleep(min(_RECHECK, left))
 
 
 def _next(node: SimNode, waiting: SimEventSet) -> Message | None:

@@ -21,10 +21,10 @@ _PLATFORM = struct.Struct("<I16s16sBBBBB3x")
 module.
 """
 _SWITCH_CONNECTED = 1
-_NOT_TOLD = 0xFF
+_UNREPORTED = 0xFF
 
 
-def _known(device: SimGpu) -> tuple[State, bytes]:
+def _state_and_cluster(device: SimGpu) -> tuple[State, bytes]:
     """Return the state, and the uuid of the cluster."""
     fabric = device.profile.fabric
     if fabric is None or device.state.fabric_state is None:
@@ -35,7 +35,7 @@ def _known(device: SimGpu) -> tuple[State, bytes]:
 
 def _registration(device: SimGpu) -> tuple[bytes, int, int, int]:
     """Return cluster, status, clique and state. The others are valid only if the state is completed."""
-    state, cluster = _known(device)
+    state, cluster = _state_and_cluster(device)
     status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
     return cluster, status, clique, whole(state.fabric_state or 0, "B")
 
@@ -67,7 +67,7 @@ def platform_info(device: SimGpu, out: int | None) -> None:
     if platform is None:
         raise Refusal(Code.NOT_SUPPORTED)
     guid = hashlib.sha256(device.identity.uuid.encode()).digest()[:16]
-    slot, tray = (_NOT_TOLD if place is None else place for place in (platform.slot, platform.tray))
+    slot, tray = (_UNREPORTED if place is None else place for place in (platform.slot, platform.tray))
     module = platform.modules[device.identity.number]
     put(out, _PLATFORM, version, guid, platform.chassis.encode(), slot, tray, platform.host, _SWITCH_CONNECTED, module)
 
@@ -79,6 +79,6 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
 def numa_node(device: SimGpu) -> int | None:
-    """Return the mode of GPU memory that is host memory too."""
+    """Return the NUMA node of GPU memory that is host memory too."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

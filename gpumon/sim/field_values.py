@@ -118,11 +118,11 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
-        one: float | None = getattr(device.state, quantity)
-        if one is None:
+        usual: float | None = getattr(device.state, quantity)
+        if usual is None:
             return None
         up = (link for link in links if link.state != LINK_DOWN)
-        return factor * sum(one if link.carried is None else link.carried for link in up)
+        return factor * sum(usual if link.carried is None else link.carried for link in up)
 
     return read
 

@@ -148,7 +148,7 @@ def margin_temperature(device: SimGpu, out: int | None) -> None:
 
 @getter("nvmlDeviceGetTemperatureThreshold", "I", takes=[UINT])
 def temperature_threshold(device: SimGpu, threshold: int) -> float | None:
-    thresholds = device.board.thresholds if device.board.thresholds_told else ()
+    thresholds = device.board.thresholds if device.board.thresholds_reported else ()
     return thresholds[threshold] if threshold < len(thresholds) else None
 
 

@@ -49,11 +49,11 @@ def allocate(node: SimNode, out: int | None) -> None:
 @function("nvmlGpmSampleFree", POINTER)
 def free(node: SimNode, pointer: int | None) -> None:
     node.enter("nvmlGpmSampleFree")
-    _known(node, pointer)
+    _allocated(node, pointer)
     del node.samples[pointer or 0]
 
 
-def _known(node: SimNode, pointer: int | None) -> GpmSample | None:
+def _allocated(node: SimNode, pointer: int | None) -> GpmSample | None:
     """Return the content of an allocated sample. Samples end with their initialisation."""
     if pointer not in node.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -78,8 +78,8 @@ def take_instance_sample(node: SimNode, handle: int | None, instance: int, point
 def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
     if not _supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
-    _known(node, pointer)
-    compute = {one.number: one.compute for one in device.state.mig or ()}
+    _allocated(node, pointer)
+    compute = {each.number: each.compute for each in device.state.mig or ()}
     if instance is not None and instance not in compute:
         raise Refusal(Code.INVALID_ARGUMENT)
     empty = instance is not None and not compute[instance]
@@ -93,7 +93,7 @@ def metrics(node: SimNode, address: int | None) -> None:
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
-    earlier, later = (_known(node, pointer) for pointer in pointers)
+    earlier, later = (_allocated(node, pointer) for pointer in pointers)
     if earlier is None or later is None or earlier[:2] != later[:2] or count > gpm.highest(node.driver):
         raise Refusal(Code.INVALID_ARGUMENT)
     node.gate("nvmlGpmMetricsGet", later.gpu)

@@ -62,10 +62,10 @@ class SimulatedTree:
 
     def names(self, folder: str) -> list[str]:
         files, inside = self._files(), f"{folder}/"
-        found = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
-        if not found:
+        entries = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
+        if not entries:
             raise _error(errno.ENOENT, folder)
-        return sorted(found)
+        return sorted(entries)
 
     def read(self, path: str) -> str:
         self._hang(path)
@@ -75,7 +75,7 @@ class SimulatedTree:
         return text()
 
     def exists(self, path: str) -> bool:
-        return any(one == path or one.startswith(f"{path}/") for one in self._files())
+        return any(file == path or file.startswith(f"{path}/") for file in self._files())
 
     def link(self, path: str) -> str:
         return self.read(path)
@@ -90,7 +90,7 @@ class SimulatedTree:
     def _make(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
         yield from self._services(scenario)
         yield "proc/uptime", lambda: f"{self._time():.2f} 0.00"
-        yield from stuck.files(_wanted(scenario, "stuck_processes", ()), self._time)
+        yield from stuck.files(_node_setting(scenario, "stuck_processes", ()), self._time)
         for number, device in enumerate(devices(self._profile)):
             fault = self._fault(scenario, device)
             if not fault.get("absent"):
@@ -109,10 +109,10 @@ class SimulatedTree:
         yield f"{CLASS}/{device}/device/uevent", lambda: f"DRIVER=mlx5_core\nPCI_SLOT_NAME={address(number)}"
 
     def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
-        wanted = _wanted(scenario, "services", {})
+        services = _node_setting(scenario, "services", {})
         yield f"{CGROUPS}/cgroup.events", lambda: "populated 1"
         for service, unit in SERVICES.items():
-            state = wanted.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
+            state = services.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
             if state != NOT_INSTALLED:
                 yield f"{UNITS}/{unit}", lambda: "[Service]"
                 yield f"{WANTS}/{unit}", lambda: "[Service]"
@@ -159,8 +159,8 @@ class SimulatedTree:
 
     @staticmethod
     def _fault(scenario: Scenario, device: str) -> Mapping[str, Any]:
-        wanted = _wanted(scenario, "ports", {})
-        return {**wanted.get("*", {}), **wanted.get(device, {})}
+        ports = _node_setting(scenario, "ports", {})
+        return {**ports.get("*", {}), **ports.get(device, {})}
 
 
 class EmptyTree:
@@ -189,7 +189,7 @@ def open_tree(
     return SimulatedTree(kind, ScenarioFile(scenario, kind), epoch, clock)
 
 
-def _wanted(scenario: Scenario, key: str, none: Any) -> Any:
+def _node_setting(scenario: Scenario, key: str, none: Any) -> Any:
     return next((value for fault, value in scenario.node if fault.key == key), none)
 
 

@@ -35,11 +35,11 @@ def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
 @function("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p, POINTER)
 def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> None:
     node.need_initialised()
-    wanted = address((bus_id or b"").decode(errors="replace"))
-    found = [gpu for gpu in node.gpus.counted() if address(node.profile.bus_ids[gpu]) == wanted]
-    if not found:
+    requested = address((bus_id or b"").decode(errors="replace"))
+    matches = [gpu for gpu in node.gpus.counted() if address(node.profile.bus_ids[gpu]) == requested]
+    if not matches:
         raise Refusal(Code.NOT_FOUND)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", found[0]))
+    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", matches[0]))
 
 
 @function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
@@ -48,13 +48,13 @@ def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
     counted = node.gpus.counted()
     if any(node.gpus.state(gpu).lost for gpu in counted):  # as documented: one lost GPU makes this lookup fail for all
         raise Refusal(Code.GPU_IS_LOST)
-    wanted = (uuid or b"").decode(errors="replace")
+    requested = (uuid or b"").decode(errors="replace")
     for gpu in counted:
         identity = node.scenario().identities[gpu]
         parts = {mig_uuid(identity, part): n for n, part in enumerate(devices(node.gpus.state(gpu).mig))}
-        if wanted == identity.uuid or wanted in parts:
+        if requested == identity.uuid or requested in parts:
             node.look_up("nvmlDeviceGetHandleByUUID", gpu)
-            put(out, _POINTER, node.handle(gpu, parts.get(wanted)))
+            put(out, _POINTER, node.handle(gpu, parts.get(requested)))
             return
     raise Refusal(Code.NOT_FOUND)
 

@@ -13,7 +13,7 @@ WHOLE_GPU = 0xFFFFFFFF
 """Instance id that means "none"."""
 
 
-class Wanted(NamedTuple):
+class RequestedInstance(NamedTuple):
     """One GPU instance of a layout, by the name of its profile."""
 
     profile: str
@@ -60,27 +60,27 @@ class LayoutError(ValueError):
     """Instances that do not fit together."""
 
 
-def place(board: Board, wanted: Sequence[Wanted]) -> Layout:
+def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
     """Create the instances in order, as the driver does. Raises LayoutError."""
     free = set(range(_SLICES))
-    return tuple(sorted((_place(board, one, free) for one in wanted), key=lambda instance: instance.number))
+    return tuple(sorted((_place(board, requested, free) for requested in layout), key=lambda instance: instance.number))
 
 
-def _place(board: Board, wanted: Wanted, free: set[int]) -> GpuInstance:
-    known = {profile.name: profile for profile in board.mig_profiles}
-    profile = known.get(wanted.profile)
+def _place(board: Board, requested: RequestedInstance, free: set[int]) -> GpuInstance:
+    profiles = {profile.name: profile for profile in board.mig_profiles}
+    profile = profiles.get(requested.profile)
     if profile is None:
-        names = ", ".join(known) or "none"
-        raise LayoutError(f"no MIG profile {wanted.profile!r} on {board.product}; there are {names}")
-    compute = (profile.compute,) if wanted.compute is None else wanted.compute
+        names = ", ".join(profiles) or "none"
+        raise LayoutError(f"no MIG profile {requested.profile!r} on {board.product}; there are {names}")
+    compute = (profile.compute,) if requested.compute is None else requested.compute
     if sum(compute) > profile.compute:
-        raise LayoutError(f"{wanted.profile} has {profile.compute} compute slices, not {sum(compute)}")
+        raise LayoutError(f"{requested.profile} has {profile.compute} compute slices, not {sum(compute)}")
     for start in profile.starts:
         taken = set(range(start, start + profile.slices))
         if taken <= free:
             free -= taken
             return GpuInstance(profile.instance_id(start), profile, compute)
-    raise LayoutError(f"no room is left for another {wanted.profile}: remove an instance")
+    raise LayoutError(f"no room is left for another {requested.profile}: remove an instance")
 
 
 def devices(layout: Layout | None) -> list[ComputeInstance]:

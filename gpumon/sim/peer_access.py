@@ -19,18 +19,18 @@ OK, NOT_SUPPORTED = 0, 5
 
 @function("nvmlDeviceGetP2PStatus", POINTER, POINTER, ctypes.c_int, POINTER)
 def status(node: SimNode, handle: int | None, other: int | None, capability: int, out: int | None) -> None:
-    one, two = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
-    if one.identity == two.identity or not 0 <= capability < len(CAPABILITIES):
+    first, second = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
+    if first.identity == second.identity or not 0 <= capability < len(CAPABILITIES):
         raise Refusal(Code.INVALID_ARGUMENT)
-    put(out, _INT, _status(one, two, CAPABILITIES[capability]))
+    put(out, _INT, _status(first, second, CAPABILITIES[capability]))
 
 
-def _status(one: SimGpu, two: SimGpu, capability: str) -> int:
-    for here, there in ((one, two), (two, one)):
-        wanted = here.state.peer_access.get(there.identity.number, {})
-        if capability in wanted:
-            return ACCESS_STATUSES.index(wanted[capability])
-    if any(device.state.mig is not None for device in (one, two)):
+def _status(first: SimGpu, second: SimGpu, capability: str) -> int:
+    for here, there in ((first, second), (second, first)):
+        statuses = here.state.peer_access.get(there.identity.number, {})
+        if capability in statuses:
+            return ACCESS_STATUSES.index(statuses[capability])
+    if any(device.state.mig is not None for device in (first, second)):
         return NOT_SUPPORTED
-    linked = all(any(link.state != LINK_DOWN for link in device.state.links) for device in (one, two))
+    linked = all(any(link.state != LINK_DOWN for link in device.state.links) for device in (first, second))
     return OK if linked or capability in {"read", "write", "pci"} else NOT_SUPPORTED

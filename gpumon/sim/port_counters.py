@@ -69,10 +69,10 @@ def guid(number: int, *, replaced: bool = False) -> str:
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
-def check(wanted: Mapping[str, Any], profile: Profile) -> None:
+def check(ports: Mapping[str, Any], profile: Profile) -> None:
     """Check the device name. Raises ShapeError if the profile does not have it."""
-    known = devices(profile)
-    for name in wanted:
-        if name not in {"*", *known}:
-            there = f"there are {known[0]} to {known[-1]}, and '*' for all" if known else "this profile has none"
+    names = devices(profile)
+    for name in ports:
+        if name not in {"*", *names}:
+            there = f"there are {names[0]} to {names[-1]}, and '*' for all" if names else "this profile has none"
             raise shapes.ShapeError(("ports", name), f"no port {name!r}; {there}")

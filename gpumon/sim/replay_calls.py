@@ -21,7 +21,7 @@ from gpumon.sim.pointers import Entry
 from gpumon.sim.replay import Replay, ReplayEventSet, ReplayGpmSample
 from gpumon.sim.signatures import SIGNATURES, Signature
 
-_LOOK_EVERY = 0.05
+_RECHECK = 0.05
 _VALUE = struct.Struct("<Q")
 
 
@@ -155,7 +155,7 @@ def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int
         left = deadline - time.monotonic()
         if left <= 0:
             raise Refusal(Code.TIMEOUT)
-        time.sleep(min(_LOOK_EVERY, left))
+        time.sleep(min(_RECHECK, left))
 
 
 def _fail_as_recorded(replay: Replay) -> None:

@@ -1,4 +1,4 @@
-"""Calls that look back or take time: samples of the last seconds, and PCIe throughput."""
+"""Calls that return history or take time: samples of the last seconds, and PCIe throughput."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLE = struct.Struct("<QI4x")  # time (µs), value
 _UNSIGNED_INT = 1
 _POWER, _UTILIZATION, _MEMORY = 0, 1, 2
 """NVML's sample types."""
-_KEPT = 20
+_MAX_SAMPLES = 20
 _THROUGHPUT_SECONDS = 0.02
 
 Read = Callable[[Course, int, float], float]
@@ -42,7 +42,7 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
         raise Refusal(Code.NOT_SUPPORTED)
     put(kind_of_value, _UINT, _UNSIGNED_INT)
     if not array:
-        put(size, _UINT, _KEPT)
+        put(size, _UINT, _MAX_SAMPLES)
         return
     newer = [at for at in _times(node) if at[0] > since][-take(size, _UINT)[0] :]
     if not newer:
@@ -54,9 +54,9 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
-    """Return the kept samples with wall time (µs) and seconds after the epoch, oldest first."""
+    """Return the available samples with wall time (µs) and seconds after the epoch, oldest first."""
     tick, wall = node.gpus.tick(), time.time()
-    ages = [n / SAMPLES for n in range(_KEPT - 1, -1, -1) if tick >= n / SAMPLES]
+    ages = [n / SAMPLES for n in range(_MAX_SAMPLES - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
 
 

@@ -17,7 +17,7 @@ from gpumon.model.snapshot import GUEST, HOST
 from gpumon.sim import SimulationError, port_counters, shapes, stuck, workload
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
-from gpumon.sim.mig import Layout, LayoutError, Wanted, place
+from gpumon.sim.mig import Layout, LayoutError, RequestedInstance, place
 from gpumon.sim.physics import Workload
 from gpumon.sim.sim_faults import FAULTS, SimFault
 from gpumon.sim.sim_gpu import Identity
@@ -60,7 +60,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     """Parse a file. Raises ShapeError, or YAML's own error."""
     document = yaml.safe_load(text)
     top = {} if document is None else shapes.by_key(_plain_key, _anything)(document, ())
-    wanted = top.pop("gpus", {})
+    by_gpu = top.pop("gpus", {})
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
     named = {fault.key: value for fault, value in node}
     seed = named.get("seed", 0)
@@ -68,7 +68,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     port_counters.check(named.get("ports", {}), profile)
     stuck.check(named.get("stuck_processes", ()), profile)
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
-    gpus = _gpus(wanted, identities)
+    gpus = _gpus(by_gpu, identities)
     layouts = tuple(_layout(profile, n, rows) for n, rows in enumerate(gpus))
     return Scenario(
         identities=identities,
@@ -88,12 +88,11 @@ def _check_jobs(runs: tuple[workload.ScenarioJob, ...], gpus: int) -> None:
             raise shapes.ShapeError(("jobs", n, "gpus"), f"no GPU {max(run.gpus)}; there are 0 to {gpus - 1}")
 
 
-def _gpus(wanted: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
-    entries = shapes.by_key(_plain_key, _anything)(wanted, ("gpus",))
-    known: dict[Any, Identity] = dict(enumerate(identities))
-    known |= {identity.uuid: identity for identity in identities}
+def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
+    entries = shapes.by_key(_plain_key, _anything)(by_gpu, ("gpus",))
+    names = {"*", *range(len(identities)), *(identity.uuid for identity in identities)}
     for key in entries:
-        if key != "*" and key not in known:
+        if key not in names:
             problem = f"no GPU {key!r}; there are 0 to {len(identities) - 1}, their uuids, and '*' for all"
             raise shapes.ShapeError(("gpus", key), problem)
     parsed = {key: _rows(entry, ("gpus", key), on_node=False) for key, entry in entries.items()}
@@ -104,10 +103,10 @@ def _gpus(wanted: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
 
 
 def _rows(entry: Any, path: shapes.Path, *, on_node: bool) -> Rows:
-    known = {key: fault.shape for key, fault in FAULTS.items() if (fault.node if on_node else fault.gpu)}
+    allowed = {key: fault.shape for key, fault in FAULTS.items() if (fault.node if on_node else fault.gpu)}
     if on_node:
-        known["gpus"] = _anything
-    values = shapes.fields(known)(entry, path)
+        allowed["gpus"] = _anything
+    values = shapes.fields(allowed)(entry, path)
     return _ordered(tuple((FAULTS[key], value) for key, value in values.items()))
 
 
@@ -117,11 +116,11 @@ def _ordered(rows: Rows) -> Rows:
 
 def _layout(profile: Profile, gpu: int, rows: Rows) -> Layout | None:
     names = profile.mig[gpu] if profile.mig else None
-    wanted = None if names is None else tuple(map(Wanted, names))
+    layout = None if names is None else tuple(map(RequestedInstance, names))
     for fault, value in rows:
-        wanted = value if fault.key == "mig" else wanted
+        layout = value if fault.key == "mig" else layout
     try:
-        return None if wanted is None else place(profile.board, wanted)
+        return None if layout is None else place(profile.board, layout)
     except LayoutError as error:
         raise shapes.ShapeError(("gpus", gpu, "mig"), str(error)) from error
 
@@ -155,7 +154,7 @@ class ScenarioFile:
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path
         self._profile = profile
-        self._seen = _fingerprint(path) if path else None
+        self._fingerprint = _fingerprint(path) if path else None
         self._next_check = 0.0
         self.current = self._read(path) if path else parse("", profile)
 
@@ -171,19 +170,19 @@ class ScenarioFile:
         if self._path is None or not self.due():
             return False
         self._next_check = time.monotonic() + CHECK_EVERY
-        found = _fingerprint(self._path)
-        if found == self._seen or (found and 0 <= time.time() - found[0] / 1e9 < SETTLED):
+        fingerprint = _fingerprint(self._path)
+        if fingerprint == self._fingerprint or (fingerprint and 0 <= time.time() - fingerprint[0] / 1e9 < SETTLED):
             return False
         try:
             scenario = self._read(self._path)
         except SimulationError as error:
-            if found == _fingerprint(self._path):
-                self._seen = found
+            if fingerprint == _fingerprint(self._path):
+                self._fingerprint = fingerprint
                 _logger.warning("%s; the previous scenario stays active", error)
             return False
-        if found != _fingerprint(self._path):
+        if fingerprint != _fingerprint(self._path):
             return False
-        self._seen, self.current = found, scenario
+        self._fingerprint, self.current = fingerprint, scenario
         return True
 
     def _read(self, path: Path) -> Scenario:
@@ -210,10 +209,10 @@ class ScenarioFile:
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
     """Return modification time in ns, size and inode; None if the file is missing."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - twice as quick as Path.stat, and asked while calls wait
+        status = os.stat(path)  # noqa: PTH116 - twice as quick as Path.stat, and called while calls wait
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _line(node: yaml.Node | None, path: shapes.Path) -> int:

@@ -121,19 +121,21 @@ def code(value: Any, path: Path) -> int:
     return value
 
 
-def fields(known: Mapping[str, Shape]) -> Shape:
-    """Accept a mapping with known keys."""
+def fields(shape_by_key: Mapping[str, Shape]) -> Shape:
+    """Accept a mapping with only these keys."""
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
-        return {key: _known(known, key, path)(inner, (*path, key)) for key, inner in _mapping(value, path).items()}
+        return {
+            key: _shape_of(shape_by_key, key, path)(inner, (*path, key)) for key, inner in _mapping(value, path).items()
+        }
 
     return shape
 
 
-def _known(known: Mapping[str, Shape], key: Any, path: Path) -> Shape:
-    if key not in known:
-        raise ShapeError((*path, key), f"unknown key {key!r}; valid keys: " + ", ".join(sorted(known)))
-    return known[key]
+def _shape_of(shape_by_key: Mapping[str, Shape], key: Any, path: Path) -> Shape:
+    if key not in shape_by_key:
+        raise ShapeError((*path, key), f"unknown key {key!r}; valid keys: " + ", ".join(sorted(shape_by_key)))
+    return shape_by_key[key]
 
 
 def listing(inner: Shape) -> Shape:
@@ -142,7 +144,7 @@ def listing(inner: Shape) -> Shape:
     def shape(value: Any, path: Path) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise ShapeError(path, "must be a list")
-        return tuple(inner(one, (*path, n)) for n, one in enumerate(value))
+        return tuple(inner(item, (*path, n)) for n, item in enumerate(value))
 
     return shape
 

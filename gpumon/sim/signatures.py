@@ -209,10 +209,10 @@ class _List(_Argument):
     def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         (count,) = take(arguments[0], self._count)
         written = ctypes.string_at(arguments[1], count * self._entry.size) if count else b""
-        yield [one.hex() for (one,) in self._entry.iter_unpack(written)]
+        yield [entry.hex() for (entry,) in self._entry.iter_unpack(written)]
 
     def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
-        entries = [bytes.fromhex(one) for one in next(outputs)]
+        entries = [bytes.fromhex(entry) for entry in next(outputs)]
         (room,) = take(arguments[0], self._count)
         put(arguments[0], self._count, len(entries))
         if len(entries) > room:
@@ -273,17 +273,17 @@ class Signature:
 
     def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
         """Return the inputs of a call. Raises Refusal for NULL."""
-        return tuple(item for one, at in self._arguments for item in one.inputs(arguments[at], name))
+        return tuple(item for argument, at in self._arguments for item in argument.inputs(arguments[at], name))
 
     def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
         """Return the outputs of a successful call."""
-        return tuple(item for one, at in self._arguments for item in one.outputs(arguments[at], name))
+        return tuple(item for argument, at in self._arguments for item in argument.outputs(arguments[at], name))
 
     def put(self, arguments: Sequence[Any], outputs: Sequence[Any], handle: Callable[[str], int]) -> None:
         """Write the outputs. Raises Refusal for NULL and for insufficient size."""
         rest = iter(outputs)
-        for one, at in self._arguments:
-            one.put(arguments[at], rest, handle)
+        for argument, at in self._arguments:
+            argument.put(arguments[at], rest, handle)
 
 
 @cache

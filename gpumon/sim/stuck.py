@@ -33,31 +33,33 @@ def entry(value: Any, path: shapes.Path) -> Stuck:
     return Stuck(**_STUCK(value, path))
 
 
-def check(wanted: tuple[Stuck, ...], profile: Profile) -> None:
+def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
     """Check the GPU indexes. Raises ShapeError for a GPU that the profile does not have."""
-    most = len(profile.bus_ids) - 1
-    for n, one in enumerate(wanted):
-        if max(one.gpus, default=0) > most:
-            raise shapes.ShapeError(("stuck_processes", n, "gpus"), f"no GPU {max(one.gpus)}; there are 0 to {most}")
+    last = len(profile.bus_ids) - 1
+    for n, process in enumerate(processes):
+        if max(process.gpus, default=0) > last:
+            raise shapes.ShapeError(
+                ("stuck_processes", n, "gpus"), f"no GPU {max(process.gpus)}; there are 0 to {last}"
+            )
 
 
-def files(wanted: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Files below the host's root. The processes always exist, and sleep while they are stuck."""
-    for n, one in enumerate(wanted):
+def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield files below the host's root. The processes always exist, and sleep while they are stuck."""
+    for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
-            yield f"{place}/stat", _stat(FIRST_PID + n, one, now)
-        for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", one).items():
+            yield f"{place}/stat", _stat(FIRST_PID + n, process, now)
+        for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
             yield path, _fixed(target)
 
 
-def _links(folder: str, one: Stuck) -> Mapping[str, str]:
-    devices = ("/dev/null", "/dev/nvidiactl", *(f"/dev/nvidia{gpu}" for gpu in one.gpus))
+def _links(folder: str, process: Stuck) -> Mapping[str, str]:
+    devices = ("/dev/null", "/dev/nvidiactl", *(f"/dev/nvidia{gpu}" for gpu in process.gpus))
     return {f"{folder}/{number}": device for number, device in enumerate(devices)}
 
 
-def _stat(pid: int, one: Stuck, now: Callable[[], float]) -> Callable[[], str]:
-    return lambda: f"{pid} (python3) {'D' if one.since <= now() < one.until else 'S'} 1 {_UNUSED_FIELDS}"
+def _stat(pid: int, process: Stuck, now: Callable[[], float]) -> Callable[[], str]:
+    return lambda: f"{pid} (python3) {'D' if process.since <= now() < process.until else 'S'} 1 {_UNUSED_FIELDS}"
 
 
 def _fixed(text: str) -> Callable[[], str]:

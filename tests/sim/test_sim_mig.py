@@ -12,7 +12,7 @@ from simulated import answer, simulated
 
 from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
-from gpumon.sim.mig import LayoutError, Wanted, place
+from gpumon.sim.mig import LayoutError, RequestedInstance, place
 from gpumon.sim.sim_products import A100_SXM, B200_SXM, H100_SXM
 
 NOT_SUPPORTED, INVALID = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT
@@ -53,20 +53,20 @@ def names(handle: Any) -> list[str]:
 )
 def test_instances_are_placed_and_numbered_as_by_the_driver(created: str, numbers: list[int]) -> None:
     """The number of an instance says where in the memory it lies."""
-    assert [instance.number for instance in place(H100_SXM, list(map(Wanted, created.split())))] == numbers
+    assert [instance.number for instance in place(H100_SXM, list(map(RequestedInstance, created.split())))] == numbers
 
 
 @each_case(
     ("created", "says"),
     [
-        ([Wanted("3g.40gb")] * 3, "no room is left for another 3g.40gb"),
-        ([Wanted("7g.80gb"), Wanted("1g.10gb")], "no room"),
-        ([Wanted("1g.10gb")] * 8, "no room"),
-        ([Wanted("3g.90gb")], "no MIG profile '3g.90gb' on NVIDIA H100 80GB HBM3; there are 1g.10gb"),
-        ([Wanted("2g.20gb", (1, 2))], "2g.20gb has 2 compute slices, not 3"),
+        ([RequestedInstance("3g.40gb")] * 3, "no room is left for another 3g.40gb"),
+        ([RequestedInstance("7g.80gb"), RequestedInstance("1g.10gb")], "no room"),
+        ([RequestedInstance("1g.10gb")] * 8, "no room"),
+        ([RequestedInstance("3g.90gb")], "no MIG profile '3g.90gb' on NVIDIA H100 80GB HBM3; there are 1g.10gb"),
+        ([RequestedInstance("2g.20gb", (1, 2))], "2g.20gb has 2 compute slices, not 3"),
     ],
 )
-def test_what_does_not_fit_is_refused(created: list[Wanted], says: str) -> None:
+def test_what_does_not_fit_is_refused(created: list[RequestedInstance], says: str) -> None:
     """With the name of what is too much."""
     with pytest.raises(LayoutError, match=says):
         place(H100_SXM, created)
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused(created: list[Wanted], says: str) -> None:
 def test_each_board_has_its_own_sizes() -> None:
     """Names and memory differ from board to board."""
     assert [profile.name for profile in A100_SXM.mig_profiles] == [profile.name for profile in H100_SXM.mig_profiles]
-    assert place(B200_SXM, [Wanted("1g.23gb")])
+    assert place(B200_SXM, [RequestedInstance("1g.23gb")])
 
 
 def test_a_scenario_that_does_not_fit_names_the_gpu(scenario: Path) -> None:

@@ -69,4 +69,4 @@ def ported(profile: Profile) -> bool:
 
 
 def hot_memory(profile: Profile) -> bool:
-    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_told
+    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_reported
