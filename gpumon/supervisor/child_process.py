@@ -22,7 +22,7 @@ running: set[int] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCommand:
-    """How a child is started.
+    """The command, environment and callbacks of a child.
 
     It runs in its own session, so that ^C in a terminal does not reach it and a group kill reaches all of it.
     """

@@ -68,7 +68,7 @@ def _wake_on_signals() -> int:
 
 
 def _wait(command: int, woken: int) -> int:
-    """Wait until the command ends, and return its wait status; SIGKILL if the agent wants no answer."""
+    """Return the wait status of the command; SIGKILL if the agent sends SIGTERM or closes the input before it ends."""
     while True:
         ready, _, _ = select.select([0, woken], [], [])
         signals = os.read(woken, 4096) if woken in ready else b""

@@ -25,7 +25,7 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the same among runs that checked their data."""
+    """Return the current result among the runs that checked their data."""
     return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 

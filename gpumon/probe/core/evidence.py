@@ -136,7 +136,7 @@ def _highest(*values: float | None) -> float | None:
 
 
 def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
-    """Return what is unusual about each GPU of the run, by UUID, in words that follow its name and a colon."""
+    """Return the findings about each GPU, by UUID. A finding follows the name of the GPU and a colon."""
     all_words = {}
     for uuid, gpu in observations.items():
         others = [other for key, other in observations.items() if key != uuid]

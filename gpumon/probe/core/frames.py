@@ -17,7 +17,7 @@ SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a rank is."""
+    """The stage and the step that a rank has reached."""
 
     rank: int
     stage: str = "start"

@@ -52,7 +52,7 @@ class Pass:
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return every size that all ranks have measured; of repeats, the faster one."""
+    """Return each size that all ranks have measured. A repeated size has its faster measurement."""
     fastest: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
@@ -71,7 +71,7 @@ def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measu
 
 
 def pairs(run_pass: Pass) -> tuple[Pair, ...]:
-    """Return every two ranks that have exchanged with each other alone; of repeats, the faster one."""
+    """Return each pair of ranks that has exchanged data alone. A repeated pair has its faster measurement."""
     fastest: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in run_pass.accounts}
     for number, step in enumerate(run_pass.steps):

@@ -149,7 +149,7 @@ class Plan:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Steps that are taken in every case."""
+        """Steps that every run takes first."""
         return tuple(
             Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
             for collective in self.probe.collectives

@@ -256,7 +256,7 @@ def _check_idle_time(facts: PreflightFacts) -> Skip | None:
 
 
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the NCCL algorithms to measure; empty for the probe's own. `chosen`: by the configuration.
+    """Return the NCCL algorithms to measure; empty for those of the probe. `chosen`: those of the configuration.
 
     NVLink SHARP takes slots of the NVSwitches, and a job that finds none left fails: beside jobs only the ring is safe.
     In a fabric of several nodes these jobs may be on another node.

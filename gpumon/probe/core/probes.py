@@ -15,7 +15,7 @@ ALL_REDUCE = "allreduce"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How a probe runs with one backend."""
+    """Parameters of a probe for one backend."""
 
     backend: str
     device: str

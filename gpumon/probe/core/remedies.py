@@ -40,7 +40,7 @@ TORCH = (2, 6)
 
 
 def interpreter_hint(run_pass: Pass, cause: Account) -> str:
-    """Return how to find out what is wrong with the interpreter or its torch."""
+    """Return a hint about the interpreter or its torch; empty if the failure has another cause."""
     python, stage = run_pass.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
         return "Set probe.python to a Python interpreter, or a script that execs one, that the agent's user may run."

@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One size. Bandwidths as nccl-tests defines them, from the median time of an operation."""
+    """The measurement of one size. Bandwidths are as in nccl-tests, from the median time of an operation."""
 
     collective: str = "all_reduce"
     algorithm: str = "default"
@@ -113,7 +113,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What two ranks exchanged with each other alone."""
+    """The exchange of two ranks with each other alone."""
 
     ranks: tuple[Count, Count]
     bandwidth: Figure

@@ -137,7 +137,7 @@ def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
 def _newest(
     results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
-    """Return the newest results of a probe with this one, and those that are needed."""
+    """Add this result, and remove old ones of its probe beyond the limit, except those with a `needed` id."""
     same = [run.id for run in results if run.probe == result.probe and run.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - limit)])
     return (*(run for run in results if run.id not in crowded), result)

@@ -32,7 +32,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Containment(Protocol):
-    """What the ranks of one pass have started."""
+    """Containment of the processes that the ranks of one pass start."""
 
     def add(self, pid: int) -> None:
         """Contain a rank, before it starts anything."""

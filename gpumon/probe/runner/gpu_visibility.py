@@ -34,7 +34,7 @@ class ReadClosely(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What ended runs may have left on GPUs, until NVML is read without it."""
+    """GPUs and pids of ended runs that NVML may still list."""
 
     gpus: frozenset[str] = frozenset()
     """UUIDs."""
@@ -45,7 +45,7 @@ class Remains:
         return Remains(self.gpus | frozenset(gpus), self.pids | pids)
 
     def without(self, gpus: Collection[str]) -> Remains:
-        """Return the remains if nothing is left on these GPUs."""
+        """Return the remains without these GPUs: NVML lists nothing of the runs there."""
         rest = self.gpus - frozenset(gpus)
         return Remains(rest, self.pids) if rest else Remains()
 
@@ -102,7 +102,7 @@ class GpuVisibility:
         self._unobserved.observe(self._latest())
 
     def read_closely(self) -> None:
-        """Read processes at every poll for a while."""
+        """Read processes at every poll for the next CLOSE_SECONDS."""
         self._set_closely(closely=True)
         self._relax_later()
 

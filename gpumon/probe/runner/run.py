@@ -26,7 +26,7 @@ log = logging.getLogger("gpumon.probe")
 
 
 class Phase(enum.Enum):
-    """Where a run is. The gate runs before each pass."""
+    """Phases of a run. The gate runs before each pass."""
 
     PREFLIGHT = "preflight"
     GATE = "gate"
