@@ -16,7 +16,7 @@ from gpumon.supervisor.loop import Loop, Timer
 REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap on a kernel without pidfd."""
 
-running: set[int] = set()
+unreaped_pids: set[int] = set()
 """Pids of the children of this process that are not reaped."""
 
 
@@ -67,7 +67,7 @@ class ChildProcess:
             start_new_session=True,
             bufsize=0,
         )
-        running.add(self.pid)
+        unreaped_pids.add(self.pid)
         self._open: set[int] = set()
         self._read(self._process.stdout, command.on_output)
         if command.on_error_output is not None:
@@ -167,7 +167,7 @@ class ChildProcess:
             return
         self._signal(signal.SIGKILL)  # its remaining processes; the group id is not reused before the child is reaped
         code = self._process.wait()
-        running.discard(self.pid)
+        unreaped_pids.discard(self.pid)
         if self._end is not None:
             self._loop.unwatch(self._end)
             os.close(self._end)

@@ -62,7 +62,7 @@ class FramedChild:
         self._started_at = boot_clock()
         self._greeted = False
         self._decoder = frame.Decoder()
-        lines = LineSplitter(frame.LIMIT, self._line, lambda: self.kill("crash"))
+        lines = LineSplitter(frame.LIMIT, self._take_line, lambda: self.kill("crash"))
         with call_progress.created() as descriptor:
             self._program = launch(descriptor)
             self._hang_detector = HangDetector(self._program.deadline)
@@ -75,7 +75,7 @@ class FramedChild:
                     orders=self._program.orders,
                     descriptors=(descriptor, *self._program.descriptors),
                     on_output=lines.feed,
-                    on_exit=self._ended,
+                    on_exit=self._take_end,
                     on_abandoned=on_abandoned,
                     patience=self._program.deadlines.kill,
                 ),
@@ -135,11 +135,11 @@ class FramedChild:
         """Send one of the words of collectors/lifecycle.py."""
         self._child.write(word + b"\n")
 
-    def _ended(self, code: int) -> None:
+    def _take_end(self, code: int) -> None:
         self._page.close()
         self._on_end(code)
 
-    def _line(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         self._hang_detector.idle_seconds = 0.0
         try:
             message = self._decoder.decode(line)

@@ -91,7 +91,7 @@ def test_shares_are_aligned_and_the_agent_reckons_with_the_same() -> None:
     for (size, ranks, width), share in zip(cases, shares, strict=True):
         assert share % 16 == 0
         assert share == max(16, size // ranks - size // ranks % 16), (size, ranks, width)
-        assert probe.sent(size, ranks) == ranks * share
+        assert probe.participating_bytes(size, ranks) == ranks * share
 
 
 def test_one_wrong_element_is_counted_where_it_arrives(told: tuple[Told, Told]) -> None:

@@ -102,7 +102,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -> Measurement:
     slowest = [max(together) for together in zip(*(rank.seconds for rank in ranks), strict=False)]
     latency = {name: percentile(slowest, share) for name, share in PERCENTILES.items()}
-    algbw = plan.probe.sent(size, plan.ranks) / latency["p50"]
+    algbw = plan.probe.participating_bytes(size, plan.ranks) / latency["p50"]
     return Measurement(
         collective=step.collective,
         algorithm=plan.algorithm,

@@ -91,9 +91,9 @@ def check_hold(facts: PreflightFacts) -> Skip | None:
 
 def check_store_read(facts: PreflightFacts) -> Skip | None:
     """Refuse until the store is read: it may hold a hold from before the start."""
-    if facts.recalled:
+    if facts.store_read:
         return None
-    remedy = facts.store or "Try again in a moment; `gpumon status` shows problems of the store"
+    remedy = facts.store_error or "Try again in a moment; `gpumon status` shows problems of the store"
     hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
     return Skip(reason="held", hint=hint)
 

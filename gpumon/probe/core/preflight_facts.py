@@ -49,9 +49,9 @@ class PreflightFacts:
     """The node is in maintenance."""
     held: str = ""
     """The active holds, in words; empty without any."""
-    recalled: bool = True
+    store_read: bool = True
     """True if the store has been read, so that holds from before the start are active."""
-    store: str = ""
+    store_error: str = ""
     """The error of the store and its remedy; empty without an error."""
     scheduled: bool = False
     """True if the schedule started the run, not a request."""

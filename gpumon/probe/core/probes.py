@@ -76,7 +76,7 @@ class Probe:
     idle: float = 600.0
     """Min idle seconds of the GPUs before a scheduled run; none on a simulated node."""
 
-    def sent(self, size: int, ranks: int) -> int:
+    def participating_bytes(self, size: int, ranks: int) -> int:
         """Return the bytes of the array that take part: shares are rounded down, as in the worker."""
         return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 

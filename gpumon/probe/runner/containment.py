@@ -90,7 +90,7 @@ class SubreaperContainment:
         """Do nothing: there is nothing to remove."""
 
     def _scan(self) -> set[int]:
-        inherited = {pid for pid in children(os.getpid()) - child_process.running if self._is_inherited(pid)}
+        inherited = {pid for pid in children(os.getpid()) - child_process.unreaped_pids if self._is_inherited(pid)}
         _reap(inherited)
         processes = inherited | descendants(*inherited, *self._ranks)
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}

@@ -28,7 +28,7 @@ def environment() -> Mapping[str, str]:
 
 def own_mark() -> str:
     """Return pid and start time of this process: a pid alone is reused."""
-    return f"{os.getpid()}-{started(PROC / 'self')}"
+    return f"{os.getpid()}-{start_time(PROC / 'self')}"
 
 
 def is_other_agent_alive(mark: str) -> bool:
@@ -102,7 +102,7 @@ def _is_alive(agent: str, start: str) -> bool:
 
     Start times from another time namespace cannot be compared; that process counts as alive.
     """
-    current = started(PROC / agent)
+    current = start_time(PROC / agent)
     if current and current != start:
         with contextlib.suppress(OSError):  # a process of another user is no agent of ours
             return not _shares_namespace(PROC / agent, "time")
@@ -116,7 +116,7 @@ def _variable(process: Path, variable: str) -> str:
     return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
 
 
-def started(process: Path) -> str:
+def start_time(process: Path) -> str:
     """Return the start time of a process in clock ticks since boot; empty if it has ended."""
     return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
 

@@ -67,7 +67,7 @@ class Ranks:
         return frozenset(ranks) | self._current.others | self._stuck
 
     @property
-    def begun(self) -> frozenset[int]:
+    def started_pids(self) -> frozenset[int]:
         """Pids of all ranks of the pass in progress. NVML may still list a rank that has ended."""
         return frozenset(rank.child.pid for rank in (() if self._current is None else self._current.ranks))
 

@@ -88,7 +88,7 @@ class ProbeRun:
     @property
     def pids(self) -> frozenset[int]:
         """Ranks of this run, ended ones included: NVML lists processes as of the last poll."""
-        return self._ranks.pids | self._ranks.begun | _ended_pids(self._passes)
+        return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
         """Begin. Return the skip if preflight refuses the run."""
