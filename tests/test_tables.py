@@ -103,6 +103,14 @@ def test_labels_do_not_clash_with_target_labels(table: type[Table], name: str, r
     assert len(labels) == len(set(labels))
 
 
+def test_the_tables_have_every_kind_of_row() -> None:
+    """There are integrals, labelled readings and details, so that the tests of each kind check something."""
+    kinds = {type(part) for _, _, row in METRICS for part in parts(row.source)}
+    assert {Integral, Call, Field, Gpm, LinkField, Sysfs} <= kinds
+    assert {Each, Bits} <= {type(row.source) for _, _, row in METRICS}
+    assert any(isinstance(row.detail, tuple) for _, _, row in METRICS)
+
+
 def test_metric_names_are_unique() -> None:
     """No two tables have the same metric."""
     names = [table.PREFIX + name for table, name, _ in METRICS]

@@ -25,6 +25,7 @@ from gpumon.outputs.metric_catalogue import catalogue
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards").glob("*.json"))
 PANELS = [panel for section in overview.SECTIONS for panel in section.panels]
+assert PANELS, "tests that loop over no panel prove nothing"
 
 LABEL = re.compile(r"\{\{(\w+)\}\}")
 VARIABLES = {"$instance": ".*", "$gpu": ".*", "$uuid": ".*", "$__rate_interval": "1m"}
@@ -147,7 +148,9 @@ def _number(prometheus: Prometheus, panel: Panel) -> float:
 @pytest.mark.slow
 def test_variables_have_values(prometheus: Prometheus) -> None:
     """The variables offer the nodes, GPUs and uuids that the agent exports."""
-    for variable in _dashboard()["templating"]["list"][1:]:
+    variables = _dashboard()["templating"]["list"][1:]
+    assert len(variables) == 3
+    for variable in variables:
         asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
         assert asked is not None
         offered = prometheus.ask(f"label/{asked[2]}/values", **{"match[]": _filled(asked[1])})
@@ -233,7 +236,9 @@ def test_panels_fit_the_grid() -> None:
 
 def test_panels_have_title_description_and_unit() -> None:
     """Every panel has title, description and unit, a current panel type, and the selected data source."""
-    for panel in _dashboard()["panels"]:
+    panels = _dashboard()["panels"]
+    assert len(panels) > len(PANELS)
+    for panel in panels:
         assert panel["title"]
         if panel["type"] == "row":
             continue

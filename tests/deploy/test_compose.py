@@ -42,6 +42,7 @@ def test_compose_accepts_the_file() -> None:
 
 def test_ports_are_published_on_loopback_only() -> None:
     """Every port is published on loopback, and every image is pinned."""
+    assert set(SERVICES) == {"gpumon", "prometheus", "alertmanager", "grafana"}
     for name, service in SERVICES.items():
         assert service["ports"], name
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name

@@ -25,6 +25,7 @@ every_page = each_case("page", PAGES, ids=[page.name for page in PAGES])
 def test_links_have_a_target(page: Path) -> None:
     """Every relative link is a file or folder of this repository."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert links or page.name != "README.md"
     for link in links:
         assert re.match(r"https?://", link) or (page.parent / link).exists(), link
 
@@ -33,7 +34,9 @@ def test_links_have_a_target(page: Path) -> None:
 def test_metrics_named_exist(page: Path) -> None:
     """A metric or check that a page names exists, or is the prefix of one that does."""
     known = {entry.name for entry in catalogue()} | set(BY_NAME)
-    for name in re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8")):
+    names = re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8"))
+    assert names or page.name != "metrics.md"
+    for name in names:
         assert name in known or any(full.startswith(name) for full in known), name
 
 

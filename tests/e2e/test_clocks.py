@@ -85,6 +85,7 @@ def test_a_suspended_host_with_a_stepped_clock_has_no_fault(agent: Agent, clock:
     assert_undisturbed(agent, scrapes)
     assert_no_spike(scrapes.pages)
     first, last = scrapes.pages[0][1], scrapes.pages[-1][1]
+    assert len(last.gpus("gpumon_gpu_observed_seconds_total")) == 8
     for gpu, watched in last.gpus("gpumon_gpu_observed_seconds_total").items():
         assert watched - first.gpus("gpumon_gpu_observed_seconds_total")[gpu] < scrapes.age - PAUSE / 2
 
