@@ -214,9 +214,7 @@ class KernelLogSection(Section):
     """The kernel log, which reports Xids and NVSwitch errors."""
 
     path: SomePath = setting(
-        Path("/dev/kmsg"),
-        "Device to read. Not read on a simulated node unless it is set.",
-        restart=True,
+        Path("/dev/kmsg"), "Device to read. Not read on a simulated node unless it is set.", restart=True
     )
 
 
@@ -241,11 +239,7 @@ class LinksSection(Section):
     """InfiniBand and RoCE ports, and the services that NVLink requires."""
 
     sysfs: SomePath | None = setting(
-        None,
-        "Mount point of sysfs.",
-        default_in_words="`pci.sysfs`",
-        example="/host/sys",
-        restart=True,
+        None, "Mount point of sysfs.", default_in_words="`pci.sysfs`", example="/host/sys", restart=True
     )
     root: SomePath = setting(
         Path("/"), "Mount point of the root of the host, whose systemd units show what is installed.", restart=True

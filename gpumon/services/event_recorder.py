@@ -172,12 +172,8 @@ class EventRecorder:
         else:
             self._schedule_update()
         for observation in observations:
-            if self._is_recent_xid(observation):
+            if _is_recent_xid(observation):
                 self._on_xid(observation.bus_id, observation.code)
-
-    def _is_recent_xid(self, observation: ErrorObservation) -> bool:
-        logged = observation.source == KMSG and observation.kind == XID and not observation.historical
-        return logged and boot_clock() - observation.at < RECENT_SECONDS
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
         """Return the observation with the uuid of the GPU at its address, even if it was not read in this boot."""
@@ -203,14 +199,14 @@ class EventRecorder:
         if self._in_flight or not (self._changed or even_if_unchanged):
             return
         events, self._changed = self._changed.values(), {}
-        changes = tuple(ErrorChange(event, self._gain(event)) for event in events)
+        changes = tuple(
+            ErrorChange(event, 0 if event.historical else event.count - self._counted.get(event.id, 0))
+            for event in events
+        )
         self._counted |= {change.event.id: change.event.count for change in changes}
         self._position = self._watch.position
         self._in_flight = True
         self._writes.record_errors(changes, self._position, self._settle)
-
-    def _gain(self, event: ErrorEvent) -> int:
-        return 0 if event.historical else event.count - self._counted.get(event.id, 0)
 
     def _settle(self) -> None:
         self._in_flight = False
@@ -218,3 +214,8 @@ class EventRecorder:
             self._record()
         elif self._changed:
             self._schedule_update()
+
+
+def _is_recent_xid(observation: ErrorObservation) -> bool:
+    logged = observation.source == KMSG and observation.kind == XID and not observation.historical
+    return logged and boot_clock() - observation.at < RECENT_SECONDS

@@ -49,13 +49,13 @@ def open_file(path: Path) -> OpenFile:
         if refusal is not None:
             return _copy(path, refusal)
         intact = _is_intact(path)
-        lock = _lock(path)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            lock = _lock(path)
+            on_failure.callback(os.close, lock)
             opened = _open_or_replace(path, intact=intact)
-            return replace(opened, lock=lock, files={file: _identity(file) for file in (path, _beside(path, "-wal"))})
-        except BaseException:
-            os.close(lock)
-            raise
+            files = {file: _identity(file) for file in (path, _beside(path, "-wal"))}
+            on_failure.pop_all()
+        return replace(opened, lock=lock, files=files)
 
 
 def open_copy(path: Path) -> OpenFile:
@@ -163,13 +163,11 @@ def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=1, isolation_level=None)
-    try:
-        with store_errors(path):
-            _prepare(connection, path)
-    except BaseException:
-        connection.close()
-        raise
+    with store_errors(path), contextlib.ExitStack() as on_failure:
+        connection = sqlite3.connect(path, timeout=1, isolation_level=None)
+        on_failure.callback(connection.close)
+        _prepare(connection, path)
+        on_failure.pop_all()
     return connection
 
 

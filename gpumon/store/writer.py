@@ -189,8 +189,9 @@ class StoreWriter:
         except StoreError as error:
             failed(error)
         except Exception as error:  # a defect in one job must not end the thread
-            log.exception("a job of the store failed")
-            failed(StoreError(self._path, f"it failed ({error!r})", "report it"))
+            log.exception("a job of the store failed: report this bug")
+            self._error = StoreError(self._path, f"it failed ({error!r})", "report it")  # logged, so not by `_lose`
+            failed(self._error)
         finally:
             self._busy_since = None
 
