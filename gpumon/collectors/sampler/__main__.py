@@ -156,7 +156,7 @@ class Sampler:
         return 0
 
     def _survey(self, status: DriverStatus) -> int:
-        from gpumon.collectors.sampler.survey import survey  # noqa: PLC0415 - only a recorder asks so much
+        from gpumon.sim.recording.survey import survey  # noqa: PLC0415 - only a recorder asks so much
 
         bound = sorted(bus_id for bus_id, driver in self._around.bus().items() if driver == "nvidia")
         survey(

@@ -80,8 +80,8 @@ def _simulate(simulation: Simulation) -> HostContext:
 
 def _record(around: HostContext, descriptor: int) -> HostContext:
     """Record every answer of the driver, and what is known of its GPUs without it."""
-    from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
+    from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
 
     notes = CallLog(descriptor)
     library = pynvml.nvmlLib or _driver()

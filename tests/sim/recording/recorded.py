@@ -15,14 +15,14 @@ from polled import Poll
 from simulated import Simulation, simulated
 
 from gpumon.collectors.nvml.gpu_reader import Extent
-from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder
-from gpumon.collectors.sampler.survey import survey
 from gpumon.model.snapshot import Snapshot
 from gpumon.sim import capture as captures
 from gpumon.sim.capture import BUS, UUIDS, Capture, Header
 from gpumon.sim.open_library import ReplayedNode
 from gpumon.sim.recording.builder import Builder
+from gpumon.sim.recording.call_recorder import CallLog, CallRecorder
 from gpumon.sim.recording.mask import Mask
+from gpumon.sim.recording.survey import survey
 from gpumon.sim.replay import Replay
 from gpumon.sim.trace import Trace
 

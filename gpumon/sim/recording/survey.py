@@ -13,9 +13,9 @@ from typing import Any
 
 from gpumon.collectors.nvml.field_ids import field_ids
 from gpumon.collectors.nvml.library import Library, NvmlError
-from gpumon.collectors.sampler.call_recorder import CallRecorder
 from gpumon.sim.layouts import FIELD_VALUE
 from gpumon.sim.library import exports
+from gpumon.sim.recording.call_recorder import CallRecorder
 from gpumon.sim.signatures import SIGNATURES, signature
 
 Given = tuple[Any, ...]
