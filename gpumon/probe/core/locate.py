@@ -101,9 +101,6 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
     return replace(blame, sentence=f"{blame.sentence}: {causes_text}")
 
 
-# Ranks that act alone
-
-
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """Blame ranks by their own figures: they have no pairs."""
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
@@ -240,9 +237,6 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
         yield b, a
 
 
-# Wording
-
-
 class _Names:
     """Names of ranks in sentences."""
 
@@ -269,9 +263,9 @@ def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Name
 
 
 def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
-    named = [names.of(rank) for rank in ranks]
     if run_pass.plan.ranks == TWO:
         return "The slow one of two ranks cannot be located"
+    named = [names.of(rank) for rank in ranks]
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
     if named:

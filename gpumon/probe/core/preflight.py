@@ -31,8 +31,6 @@ POLL_SECONDS = 5.0
 """Max allowance for the duration of a poll."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs block each other."""
-
-
 REFUSED = "The scheduler refused the node"
 """First words of the hint of a run that the scheduler refused."""
 
@@ -206,11 +204,7 @@ GATES = (
     Gate("mig", _mig_signs, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
     Gate("exclusive_mode", _compute_mode_signs, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
     Gate("busy", _process_signs, "Processes hold {gpus}. Run again when the GPUs are free."),
-    Gate(
-        "busy",
-        _load_signs,
-        "{gpus}, though no process was listed. Run again when the GPUs are idle.",
-    ),
+    Gate("busy", _load_signs, "{gpus}, though no process was listed. Run again when the GPUs are idle."),
     Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
     Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),
 )
