@@ -27,7 +27,7 @@ SHUTDOWN_SECONDS = 2
 """For requests in progress when the server stops."""
 
 LOG_INTERVAL_SECONDS = 60.0
-"""Between two log lines about connections that cannot be accepted; asyncio reports a hundred a second."""
+"""Min interval of log lines about connections that cannot be accepted: asyncio reports a hundred a second."""
 
 _log = logging.getLogger("gpumon.server")
 
