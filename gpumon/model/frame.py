@@ -1,7 +1,7 @@
 """Frames: the messages of a child as JSON, one object per line, its kind under "frame"; None is left out.
 
-A Snapshot contains only what changed since the previous one of the same child. For an unchanged part the daemon uses the
-object that it already has.
+A Snapshot contains only what changed since the previous one of the same child. For an unchanged part the daemon uses
+the object that it already has.
 """
 
 from __future__ import annotations
