@@ -1,4 +1,4 @@
-"""What people and programs do to a healthy node. Each is done at a moment, and plans how it ends."""
+"""Actions of operators and programs on a healthy node. Each action also schedules its end."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ WITHHELD = (0, 1)
 
 
 def edit(world: World, step: Step, before: Mapping[str, Any] = BUSY) -> None:
-    """At the GPU at which faults happen."""
+    """Apply a step to the GPU that has the faults."""
     world.edit(scenario(before, [(target(world.profile), step)], world.now))
 
 
-def well(world: World, before: Mapping[str, Any] = BUSY) -> None:
+def recover(world: World, before: Mapping[str, Any] = BUSY) -> None:
     world.edit(scenario(before, [], world.now))
 
 
 def for_a_while(seconds: float, step: Step) -> Callable[[World], None]:
-    """This, for so long."""
+    """Return an action that applies a step for this time."""
 
     def act(world: World) -> None:
         edit(world, step)
-        world.after(seconds, partial(well, world))
+        world.after(seconds, partial(recover, world))
 
     return act
 
 
 def log_kernel_lines(*lines: str, **gpu: Any) -> Callable[[World], None]:
-    """What the kernel says; the scenario lasts for a minute."""
+    """Return an action that writes lines to the kernel log and sets a scenario of the GPU for a minute."""
 
     def act(world: World) -> None:
         for_a_while(MINUTE, Step(gpu=gpu))(world)
@@ -52,33 +52,33 @@ def log_kernel_lines(*lines: str, **gpu: Any) -> Callable[[World], None]:
 
 
 def xid_once(code: int, text: str) -> Callable[[World], None]:
-    """The first time alone: the second one within a day is another story."""
-    told: set[int] = set()
+    """Return an action that logs the Xid only once, because a second one within a day raises a verdict."""
+    done: set[int] = set()
 
     def act(world: World) -> None:
-        if id(world) not in told:
-            told.add(id(world))
+        if id(world) not in done:
+            done.add(id(world))
             log_kernel_lines(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}", xids=[code])(world)
 
     return act
 
 
 def stop_and_start(world: World) -> None:
-    """An upgrade of the agent: away for ten seconds."""
+    """Upgrade the agent: it is stopped for ten seconds."""
     world.stop()
     world.host.at += 10.0
     world.start()
 
 
 def driver_reload(world: World) -> None:
-    """As people do it: release, unload, load, go on."""
+    """Release the node, unload the driver, and load it again."""
     world.release(2 * MINUTE)
     world.after(10.0, partial(world.edit, "driver: not_loaded"))
-    world.after(60.0, partial(well, world, {"idle": True}))
+    world.after(60.0, partial(recover, world, {"idle": True}))
 
 
 def driver_upgrade(world: World) -> None:
-    """Another version, under the agent's feet: the node is drained, but nobody told the agent."""
+    """Change the driver version on a drained node without a release."""
     version = "580.173.02" if "999" in world.last_edit else "590.999.01"
     world.edit("driver: not_loaded")
     world.after(30.0, partial(world.edit, f"idle: true\ndriver_version: '{version}'"))
@@ -92,7 +92,7 @@ def step_clock(seconds: float) -> Callable[[World], None]:
 
 
 def late(world: World) -> None:
-    """Processors are short for two minutes: every child is woken three seconds late."""
+    """Starve the CPUs for two minutes: each child is resumed three seconds late."""
     world.host.late = 3.0
     world.after(2 * MINUTE, partial(setattr, world.host, "late", 0.0))
 
@@ -100,23 +100,23 @@ def late(world: World) -> None:
 def probe(world: World) -> None:
     world.edit(scenario({"jobs": [{"start": world.now, "end": world.now + 20, "load": 1.0, "memory": 0.1}]}, [], 0.0))
     world.tell(ProbeStarted(id=f"run-{world.now:.0f}"))
-    world.after(MINUTE, partial(well, world, {"idle": True}))
+    world.after(MINUTE, partial(recover, world, {"idle": True}))
 
 
-def all_reduce(*told: ranks.RankBehaviour) -> Callable[[World], None]:
-    """Runs, a minute apart, on a host that knows what it usually comes to."""
+def all_reduce(*behaviours: ranks.RankBehaviour) -> Callable[[World], None]:
+    """Return an action with runs, a minute apart, on a host with a baseline."""
 
     def act(world: World) -> None:
         if not world.report.probe.good:
             ranks.record_good_runs(world)
-        for number, one in enumerate(told):
-            world.after(5.0 + number * MINUTE, partial(ranks.run(one), world))
+        for number, behaviour in enumerate(behaviours):
+            world.after(5.0 + number * MINUTE, partial(ranks.run(behaviour), world))
 
     return act
 
 
 def held(world: World) -> None:
-    """By a job that has not begun yet; a run that is due meanwhile is skipped, and no other comes."""
+    """Hold the node for a job; the run that is due meanwhile is skipped, and no other is due."""
     if not in_force(world.report.windows, WindowKind.HOLD):
         ranks.record_good_runs(world)
         world.hold(24 * 60 * MINUTE)
@@ -124,7 +124,7 @@ def held(world: World) -> None:
 
 
 def all_reduce_upgraded(world: World) -> None:
-    """The next driver moves less, within what others have published, and from then on that is normal."""
+    """Upgrade to a driver with less bandwidth, within published results, which becomes the new baseline."""
     if not world.report.probe.good:
         ranks.record_good_runs(world)
     less = "590.999" not in world.last_edit
@@ -133,81 +133,81 @@ def all_reduce_upgraded(world: World) -> None:
 
 
 def jobs(world: World) -> None:
-    """Two minutes of work, and a minute of none."""
+    """Run jobs of two minutes with pauses of a minute."""
     jobs = [{"start": world.now + 180 * n, "end": world.now + 180 * n + 120, "load": 0.97} for n in range(3)]
     world.edit(scenario({"jobs": jobs}, [], 0.0))
 
 
 def mig(world: World) -> None:
-    """Cut, cut anew, and whole again, on an idle GPU."""
+    """Enable MIG on an idle GPU, change its layout, and disable it."""
     idle = {"idle": True}
     for seconds, layout in ((0.0, ["3g.40gb", "3g.40gb"]), (90.0, ["1g.10gb"] * 7), (180.0, [])):
         world.after(seconds, partial(edit, world, Step(gpu={"mig": layout}), idle))
-    world.after(270.0, partial(well, world, idle))
+    world.after(270.0, partial(recover, world, idle))
 
 
 def late_links(world: World) -> None:
-    """After a boot the NVLinks train for a minute, and the fabric with them."""
+    """Reboot; NVLinks and fabric are down for 90 seconds."""
     world.planned_reboot()
     down = {"gpus": {"*": {"nvlinks": {"*": {"state": "down"}}, "fabric": {"state": 2}}}}
     world.edit(scenario({**BUSY, **down}, [], 0.0))
-    world.after(90.0, partial(well, world))
+    world.after(90.0, partial(recover, world))
 
 
 def node_for(seconds: float, **fault: Any) -> Callable[[World], None]:
-    """This, on the whole node, for so long."""
+    """Return an action that applies a scenario to the whole node for this time."""
 
     def act(world: World) -> None:
         world.edit(scenario({**BUSY, **fault}, [], world.now))
-        world.after(seconds, partial(well, world))
+        world.after(seconds, partial(recover, world))
 
     return act
 
 
 def slow_opening(world: World) -> None:
-    """Without persistence mode each GPU takes two seconds to be opened, and the agent starts."""
+    """Restart the agent while each GPU takes two seconds to open, as without persistence mode."""
     scenario_ = {"idle": True, "delay": {"nvmlDeviceGetHandleByPciBusId*": 2.0}}
     world.edit(scenario(scenario_, [], 0.0))
     world.restart()
 
 
 def replace_card(world: World) -> None:
-    """The host is off, and comes back with another card in the place of one; the next time with the old one."""
+    """Reboot with an adapter replaced; the next time with the old one."""
     replaced = "replaced: true" not in world.last_edit
     world.edit(scenario({**BUSY, "ports": {PORT: {"replaced": replaced}}}, [], 0.0))
     world.planned_reboot()
 
 
 def take_card_out(world: World) -> None:
-    """For good: whoever did it says so when the host is back."""
+    """Remove an adapter; the operator accepts the inventory after the reboot."""
     world.edit(scenario({**BUSY, "ports": {PORT: {"absent": True}}}, [], 0.0))
     world.planned_reboot()
     world.after(30.0, world.accept)
 
 
 def full_disk(world: World) -> None:
-    """For two minutes, in which a job runs into its own Xid."""
+    """Fill the disk for two minutes."""
     world.fill_disk()
     world.after(2 * MINUTE, partial(world.fill_disk, full=False))
 
 
 def given_away(world: World) -> None:
-    """To a virtual machine: released first, and back after a while."""
+    """Release the node, pass a GPU to a virtual machine, and take it back."""
     world.release(MINUTE)
     world.after(15.0, partial(edit, world, Step(gpu={"bound": "vfio-pci"}), {"idle": True}))
-    world.after(5 * MINUTE, partial(well, world, {"idle": True}))
+    world.after(5 * MINUTE, partial(recover, world, {"idle": True}))
 
 
 def freeze(world: World) -> None:
-    """The daemon and its children, as by `docker pause`; the host goes on."""
+    """Freeze the daemon and its children, as by `docker pause`; the host continues."""
     world.host.at += 10 * MINUTE
 
 
 def driver_late(world: World) -> None:
-    """It is built while the host boots, or brought by a container."""
+    """Reboot; the driver is loaded four minutes later."""
     world.planned_reboot()
     world.edit("driver: not_loaded")
-    world.after(4 * MINUTE, partial(well, world, {"idle": True}))
+    world.after(4 * MINUTE, partial(recover, world, {"idle": True}))
 
 
 def upgrade_by_reboot(world: World) -> None:
@@ -217,30 +217,30 @@ def upgrade_by_reboot(world: World) -> None:
 
 
 def no_clock(world: World) -> None:
-    """Its battery is empty: the host boots in 1970, and NTP knows better a minute later."""
+    """Reboot with the clock in 1970, which NTP corrects a minute later."""
     world.planned_reboot()
     world.host.stepped = -world.host.booted
     world.after(MINUTE, partial(setattr, world.host, "stepped", 0.0))
 
 
 def reset(world: World) -> None:
-    """nvidia-smi --gpu-reset of one GPU, by an operator who released it: its counters begin anew."""
-    anew = {"value": 0, "rate": 90, "from": "now"}
+    """Release the node and reset a GPU, as by nvidia-smi --gpu-reset: its counters restart at 0."""
+    restarted = {"value": 0, "rate": 90, "from": "now"}
     world.release(MINUTE)
     world.after(15.0, partial(edit, world, Step(gpu={"reset_required": True}), {"idle": True}))
-    world.after(30.0, partial(edit, world, Step(gpu={"set": {"energy": anew}}), {"idle": True}))
+    world.after(30.0, partial(edit, world, Step(gpu={"set": {"energy": restarted}}), {"idle": True}))
 
 
 def mig_on_half(world: World) -> None:
-    """The others work on."""
+    """Enable MIG on half of the GPUs; the others stay busy."""
     count = len(PROFILES[world.profile].bus_ids)
     layouts = {gpu: {"mig": ["3g.40gb", "3g.40gb"]} for gpu in range(count // 2)}
     world.edit(scenario({**BUSY, "gpus": layouts}, [], 0.0))
-    world.after(5 * MINUTE, partial(well, world))
+    world.after(5 * MINUTE, partial(recover, world))
 
 
 def ecc_off(world: World) -> None:
-    """EndRequest for, and in force with the next boot."""
+    """Disable ECC, which takes effect with the next boot."""
 
     def mode(now: int) -> None:
         world.edit(scenario({**BUSY, "gpus": {"*": {"ecc": {"mode": now, "pending": 0}}}}, [], world.now))
@@ -248,21 +248,21 @@ def ecc_off(world: World) -> None:
     mode(1)
     world.after(5 * MINUTE, world.planned_reboot)
     world.after(5 * MINUTE, partial(mode, 0))
-    world.after(15 * MINUTE, partial(well, world))
+    world.after(15 * MINUTE, partial(recover, world))
 
 
 def ports_restart(world: World) -> None:
-    """The driver of all adapters is loaded again."""
+    """Reload the driver of all adapters: they are absent for 40 seconds."""
     count = getattr(PROFILES[world.profile].ports, "count", 0)
     node_for(40.0, ports={f"mlx5_{number}": {"absent": True} for number in range(count)})(world)
 
 
 def killed_job(world: World) -> None:
-    """On all GPUs at once: a channel of each is removed."""
+    """Kill a job on all GPUs: a channel of each is removed."""
     for bus_id in PROFILES[world.profile].bus_ids:
         world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid=1234, name=python3, Ch 00000008")
     world.edit(scenario({**BUSY, "gpus": {"*": {"xids": [45]}}}, [], 0.0))
-    world.after(MINUTE, partial(well, world))
+    world.after(MINUTE, partial(recover, world))
 
 
 def reload(world: World) -> None:

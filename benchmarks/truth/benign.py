@@ -1,4 +1,4 @@
-"""TABLE: what happens on healthy nodes all the time, and is no fault. Whatever the agent says of it is false."""
+"""TABLE: events of healthy nodes that are no faults. Each verdict about them is false, unless the row expects it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _COUNT_UNKNOWN = (
 
 
 def _given(place: str, **withheld: Any) -> Mapping[str, Any]:
-    """Two of the GPUs are not ours."""
+    """Return the scenario of a guest or container without two of the GPUs."""
     return {**BUSY, "place": place, "gpus": dict.fromkeys(WITHHELD, withheld)}
 
 
 def _divided(profile: Profile) -> bool:
-    """So many GPUs that some are left."""
+    """Return whether GPUs are left after two are withheld."""
     return len(profile.bus_ids) > len(WITHHELD)
 
 
 def _is_part(profile: Profile) -> bool:
-    """No host of the kind has as many GPUs as are left."""
+    """Return whether no host of this product has the number of GPUs that are left."""
     left = len(profile.bus_ids) - len(WITHHELD)
     return board_size(profile.board.product, left) not in {None, left}
 
@@ -61,7 +61,7 @@ def _ported(profile: Profile) -> bool:
 
 
 def _many_ports(profile: Profile) -> bool:
-    """So many that one of them need not be wired."""
+    """Return whether there are enough ports for one to be uncabled."""
     return profile.ports is not None and profile.ports.count > 3
 
 

@@ -1,8 +1,8 @@
 """A host in virtual time. While it is entered, its clocks, selectors and processes are those of this process.
 
-What stands in is the operating system: `time`, `selectors.DefaultSelector`, `subprocess.Popen`, `os.killpg`,
-`os.pidfd_open`, `os.waitid`, `signal.raise_signal`. Time passes only where somebody would have waited, and then at
-once. A child is a thread that runs while the host waits for it: one that is killed is never woken again.
+The operating system is replaced: `time`, `selectors.DefaultSelector`, `subprocess.Popen`, `os.killpg`,
+`os.pidfd_open`, `os.waitid`, `signal.raise_signal`. Time passes only where a caller waits, and
+then at once. A child is a thread that runs while the host waits for it: a killed child is not resumed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import pynvml
 from gpumon.collectors.lifecycle import DaemonRequests
 
 PIPE_BYTES = 1 << 20
-"""A child writes whole frames while nobody reads."""
+"""Pipe size. A child writes whole frames before the daemon reads them."""
 WALL = 1.8e9
 """Seconds since the epoch when the host was first booted."""
 
 Main = Callable[["Process"], int]
-"""What a child does, in place of its module; its exit code."""
+"""Runs in place of the child's module, and returns the exit code."""
 _REAL_SLEEP, _REAL_GETTIME = time.sleep, time.clock_gettime
 
 
 class EndRequest(threading.Event):
-    """Set when a child is asked to end; waits in virtual time."""
+    """An event that requests the end of a child; waits in virtual time."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self.is_set():
@@ -56,7 +56,7 @@ class _Input:
 
 
 class Process:
-    """What Popen gives, as far as the supervisor of children needs it."""
+    """A child process, with the part of Popen that the supervisor of children uses."""
 
     def __init__(self, host: Host, main: Main) -> None:
         self.requests = DaemonRequests(end=EndRequest())
@@ -81,7 +81,7 @@ class Process:
         self.pid = self._thread.native_id or 0
 
     def wait(self) -> int:
-        """The exit code of one that has ended."""
+        """Return the exit code of a process that has ended."""
         if self._code is None:
             raise RuntimeError(f"{self.pid} has not ended")
         return self._code
@@ -91,7 +91,7 @@ class Process:
         return self._code is None
 
     def receive(self, line: bytes) -> None:
-        """The orders, and then a word."""
+        """Receive the orders, and later requests."""
         if not self.orders:
             self.orders, self.page = line, os.dup(json.loads(line)["page"])  # the parent closes its own
         else:
@@ -99,11 +99,11 @@ class Process:
             self.wake_at = self._host.at
 
     def write(self, frame: bytes) -> None:
-        """To its standard output."""
+        """Write to standard output."""
         os.write(self._writing, frame)
 
     def end(self, code: int) -> None:
-        """It is gone: its pipes close."""
+        """End the process, and close its pipes."""
         if self._code is None:
             self._code = code
             os.close(self._writing)
@@ -115,7 +115,7 @@ class Process:
     # In turns
 
     def resume(self) -> None:
-        """Let it run until it waits. From the host's thread."""
+        """Let it run until it waits. Called by the host's thread."""
         pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = self._driver
         self._go.release()
         self._paused.acquire()
@@ -124,13 +124,13 @@ class Process:
             raise self.error
 
     def wait_for(self, seconds: float) -> None:
-        """From its own thread."""
+        """Wait in virtual time. Called by its own thread."""
         self.wake_at = self._host.at + seconds
         self._paused.release()
         self._go.acquire()
 
     def die(self, code: int) -> None:
-        """From its own thread, which goes on no more."""
+        """End the process. Called by its own thread, which does not continue."""
         self.end(code)
         self.wait_for(0.0)
 
@@ -149,7 +149,7 @@ class Process:
 
 
 class _Selector(selectors.EpollSelector):
-    """Does not wait: it lets the host's time pass."""
+    """A selector that lets the host's time pass instead of waiting."""
 
     def __init__(self, host: Host) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Selector(selectors.EpollSelector):
 
 
 class Host:
-    """Entered by one thread at a time. `mains`: what a module of a child does, by its name."""
+    """A host in virtual time. Entered by one thread at a time. `mains`: main functions of children, by module."""
 
     def __init__(self, mains: Mapping[str, Main], *, uptime: float = 86400.0) -> None:
         self.at = uptime
@@ -172,16 +172,16 @@ class Host:
         self.booted = WALL
         """Seconds since the epoch."""
         self.stepped = 0.0
-        """By how much somebody has stepped the wall clock."""
+        """Steps of the wall clock, in seconds."""
         self.slept = 0.0
-        """Seconds of suspension, in which CLOCK_MONOTONIC stood still."""
+        """Seconds of suspension, during which CLOCK_MONOTONIC stopped."""
         self.late = 0.0
-        """By how much every child is woken too late: processors are short."""
+        """Seconds by which each child is resumed too late, as on a starved host."""
         self.unkillable = False
-        """SIGKILL ends no child that is in a call: it sits in the kernel."""
+        """If True, SIGKILL does not end a child that is in a driver call."""
         self.settle: Callable[[], None] = lambda: None
-        """Called before time passes, to wait for what real threads have in hand."""
-        self.sitting: Callable[[Process], bool] = lambda _: False
+        """Called before time passes, to wait for the work of real threads."""
+        self.in_call: Callable[[Process], bool] = lambda _: False
         self._mains = mains
         self._processes: dict[int, Process] = {}
         self._stack = contextlib.ExitStack()
@@ -228,15 +228,15 @@ class Host:
 
     def _running(self) -> Process | None:
         me = threading.get_ident()
-        return next((one for one in self._processes.values() if one.owns(me)), None)
+        return next((process for process in self._processes.values() if process.owns(me)), None)
 
     # Time
 
     def pass_time(self, seconds: float | None) -> None:
-        """Until the next child wants to go on, or for so long."""
+        """Let time pass until the next child is due, at most `seconds`."""
         self.settle()
         end = float("inf") if seconds is None else self.at + seconds
-        first = min(self._processes.values(), key=lambda one: one.wake_at, default=None)
+        first = min(self._processes.values(), key=lambda process: process.wake_at, default=None)
         if first is not None and first.wake_at + self.late <= end:
             self.at = max(self.at, first.wake_at + self.late)
             first.resume()
@@ -244,12 +244,12 @@ class Host:
             self.at = end
 
     def suspend(self, seconds: float) -> None:
-        """The whole host sleeps."""
+        """Suspend the whole host."""
         self.at += seconds
         self.slept += seconds
 
     def reboot(self, *, uptime: float = 20.0, down: float = 120.0) -> None:
-        """All processes are gone; the clock of the boot begins anew."""
+        """Reset the boot clock. The caller has ended all processes."""
         self.booted += self.at + down
         self.at, self.slept = uptime, 0.0
 
@@ -261,14 +261,14 @@ class Host:
         return process
 
     def _open(self, pid: int) -> int:
-        """Of the processes of the real host none is here."""
+        """Return a descriptor of a simulated process; processes of the real host do not exist here."""
         if pid not in self._processes:
             raise ProcessLookupError(pid)
         return os.dup(self._processes[pid].ended)
 
     def _kill(self, pid: int, number: int) -> None:
         process = self._processes.get(pid)
-        if process is not None and not (self.unkillable and self.sitting(process)):
+        if process is not None and not (self.unkillable and self.in_call(process)):
             process.end(-number)
 
     def _raise(self, number: int) -> None:

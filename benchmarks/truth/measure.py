@@ -63,29 +63,29 @@ def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now:
         text |= step.node
         for key, value in step.gpu.items():
             gpus.setdefault(gpu, {})[key] = _both(gpus[gpu].get(key), value) if gpu in gpus else value
-    known = {**{gpu: {} for gpu in gpus}, **gpus, **text.pop("gpus", {})}
-    return str(yaml.safe_dump(_dated(text | ({"gpus": known} if known else {}), now)))
+    merged = {**gpus, **text.pop("gpus", {})}
+    return str(yaml.safe_dump(_dated(text | ({"gpus": merged} if merged else {}), now)))
 
 
-def _both(one: Any, other: Any) -> Any:
+def _both(first: Any, second: Any) -> Any:
     """Merge the values of two faults with the same key."""
-    if isinstance(one, list) and isinstance(other, list):
-        return one + other
-    return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
+    if isinstance(first, list) and isinstance(second, list):
+        return first + second
+    return {**first, **second} if isinstance(first, dict) and isinstance(second, dict) else second
 
 
 def _dated(value: Any, now: float) -> Any:
     if value == NOW:
         return now
     if isinstance(value, dict):
-        return {key: _dated(one, now) for key, one in value.items()}
-    return [_dated(one, now) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _dated(inner, now) for key, inner in value.items()}
+    return [_dated(inner, now) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def before(faults: Sequence[Fault]) -> dict[str, Any]:
     """Return the scenario of the node for all faults: idle if one of them needs an idle node."""
-    known = {key: value for fault in faults for key, value in fault.before.items()}
-    return {key: value for key, value in known.items() if key != "busy" or "idle" not in known}
+    merged = {key: value for fault in faults for key, value in fault.before.items()}
+    return {key: value for key, value in merged.items() if key != "busy" or "idle" not in merged}
 
 
 class Trial:
@@ -105,7 +105,7 @@ class Trial:
         """Run the healthy node, then schedule the steps of the faults."""
         self._world.go_on(HEALTHY_SECONDS)
         self._began = self._world.clock
-        self._known = {one.key for one in self._world.verdicts}
+        self._keys_before = {verdict.key for verdict in self._world.verdicts}
         for number, (gpu, fault) in enumerate(self._faults):
             for step in fault.steps:
                 self._world.after(step.at, partial(self._take, number, gpu, step))
@@ -114,7 +114,7 @@ class Trial:
         """Apply a step of one fault; the step of the other fault remains active."""
         world = self._world
         self._in_force[number] = step
-        placed = [(self._faults[n][0], one) for n, one in self._in_force.items()]
+        placed = [(self._faults[n][0], active) for n, active in self._in_force.items()]
         world.edit(scenario(self._before, placed, world.now))
         bus_id = PROFILES[world.profile].bus_ids[gpu]
         for line in step.log:
@@ -124,10 +124,10 @@ class Trial:
 
     def go_on(self, seconds: float) -> None:
         self._world.go_on(seconds)
-        for one in self._world.verdicts:
-            if one.key not in self._known:
-                self.found.setdefault(one.key, self._world.clock - self._began)
-                self.last[one.key] = one
+        for verdict in self._world.verdicts:
+            if verdict.key not in self._keys_before:
+                self.found.setdefault(verdict.key, self._world.clock - self._began)
+                self.last[verdict.key] = verdict
 
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
         """Return the other verdicts that are not inhibited, as text."""
@@ -217,8 +217,8 @@ class _Folder:
 
 def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] | None = None) -> _Folder:
     """Return a world for these faults."""
-    asked: dict[str, Any] = {section: one for fault in faults for section, one in fault.settings.items()}
-    return _Folder(profile, yaml.safe_dump(before(faults)), {**asked, **(settings or {})})
+    own: dict[str, Any] = {section: values for fault in faults for section, values in fault.settings.items()}
+    return _Folder(profile, yaml.safe_dump(before(faults)), {**own, **(settings or {})})
 
 
 # Disturbances

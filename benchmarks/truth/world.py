@@ -40,7 +40,7 @@ _PATIENCE = 5.0
 
 
 class _Schedule(ProbeScheduler):
-    """By the clocks of this host; what comes of a run that is due, a row of the tables says."""
+    """A timetable on the clocks of the simulated host. It starts no run: rows of the tables do."""
 
     def __init__(self, services: Services, timetable: Timetable) -> None:
         super().__init__(services.loop, services.probe, timetable)
@@ -51,7 +51,7 @@ class _Schedule(ProbeScheduler):
         self._began = boot_clock()
 
     def tick(self) -> None:
-        """Begin no run early."""
+        """Start no run."""
 
     def next_run(self) -> float | None:
         passed = boot_clock() - self._began - self._timetable.first_after
@@ -60,7 +60,7 @@ class _Schedule(ProbeScheduler):
 
 
 class _Front(HttpEndpoint):
-    """Serves nothing."""
+    """An endpoint that serves nothing."""
 
     def start(self) -> None:
         pass
@@ -83,7 +83,7 @@ class Agent(Daemon):
         return self.services.monitor.latest
 
     def go_on(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
         self.services.loop.call_after(seconds, self.services.loop.stop)
         self.services.loop.run()
 
@@ -114,7 +114,7 @@ class Agent(Daemon):
         self.services.loop.post(self.reload)
 
     def settle(self) -> None:
-        """Until the store has done what it was asked for, which takes no virtual time."""
+        """Wait until the store has done its work, which takes no virtual time."""
         writer = self.services.persistence._writer
         for _ in range(int(_PATIENCE / 1e-4)):
             if not writer._queue.qsize() and writer._busy_since is None:
@@ -122,7 +122,7 @@ class Agent(Daemon):
             time.sleep(1e-4)
 
     def die(self) -> None:
-        """As by kill -9: nothing is handed over."""
+        """End as by kill -9: nothing is handed over."""
         self.services.persistence.close()
         self.services.front.stop()
 
@@ -132,7 +132,7 @@ def _in_a_call(process: Process) -> bool:
 
 
 def _parts(profile: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Of a part of a board nobody can know that it is all there is: an operator says so, as docs/inventory.md asks."""
+    """Return the settings with `gpus.expected_count` for profiles with a part of a board: see docs/inventory.md."""
     if profile not in {"h100x1", "h100guestx2"}:
         return {}
     gpus = settings.get("gpus", {})
@@ -141,7 +141,7 @@ def _parts(profile: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 class World:
-    """To be entered once: one node, its host, and the agent on it."""
+    """One node, its host, and the agent on it. Can be entered once."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class World:
     ) -> None:
         self.profile = profile
         self.host = Host(MAINS, uptime=uptime)
-        self.host.sitting = _in_a_call
+        self.host.in_call = _in_a_call
         self.agent: Agent
         self._folder = folder
         self._settings = {**dict(settings or {}), **_parts(profile, settings or {})}
@@ -184,32 +184,32 @@ class World:
     # The host
 
     def edit(self, text: str) -> None:
-        """The scenario from now on: see docs/simulation.md."""
+        """Set the scenario: see docs/simulation.md."""
         self._edits += 1
         self.last_edit = text
         self._scenario.write_text(text)
         os.utime(self._scenario, (0, 1_000_000 + self._edits))  # written long ago: it is not being written
 
     def say(self, text: str) -> None:
-        """A line of the kernel."""
+        """Write a line to the kernel log."""
         self._records += 1
         seconds = self.host.at - self.host.slept
         with self._log.open("a") as log:
             log.write(f"4,{self._records},{int(seconds * 1e6)},-;{text}\n")
 
     def planned_reboot(self) -> None:
-        """As an operator does it: services are stopped in order."""
+        """Stop the agent in order, and reboot."""
         self.stop()
         self.reboot()
 
     def pause(self, seconds: float) -> None:
-        """The daemon is stopped, as by SIGSTOP; its children go on."""
+        """Stop the daemon, as by SIGSTOP; its children continue."""
         end = self.host.at + seconds
         while self.host.at < end:
             self.host.pass_time(end - self.host.at)
 
     def reboot(self) -> None:
-        """And the agent starts with the host."""
+        """Reboot the host, and start the agent with it."""
         self.kill()
         self.host.reboot()
         self._boot()
@@ -225,53 +225,53 @@ class World:
     # The agent
 
     def start(self, **settings: Mapping[str, Any]) -> None:
-        """With these settings, from now on."""
+        """Start the agent with these settings, and keep them for later starts."""
         self._settings |= settings
         self.agent = Agent(self.configuration(), self._read)
         self.host.settle = self.agent.settle
         self.agent.start()
 
     def restart(self, **settings: Mapping[str, Any]) -> None:
-        """The agent, as by kill -9 and systemd."""
+        """Restart the agent, as by kill -9 and systemd."""
         self.kill()
         self.start(**settings)
 
     def release(self, seconds: float) -> None:
-        """The whole node, for so long."""
+        """Release the whole node for this time."""
         self.agent.release(seconds)
 
     def accept(self) -> None:
-        """What is here, as by `gpumon inventory accept`."""
+        """Accept the inventory, as by `gpumon inventory accept`."""
         self.agent.accept()
 
     def tell(self, arrival: Message) -> None:
-        """What else arrives at the daemon."""
+        """Send a message to the daemon."""
         self.agent.tell(arrival)
 
     def keep(self, result: ProbeResult) -> None:
-        """A run of the probe has ended so, or was skipped."""
+        """Record the result of a run of the probe, or of a skipped one."""
         self.agent.keep(result)
 
     def hold(self, seconds: float) -> None:
-        """As by `gpumon probe hold`."""
+        """Hold the probe, as by `gpumon probe hold`."""
         self.agent.hold(seconds)
 
     def stick(self, pids: Iterable[int]) -> None:
-        """SIGKILL does not end these ranks."""
+        """Mark these ranks as not ended by SIGKILL."""
         self.agent.stick(pids)
 
     def lose_records(self) -> None:
-        """The kernel has overwritten some of its records."""
+        """Skip some records, as if the kernel had overwritten them."""
         self.say("usb 1-1: USB disconnect, device number 2")
         self._records += 50
         self.say("usb 1-1: new high-speed USB device")
 
     def lose_log(self) -> None:
-        """Another agent, for which reading the kernel log fails."""
+        """Restart the agent with a kernel log that cannot be read."""
         self.restart(kernel_log={"path": self._log / "no_folder"})
 
     def reload(self, *, good: bool = True, **settings: Mapping[str, Any]) -> None:
-        """As by SIGHUP, with these settings; of a bad file, with none."""
+        """Reload, as by SIGHUP, with these settings; if not `good`, from an invalid file."""
         self._settings |= settings
         self._bad = not good
         self.agent.post_reload()
@@ -279,21 +279,21 @@ class World:
     def _read(self) -> Configuration:
         if self._bad:
             raise ConfigurationError(
-                [ConfigurationProblem("gpumon.yml:3", "poll.interval", "is not known", "remove it")]
+                [ConfigurationProblem("gpumon.yml:3", "poll.interval", "unknown key", "remove it")]
             )
         return self.configuration()
 
     def fill_disk(self, *, full: bool = True) -> None:
-        """No file of this process can grow beyond a few blocks: neither can the store."""
+        """Limit the size of this process's files to a few blocks, so that the store cannot grow."""
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL_BYTES if full else hard, hard))
 
     def stop(self) -> None:
-        """The agent, in order."""
+        """Stop the agent in order."""
         self.agent.stop()
 
     def kill(self) -> None:
-        """The agent, as by kill -9, if it runs; its children end with it."""
+        """End the agent as by kill -9, if it runs; its children end with it."""
         for process in self.host.processes:
             process.end(-9)
         self.agent.die()
@@ -309,19 +309,19 @@ class World:
             "kernel_log": {"path": self._log},
             "health": {"boot_grace_seconds": BOOT_GRACE},  # as on a real node, and this one boots
         }
-        known = {**given, **{name: {**given.get(name, {}), **one} for name, one in self._settings.items()}}
-        origins = {f"{section}.{key}": "flag" for section, values in known.items() for key in values}
-        return Configuration.model_validate(known).with_origins(origins)
+        merged = {**given, **{name: {**given.get(name, {}), **own} for name, own in self._settings.items()}}
+        origins = {f"{section}.{key}": "flag" for section, values in merged.items() for key in values}
+        return Configuration.model_validate(merged).with_origins(origins)
 
-    # What comes of it
+    # Time and results
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """To be done so much later."""
+        """Schedule an action."""
         self._plan.append((self.clock + seconds, action))
-        self._plan.sort(key=lambda one: one[0])
+        self._plan.sort(key=lambda planned: planned[0])
 
     def go_on(self, seconds: float) -> None:
-        """Let so much time pass, in which what is planned is done."""
+        """Let this time pass, and run the scheduled actions that are due."""
         end = self.clock + seconds
         while True:
             while self._plan and self._plan[0][0] <= self.clock:
@@ -333,12 +333,12 @@ class World:
 
     @property
     def clock(self) -> float:
-        """Seconds since the epoch, if nobody had stepped the wall clock: goes on over reboots."""
+        """Return seconds since the epoch without steps of the wall clock. Continues over reboots."""
         return round(self.host.booted + self.host.at, 3)
 
     @property
     def now(self) -> float:
-        """Seconds since this boot's node began."""
+        """Return seconds since the last boot of the simulated node."""
         return boot_clock() - self.epoch
 
     @property

@@ -1,4 +1,4 @@
-"""TABLE: every fault that is injected, where it can happen, and what has to be said of it."""
+"""TABLE: every fault that is injected, where it can happen, and its expected verdict."""
 
 from __future__ import annotations
 

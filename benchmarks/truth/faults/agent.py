@@ -1,4 +1,4 @@
-"""The agent itself, and what it relies on."""
+"""Rows for the agent and the services that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the all-reduce: what its ranks told, and what has to be said of it."""
+"""Rows for the all-reduce."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from gpumon.sim.board import Profile
 
 MINUTE = 60.0
 FREE: Mapping[str, Any] = {"idle": True}
-"""No job is in the way of a run."""
+"""Scenario without a job, so that a run can start."""
 SCHEDULED: Mapping[str, Mapping[str, Any]] = {"probe": {"enabled": True, "interval_seconds": MINUTE}}
-"""An hour has sixty periods."""
+"""A run every minute."""
 TWO, FEW = 2, 4
 HOPPER = 9
-"""NVML's number; from it on there is NVLink SHARP."""
+"""NVML's architecture number; from Hopper on there is NVLink SHARP."""
 
 
 def can_run(profile: Profile) -> bool:
-    """The all-reduce: several GPUs, and none of them divided."""
+    """Return whether the all-reduce can run: on several GPUs without MIG."""
     return len(profile.bus_ids) > 1 and not profile.mig
 
 
-def _of_many(profile: Profile) -> bool:
-    """Of two ranks nobody can tell by their exchange which one is slow."""
+def _more_than_two(profile: Profile) -> bool:
+    """Return whether there are more than two ranks: with two, the slow rank cannot be identified."""
     return can_run(profile) and len(profile.bus_ids) > TWO
 
 
-def _known(profile: Profile) -> bool:
-    """Somebody has published what such a host comes to, at no more than is measured here."""
-    rows = (one for one in PUBLISHED if re.fullmatch(one.names, profile.board.product))
+def _has_published_result(profile: Profile) -> bool:
+    """Return whether a result for such a host is published, at a size that is measured here."""
+    published = (row for row in PUBLISHED if re.fullmatch(row.names, profile.board.product))
     return can_run(profile) and any(
-        (one.ranks, one.algorithm) == (len(profile.bus_ids), "default") and one.bytes <= max(PROBE.gpu.sizes)
-        for one in rows
+        (row.ranks, row.algorithm) == (len(profile.bus_ids), "default") and row.bytes <= max(PROBE.gpu.sizes)
+        for row in published
     )
 
 
 def _sharp(profile: Profile) -> bool:
-    """Its NVSwitches add up, and its GPUs are in no fabric with those of others, where the ring alone is measured."""
+    """Return whether NVLink SHARP is used: not in a multi-node fabric, where only the ring is measured."""
     adds_up = bool(profile.switches) and profile.board.architecture >= HOPPER
     return can_run(profile) and adds_up and not (profile.fabric and profile.fabric.several_nodes)
 
 
-def _after_good_runs(*told: RankBehaviour) -> tuple[Step, ...]:
-    """One run after the other, on a host that knows what it usually comes to."""
-    runs = (Step(at=10.0 + n * MINUTE, act=run(one)) for n, one in enumerate(told))
+def _after_good_runs(*behaviours: RankBehaviour) -> tuple[Step, ...]:
+    """Return steps with one run after the other, on a host with a baseline."""
+    runs = (Step(at=10.0 + n * MINUTE, act=run(behaviour)) for n, behaviour in enumerate(behaviours))
     return (Step(act=record_good_runs), *runs)
 
 
@@ -69,7 +69,7 @@ def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., Fault]:
 
 
 def _slow() -> Iterator[Fault]:
-    yield _row(_of_many)(
+    yield _row(_more_than_two)(
         name="one GPU slows the all-reduce down",
         check="gpu_allreduce_slow",
         steps=_after_good_runs(ranks.SLOW_GPU),
@@ -79,7 +79,7 @@ def _slow() -> Iterator[Fault]:
     yield node(
         name="the all-reduce is slow on the path between two GPUs only",
         steps=_after_good_runs(ranks.SLOW_PATH),
-        on=_of_many,
+        on=_more_than_two,
     )
     yield node(
         name="the all-reduce is slow except with the ring algorithm: NVLink SHARP is lost",
@@ -89,7 +89,7 @@ def _slow() -> Iterator[Fault]:
     yield node(
         name="the all-reduce is slower than published results from the first run",
         steps=(Step(act=run(ranks.SLOW)),),
-        on=_known,
+        on=_has_published_result,
     )
 
 

@@ -1,4 +1,4 @@
-"""Heat and power."""
+"""Rows for heat and power."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ def rows() -> Iterator[Fault]:
         check="gpu_clock_straggler",
         steps=once(set={"sm_clock": 700, "graphics_clock": 700}),
         action=Action.RESET,
-        on=lambda profile: len(profile.bus_ids) > 2 and whole(profile),  # of two, nobody can tell who is slow
+        on=lambda profile: (
+            len(profile.bus_ids) > 2 and whole(profile)
+        ),  # with two GPUs the slow one cannot be identified
         within=15 * MINUTE,
     )

@@ -1,4 +1,4 @@
-"""Memory of GPUs: ECC, rows remapped and pages retired."""
+"""Rows for GPU memory: ECC errors, remapped rows, retired pages."""
 
 from __future__ import annotations
 

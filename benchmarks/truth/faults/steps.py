@@ -1,4 +1,4 @@
-"""What makes a fault, step by step."""
+"""Steps that several faults share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from benchmarks.truth.fault import PORT, Step
 from benchmarks.truth.world import World
 
 HANGING = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
-"""One of them is called in every poll of every GPU."""
+"""Functions of which every poll of a GPU calls one."""
 MANY = 8
-"""GPUs of which none is slow, and all together are."""
+"""Number of GPUs from which slow calls make a poll slow."""
 
 
 def xid(code: int, text: str, **also: Any) -> tuple[Step, ...]:
-    """An Xid that both NVML and the kernel log tell of."""
+    """Return an Xid that both NVML and the kernel log report."""
     return (Step(gpu={"xids": [code], **also}, log=(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}",)),)
 
 
 def xids(code: int, text: str, times: int, pause: float) -> tuple[Step, ...]:
-    """Several, with so many seconds between them."""
+    """Return several Xids, `pause` seconds apart."""
     line = f"NVRM: Xid (PCI:{{bus}}): {code}, {text}"
     return tuple(Step(at=n * pause, gpu={"xids": [code] * (n + 1)}, log=(line,)) for n in range(times))
 
 
-def restarted(**gpu: Any) -> tuple[Step, ...]:
-    """So that the GPU is looked up anew."""
+def after_restart(**gpu: Any) -> tuple[Step, ...]:
+    """Return a fault during which the agent is restarted, so that the GPU is looked up again."""
     return (Step(gpu=gpu), Step(at=1.0, gpu=gpu, act=World.restart))
 
 
@@ -38,7 +38,7 @@ def counting(**counters: Any) -> tuple[Step, ...]:
 
 
 def flaps(times: int, pause: float, **down: Any) -> tuple[Step, ...]:
-    """Down for half of each pause. `down`: of the node, or of the GPU."""
+    """Return repeated faults, each active for half of `pause` seconds. `down` is a scenario of node or GPU."""
     return tuple(step for n in range(times) for step in (Step(at=n * pause, **down), Step(at=(n + 0.5) * pause)))
 
 

@@ -1,18 +1,18 @@
-"""GPUs that cannot be read, or are not there."""
+"""Rows for GPUs that cannot be read or are absent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from benchmarks.truth.fault import Fault, Step, once
-from benchmarks.truth.faults.steps import HANGING, MANY, restarted, unkillable, xid
+from benchmarks.truth.faults.steps import HANGING, MANY, after_restart, unkillable, xid
 from benchmarks.truth.world import World
 from gpumon.health.check import MINUTE
 from gpumon.health.verdict import Action
 
 
 def rows() -> Iterator[Fault]:
-    """GPUs and drivers that do not answer."""
+    """Yield the rows of GPUs and drivers that do not answer."""
     lost = "GPU has fallen off the bus."
     yield Fault(
         name="fell off the bus: Xid 79, and lost to NVML",
@@ -70,21 +70,21 @@ def rows() -> Iterator[Fault]:
         name="needs a reset",
         check="gpu_reset_required",
         action=Action.RESET,
-        steps=restarted(reset_required=True),
+        steps=after_restart(reset_required=True),
         hides=True,
     )
     yield Fault(
         name="cannot be opened",
         check="gpu_init_failed",
         action=Action.RESET,
-        steps=restarted(lookup="IRQ_ISSUE"),
+        steps=after_restart(lookup="IRQ_ISSUE"),
         hides=True,
     )
     yield Fault(
         name="permission to open it is denied",
         check="gpu_denied",
         action=Action.NONE,
-        steps=restarted(lookup="NO_PERMISSION"),
+        steps=after_restart(lookup="NO_PERMISSION"),
     )
     yield Fault(
         name="a driver call on it does not return",
@@ -103,7 +103,7 @@ def rows() -> Iterator[Fault]:
         name="opening it does not return",
         check="gpu_stuck",
         action=Action.REBOOT,
-        steps=restarted(hang=["nvmlDeviceGetHandleByPciBusId*"]),
+        steps=after_restart(hang=["nvmlDeviceGetHandleByPciBusId*"]),
         within=2 * MINUTE,
     )
     yield Fault(
@@ -121,7 +121,7 @@ def rows() -> Iterator[Fault]:
         check="gpumon_poll_errors",
         where="node",
         steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
-        on=lambda profile: not profile.mig,  # with MIG on it is not asked
+        on=lambda profile: not profile.mig,  # not called if MIG is enabled
     )
     yield Fault(
         name="one field of it answers an unknown error",

@@ -1,11 +1,11 @@
-"""Where a fault can happen: what a node has, by its profile."""
+"""Conditions on profiles: where a fault can happen."""
 
 from __future__ import annotations
 
 from gpumon.sim.board import Profile
 
 UNSUPPORTED = 0
-"""Fabric state of a board without a fabric: the driver answers, and there is no registration that could go wrong."""
+"""Fabric state of a board without a fabric, which has no registration that could fail."""
 
 
 def several(profile: Profile) -> bool:
@@ -13,7 +13,7 @@ def several(profile: Profile) -> bool:
 
 
 def linked(profile: Profile) -> bool:
-    """Its NVLinks are up and in use."""
+    """Return whether NVLinks are up and in use."""
     return bool(profile.board.links) and profile.links_active and not profile.mig
 
 
@@ -30,7 +30,7 @@ def fabric(profile: Profile) -> bool:
 
 
 def fabric_health(profile: Profile) -> bool:
-    """Whether the driver says how well it is."""
+    """Return whether the driver reports the health of the fabric."""
     return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
 
 
@@ -47,7 +47,7 @@ def c2c(profile: Profile) -> bool:
 
 
 def whole(profile: Profile) -> bool:
-    """MIG is off: GPUs that are divided have no volatile ECC counts, no utilization and no clocks of their own."""
+    """Return whether MIG is disabled. Partitioned GPUs have no volatile ECC counts, utilization or clocks."""
     return not profile.mig
 
 
@@ -59,8 +59,8 @@ def retires(profile: Profile) -> bool:
     return profile.board.remap_banks is None
 
 
-def advises(profile: Profile) -> bool:
-    """Its driver tells what it would have done."""
+def has_recovery_action(profile: Profile) -> bool:
+    """Return whether the driver reports a recovery action."""
     return int(profile.driver.partition(".")[0]) >= 570
 
 

@@ -1,4 +1,4 @@
-"""Clocks, and processes that do not end or let go."""
+"""Rows for processes, utilization, settings and versions."""
 
 from __future__ import annotations
 

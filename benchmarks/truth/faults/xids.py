@@ -1,4 +1,4 @@
-"""What is told by Xids alone, or by Xids first."""
+"""Rows for faults that are reported by Xids alone, or by Xids first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from benchmarks.truth.fault import Fault, Step
 from benchmarks.truth.faults.steps import HANGING, xid, xids
-from benchmarks.truth.faults.where import advises, linked, nvlink5, several
+from benchmarks.truth.faults.where import has_recovery_action, linked, nvlink5, several
 from gpumon.health.check import MINUTE
 from gpumon.health.verdict import Action
 
@@ -79,7 +79,7 @@ def rows() -> Iterator[Fault]:
     yield Fault(
         name="Xid 154: the driver asks for a reset",
         check="gpu_recovery_action",
-        on=advises,
+        on=has_recovery_action,
         action=Action.RESET,
         steps=xid(
             154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", set={"recovery_action": 1}
@@ -88,7 +88,7 @@ def rows() -> Iterator[Fault]:
     yield Fault(
         name="Xid 154: the driver asks for a reboot",
         check="gpu_recovery_action",
-        on=advises,
+        on=has_recovery_action,
         action=Action.REBOOT,
         steps=xid(
             154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", set={"recovery_action": 2}
