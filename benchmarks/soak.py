@@ -59,12 +59,12 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.began = boot_clock()
-        self.stage = Stage(self.agent, self.chance, self.tell)
+        self.stage = Stage(self.agent, self.chance, self.note)
         self.start()
         self.witness = Witness(self.stage, _uuids(self.agent))
         self.scraper = Scraper(self.agent.port)
 
-    def tell(self, words: str) -> None:
+    def note(self, words: str) -> None:
         self.journal.write(f"{boot_clock() - self.began:7.1f} {words}\n")
         self.journal.flush()
 
@@ -117,7 +117,7 @@ class Soak:
         if wrong:
             self.failures.append(f"not recovered {RECOVERY_SECONDS:g} s after {after}: {'; '.join(wrong)}")
         self.stage.settle()
-        self.tell(f"calm after {after}: recovered after {boot_clock() - began:.0f} s")
+        self.note(f"calm after {after}: recovered after {boot_clock() - began:.0f} s")
         self.watch(CALM_SECONDS)
 
     def problems(self) -> list[str]:
@@ -136,7 +136,7 @@ class Soak:
 
     def restart(self, how: signal.Signals) -> None:
         """Kill only the daemon, or stop it as systemd does."""
-        self.tell(f"daemon: {how.name}")
+        self.note(f"daemon: {how.name}")
         began = boot_clock()
         children = self.agent.children()
         if how == signal.SIGKILL:
@@ -155,14 +155,14 @@ class Soak:
 
     def kill(self, module: str) -> None:
         for pid in self.children(module):
-            self.tell(f"{module} {pid}: SIGKILL")
+            self.note(f"{module} {pid}: SIGKILL")
             os.kill(pid, signal.SIGKILL)
             self.stage.unsettle(HEALED_SECONDS)
 
     def stop_sampler(self) -> None:
         """Stop the sampler for a few seconds; this must not be reported as a fault of the driver."""
         pids = self.children("gpumon.collectors.sampler")
-        self.tell(f"sampler: stopped {pids}")
+        self.note(f"sampler: stopped {pids}")
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         self.watch(self.chance.uniform(1, 8))
@@ -172,7 +172,7 @@ class Soak:
 
     def sleep(self, seconds: float) -> None:
         """Stop all processes of the agent, as on a paused host."""
-        self.tell(f"agent: asleep for {seconds:.1f} s")
+        self.note(f"agent: asleep for {seconds:.1f} s")
         self.watch(0.0)
         restarts, began = self.agent.metrics(), boot_clock()
         with self.agent.paused():
@@ -195,7 +195,7 @@ class Soak:
 
     def reload(self) -> None:
         interval = self.chance.choice((0.5, 1.0, 1.0))
-        self.tell(f"daemon: SIGHUP, interval {interval}")
+        self.note(f"daemon: SIGHUP, interval {interval}")
         self.configure(interval=interval)
         self.agent.process.send_signal(signal.SIGHUP)
         self.stage.unsettle(HEALED_SECONDS)
@@ -217,7 +217,7 @@ class Soak:
         seconds = self.chance.randint(3, 12)
         self.stage.unsettle(seconds + HEALED_SECONDS)
         status, _ = self.agent.post(f"/api/v1/release?for_seconds={seconds}{gpu}")
-        self.tell(f"release of {gpu or 'the node'} for {seconds} s: {status}")
+        self.note(f"release of {gpu or 'the node'} for {seconds} s: {status}")
         if self.chance.random() < 0.5:
             self.watch(self.chance.uniform(0, 5))
             self.agent.post("/api/v1/release", method="DELETE")
@@ -225,7 +225,7 @@ class Soak:
 
     def probe(self) -> None:
         status, _ = self.agent.post("/probe/allreduce")
-        self.tell(f"probe requested: {status}")
+        self.note(f"probe requested: {status}")
 
     # Observation
 

@@ -39,7 +39,7 @@ class Stage:
 
     agent: Agent
     chance: Random
-    tell: Callable[[str], None]
+    note: Callable[[str], None]
     present: dict[tuple[int, str], Present] = field(default_factory=dict)
     """By GPU, or NODE, and key."""
     xids: dict[int, list[Any]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Stage:
         gpu = NODE if node else self.chance.randrange(GPUS)
         trouble = self.chance.choice(NODE_TROUBLES if node else GPU_TROUBLES)
         value = trouble.value(self.chance)
-        self.tell(f"{'node' if node else f'GPU {gpu}'}: {trouble.key} {value}")
+        self.note(f"{'node' if node else f'GPU {gpu}'}: {trouble.key} {value}")
         self.present[gpu, trouble.key] = Present(trouble, value, boot_clock())
         if trouble.disturbs:
             self.unsettle(trouble.disturbs)
@@ -74,7 +74,7 @@ class Stage:
         """Remove one fault, or all."""
         gone = list(self.present) if everything else self.chance.sample(sorted(self.present), min(1, len(self.present)))
         for gpu, key in gone:
-            self.tell(f"healed: {'node' if gpu == NODE else f'GPU {gpu}'}: {key}")
+            self.note(f"healed: {'node' if gpu == NODE else f'GPU {gpu}'}: {key}")
             one = self.present.pop((gpu, key))
             if one.trouble.disturbs:
                 self.unsettle(one.trouble.disturbs)
@@ -85,7 +85,7 @@ class Stage:
     def send_xid(self) -> None:
         """Send an Xid to a GPU; after Xid 119 or 120 the GPU is quarantined until a trial."""
         gpu, xid = self.chance.randrange(GPUS), self.chance.choice(XIDS)
-        self.tell(f"GPU {gpu}: Xid {xid}")
+        self.note(f"GPU {gpu}: Xid {xid}")
         self.xids.setdefault(gpu, []).append(xid)
         if xid in {119, 120}:
             self.healed_at[gpu] = boot_clock()

@@ -137,7 +137,7 @@ class Witness:
 
     def _note(self, problem: str, words: str) -> None:
         if problem not in self.problems:
-            self.stage.tell(f"PROBLEM: {problem}: {words}")
+            self.stage.note(f"PROBLEM: {problem}: {words}")
             self.first[problem] = words
         self.problems[problem] += 1
 

@@ -46,7 +46,7 @@ def log_kernel_lines(*lines: str, **gpu: Any) -> Callable[[World], None]:
         for_a_while(MINUTE, Step(gpu=gpu))(world)
         bus_id = PROFILES[world.profile].bus_ids[target(world.profile)]
         for line in lines:
-            world.say(line.replace("{bus}", bus_id[4:-2].lower()))
+            world.log_kernel_line(line.replace("{bus}", bus_id[4:-2].lower()))
 
     return act
 
@@ -99,7 +99,7 @@ def late(world: World) -> None:
 
 def probe(world: World) -> None:
     world.edit(scenario({"jobs": [{"start": world.now, "end": world.now + 20, "load": 1.0, "memory": 0.1}]}, [], 0.0))
-    world.tell(ProbeStarted(id=f"run-{world.now:.0f}"))
+    world.deliver(ProbeStarted(id=f"run-{world.now:.0f}"))
     world.after(MINUTE, partial(recover, world, {"idle": True}))
 
 
@@ -260,7 +260,7 @@ def ports_restart(world: World) -> None:
 def killed_job(world: World) -> None:
     """Kill a job on all GPUs: a channel of each is removed."""
     for bus_id in PROFILES[world.profile].bus_ids:
-        world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid=1234, name=python3, Ch 00000008")
+        world.log_kernel_line(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid=1234, name=python3, Ch 00000008")
     world.edit(scenario({**BUSY, "gpus": {"*": {"xids": [45]}}}, [], 0.0))
     world.after(MINUTE, partial(recover, world))
 
@@ -271,4 +271,4 @@ def reload(world: World) -> None:
 
 def neighbour_fails(world: World) -> None:
     bus_id = PROFILES[world.profile].bus_ids[WITHHELD[0]]
-    world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 79, GPU has fallen off the bus.")
+    world.log_kernel_line(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 79, GPU has fallen off the bus.")

@@ -97,13 +97,13 @@ class Trial:
         self._before = before([fault for _, fault in faults])
         self._began = 0.0
         self._in_force: dict[int, Step] = {}
-        self.found: dict[Key, float] = {}
+        self.raised_after: dict[Key, float] = {}
         """Seconds from the start of the fault to the verdict."""
         self.last: dict[Key, Verdict] = {}
 
     def begin(self) -> None:
         """Run the healthy node, then schedule the steps of the faults."""
-        self._world.go_on(HEALTHY_SECONDS)
+        self._world.advance(HEALTHY_SECONDS)
         self._began = self._world.clock
         self._keys_before = {verdict.key for verdict in self._world.verdicts}
         for number, (gpu, fault) in enumerate(self._faults):
@@ -118,15 +118,15 @@ class Trial:
         world.edit(scenario(self._before, placed, world.now))
         bus_id = PROFILES[world.profile].bus_ids[gpu]
         for line in step.log:
-            world.say(line.replace("{bus}", bus_id[4:-2].lower()))
+            world.log_kernel_line(line.replace("{bus}", bus_id[4:-2].lower()))
         if step.act is not None:
             step.act(world)
 
-    def go_on(self, seconds: float) -> None:
-        self._world.go_on(seconds)
+    def advance(self, seconds: float) -> None:
+        self._world.advance(seconds)
         for verdict in self._world.verdicts:
             if verdict.key not in self._keys_before:
-                self.found.setdefault(verdict.key, self._world.clock - self._began)
+                self.raised_after.setdefault(verdict.key, self._world.clock - self._began)
                 self.last[verdict.key] = verdict
 
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
@@ -162,11 +162,11 @@ def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcom
         key = (fault.check, device(world, fault, gpu))
         end = fault.steps[-1].at + deadline(fault)
         while trial.passed < end:
-            trial.go_on(STEP_SECONDS)
-            if key in trial.found:
+            trial.advance(STEP_SECONDS)
+            if key in trial.raised_after:
                 break
-        if key in trial.found:
-            trial.go_on(max(0.0, fault.steps[-1].at - trial.passed) + AFTERWARDS)
+        if key in trial.raised_after:
+            trial.advance(max(0.0, fault.steps[-1].at - trial.passed) + AFTERWARDS)
         return _outcome(fault, profile, key, trial, world)
 
 
@@ -177,7 +177,7 @@ def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -
     return Outcome(
         fault=fault.name,
         profile=profile,
-        seconds=trial.found.get(key),
+        seconds=trial.raised_after.get(key),
         level="" if own is None else own.level.word,
         action="" if own is None else own.action.value,
         inhibited_by="" if own is None or own.inhibited_by is None else own.inhibited_by[0],
@@ -238,13 +238,13 @@ class CalmOutcome:
 def measure_disturbance(one: Disturbance, profile: str, hours: float) -> CalmOutcome:
     """Repeat a disturbance for this time, and collect the verdicts."""
     with _Folder(profile, yaml.safe_dump(dict(one.before)), one.settings, uptime=one.uptime) as world:
-        world.go_on(2 * HEALTHY_SECONDS)
+        world.advance(2 * HEALTHY_SECONDS)
         end = world.clock + 3600.0 * hours
         raised: dict[tuple[str, str, float], str] = {}
         while world.clock < end:
             if one.act is not None:
                 one.act(world)
-            world.go_on(min(one.every, end - world.clock))
+            world.advance(min(one.every, end - world.clock))
             for transition in world.transitions:
                 if transition.change is VerdictChange.RAISED:
                     raised[(*transition.verdict.key, transition.wall)] = transition.verdict.level.word

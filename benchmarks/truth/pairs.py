@@ -74,15 +74,15 @@ def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> P
         trial.begin()
         keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in placed]
         end = max(fault.steps[-1].at + deadline(fault) for fault in (one, other))
-        while trial.passed < end and not all(key in trial.found for key in keys):
-            trial.go_on(STEP_SECONDS)
-        trial.go_on(AFTERWARDS)
+        while trial.passed < end and not all(key in trial.raised_after for key in keys):
+            trial.advance(STEP_SECONDS)
+        trial.advance(AFTERWARDS)
         last = [trial.last.get(key) for key in keys]
         return PairOutcome(
             names=(one.name, other.name),
             profile=profile,
             same_gpu=same_gpu,
-            found=(keys[0] in trial.found, keys[1] in trial.found),
+            found=(keys[0] in trial.raised_after, keys[1] in trial.raised_after),
             hidden=(same_gpu and other.hides, same_gpu and one.hides),
             inhibited=(bool(last[0] and last[0].inhibited_by), bool(last[1] and last[1].inhibited_by)),
             others=trial.others(world, keys),

@@ -77,16 +77,16 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
         this, now = _run(world.clock), _now(world)
         skip = may_run(now)
         if skip is not None:
-            world.keep(skipped_result(PROBE, this, skip))
+            world.record_result(skipped_result(PROBE, this, skip))
             return
         plans, judge = _planned(world, now)
         recorder = TelemetryRecorder(lambda: world.report, plans[0].gpus)
-        world.tell(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
+        world.deliver(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
         passes = _passes(plans, judge, behaviour)
 
         def end() -> None:
-            world.stick(behaviour.ending.abandoned)
-            world.keep(conclude(this, passes, judge, RUN_SECONDS, recorder.record()))
+            world.leave_unkillable(behaviour.ending.abandoned)
+            world.record_result(conclude(this, passes, judge, RUN_SECONDS, recorder.record()))
 
         world.after(RUN_SECONDS, end)
 
@@ -97,7 +97,7 @@ def record_good_runs(world: World) -> None:
     """Record enough good runs for a baseline; the last one a period ago."""
     plans, judge = _planned(world, _now(world))
     for number in range(ENOUGH_RUNS, 0, -1):
-        world.keep(_ended(_run(world.clock, -number * PERIOD), plans, judge))
+        world.record_result(_ended(_run(world.clock, -number * PERIOD), plans, judge))
 
 
 def _ended(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:

@@ -82,7 +82,7 @@ class Agent(Daemon):
     def report(self) -> Report:
         return self.services.monitor.latest
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Let this time pass."""
         self.services.loop.call_after(seconds, self.services.loop.stop)
         self.services.loop.run()
@@ -93,10 +93,10 @@ class Agent(Daemon):
     def accept(self) -> None:
         self.services.inventory_acceptance.request()
 
-    def tell(self, arrival: Message) -> None:
+    def deliver(self, arrival: Message) -> None:
         self.services.monitor.take(arrival)
 
-    def keep(self, result: ProbeResult) -> None:
+    def record_result(self, result: ProbeResult) -> None:
         self.services.persistence.writes.record_result(result)
 
     def hold(self, seconds: float) -> None:
@@ -107,7 +107,7 @@ class Agent(Daemon):
     def unkillable(self) -> tuple[int, ...]:
         return self.services.probe.host.ranks.unkillable
 
-    def stick(self, pids: Iterable[int]) -> None:
+    def leave_unkillable(self, pids: Iterable[int]) -> None:
         self.services.probe.host.ranks._stuck.update(pids)
 
     def post_reload(self) -> None:
@@ -190,7 +190,7 @@ class World:
         self._scenario.write_text(text)
         os.utime(self._scenario, (0, 1_000_000 + self._edits))  # written long ago: it is not being written
 
-    def say(self, text: str) -> None:
+    def log_kernel_line(self, text: str) -> None:
         """Write a line to the kernel log."""
         self._records += 1
         seconds = self.host.at - self.host.slept
@@ -244,27 +244,27 @@ class World:
         """Accept the inventory, as by `gpumon inventory accept`."""
         self.agent.accept()
 
-    def tell(self, arrival: Message) -> None:
+    def deliver(self, arrival: Message) -> None:
         """Send a message to the daemon."""
-        self.agent.tell(arrival)
+        self.agent.deliver(arrival)
 
-    def keep(self, result: ProbeResult) -> None:
+    def record_result(self, result: ProbeResult) -> None:
         """Record the result of a run of the probe, or of a skipped one."""
-        self.agent.keep(result)
+        self.agent.record_result(result)
 
     def hold(self, seconds: float) -> None:
         """Hold the probe, as by `gpumon probe hold`."""
         self.agent.hold(seconds)
 
-    def stick(self, pids: Iterable[int]) -> None:
+    def leave_unkillable(self, pids: Iterable[int]) -> None:
         """Mark these ranks as not ended by SIGKILL."""
-        self.agent.stick(pids)
+        self.agent.leave_unkillable(pids)
 
     def lose_records(self) -> None:
         """Skip some records, as if the kernel had overwritten them."""
-        self.say("usb 1-1: USB disconnect, device number 2")
+        self.log_kernel_line("usb 1-1: USB disconnect, device number 2")
         self._records += 50
-        self.say("usb 1-1: new high-speed USB device")
+        self.log_kernel_line("usb 1-1: new high-speed USB device")
 
     def lose_log(self) -> None:
         """Restart the agent with a kernel log that cannot be read."""
@@ -320,7 +320,7 @@ class World:
         self._plan.append((self.clock + seconds, action))
         self._plan.sort(key=lambda planned: planned[0])
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Let this time pass, and run the scheduled actions that are due."""
         end = self.clock + seconds
         while True:
@@ -329,7 +329,7 @@ class World:
             due = min(end, self._plan[0][0]) if self._plan else end
             if due <= self.clock:
                 return
-            self.agent.go_on(due - self.clock)
+            self.agent.advance(due - self.clock)
 
     @property
     def clock(self) -> float:

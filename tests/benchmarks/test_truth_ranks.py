@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def world(tmp_path: Path) -> Iterator[World]:
     """Yield an idle node with a median of earlier runs."""
     with World("l40sx4", tmp_path, "idle: true") as one:
-        one.go_on(30)
+        one.advance(30)
         record_good_runs(one)
         yield one
 
@@ -30,13 +30,13 @@ def outcomes(world: World, *behaviours: RankBehaviour) -> list[tuple[str, str]]:
     before = len(world.report.probe.history)
     for behaviour in behaviours:
         run(behaviour)(world)
-        world.go_on(RUN_SECONDS + 1)
+        world.advance(RUN_SECONDS + 1)
     return [(one.outcome, one.reason) for one in world.report.probe.history[before:]]
 
 
 def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
     """The daemon's own preflight, run, evaluation and store give these outcomes."""
-    world.go_on(5)
+    world.advance(5)
     assert outcomes(world, ranks.HEALTHY, ranks.SLOW, ranks.UNCONFIRMED, ranks.WRONG) == [
         ("ok", ""),
         ("degraded", "baseline"),
@@ -50,7 +50,7 @@ def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
         ("skipped", "busy"),
     ]
     world.restart()
-    world.go_on(30)
+    world.advance(30)
     assert [one.outcome for one in world.report.probe.history[-8:]] == [
         *("ok", "degraded", "ok", "wrong"),
         *("failed", "failed", "timeout", "skipped"),
@@ -60,13 +60,13 @@ def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
 def test_preflight_skips_runs_on_held_or_busy_gpus(world: World) -> None:
     """A hold, a job and a rank that cannot be killed each skip a run."""
     world.hold(60.0)
-    world.go_on(5)
+    world.advance(5)
     assert outcomes(world, ranks.HEALTHY) == [("skipped", "held")]
     world.edit("busy: true")
-    world.go_on(120)
+    world.advance(120)
     assert outcomes(world, ranks.HEALTHY) == [("skipped", "busy")]
     world.edit("idle: true")
-    world.go_on(120)
+    world.advance(120)
     assert outcomes(world, ranks.UNKILLABLE, ranks.HEALTHY) == [("timeout", "unkillable"), ("skipped", "busy")]
 
 

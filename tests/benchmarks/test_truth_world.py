@@ -23,14 +23,14 @@ HUNG = {"hang": ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]}
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with World("h100pciex2", tmp_path, "busy: true") as one:
-        one.go_on(30)
+        one.advance(30)
         yield one
 
 
 def test_a_healthy_node_is_polled_in_virtual_time(world: World) -> None:
     """Ten virtual minutes have every poll, and counters grow accordingly."""
     before = world.report.gpus[0].gpu.energy_joules_total or 0.0
-    world.go_on(600)
+    world.advance(600)
     gained = (world.report.gpus[0].gpu.energy_joules_total or 0.0) - before
     assert 600 * 100 < gained < 600 * 400
     assert world.verdicts == ()
@@ -61,23 +61,23 @@ def test_false_verdicts_are_counted() -> None:
 def test_a_hung_call_quarantines_its_gpu_until_it_answers(world: World) -> None:
     """The real supervisor kills and replaces the sampler and readmits the GPU."""
     world.edit(f"busy: true\ngpus: {{1: {HUNG}}}")
-    world.go_on(40)
+    world.advance(40)
     assert [one.fault for one in world.report.gpus] == [None, "stuck"]
     world.edit("busy: true")
-    world.go_on(60)
+    world.advance(60)
     assert [one.fault for one in world.report.gpus] == [None, None]
 
 
 def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
     """The real store keeps the verdict over kill -9 and a reboot."""
     world.edit("gpus: {1: {lost: true}}")
-    world.go_on(30)
+    world.advance(30)
     world.restart()
-    world.go_on(20)
+    world.advance(20)
     assert "gpu_lost" in {one.check for one in world.verdicts}
     world.edit("busy: true")
     world.reboot()
-    world.go_on(60)
+    world.advance(60)
     assert "gpu_lost" in {one.check for one in world.verdicts}
     assert [one.fault for one in world.report.gpus] == [None, None]
 
@@ -86,6 +86,6 @@ def test_the_clocks_of_the_process_are_restored(tmp_path: Path) -> None:
     """After the block the clock functions are the original ones."""
     before = time.time, time.sleep, time.clock_gettime
     with World("t4x1", tmp_path) as one:
-        one.go_on(10)
+        one.advance(10)
         assert time.time() > 1.8e9
     assert (time.time, time.sleep, time.clock_gettime) == before
