@@ -32,22 +32,22 @@ class AckResult:
     """Why nothing was done."""
 
 
-def acknowledgement(asked: AckRequest, health: Health, here: Collection[str]) -> AckResult:
+def acknowledgement(request: AckRequest, health: Health, here: Collection[str]) -> AckResult:
     """Return the requested verdicts that can be cleared, and those that they inhibit. `here`: uuids of the GPUs.
 
     An inhibited verdict that remained would page for a fault that was just acknowledged.
     """
     if not health.evaluated:
         return AckResult(error="The health checks have not been evaluated yet.")
-    found = [
-        (one, _why_not(one, here, named=asked.check is not None))
-        for one in health.verdicts
-        if asked.check in {None, one.check} and asked.device in {None, one.device}
+    matches = [
+        (verdict, _why_not(verdict, here, named=request.check is not None))
+        for verdict in health.verdicts
+        if request.check in {None, verdict.check} and request.device in {None, verdict.device}
     ]
-    named = [one for one, why_not in found if not why_not]
-    follows = (other for one in named for other in health.consequences(one) if not _why_not(other, here))
-    cleared = {one.key: one for one in (*named, *follows)}
-    return AckResult(cleared=tuple(cleared.values()), refused=tuple(one for one in found if one[1]))
+    named = [verdict for verdict, why_not in matches if not why_not]
+    follows = (other for verdict in named for other in health.consequences(verdict) if not _why_not(other, here))
+    cleared = {verdict.key: verdict for verdict in (*named, *follows)}
+    return AckResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:

@@ -69,8 +69,8 @@ def update_alerts(
         for alert in (*_of_verdicts(health, labels, now, boot_id), *_of_pending(health, labels, now))
         if not (in_maintenance and alert.severity in PAGING)
     }
-    current = (_continued(alert, before.get(identity), now) for identity, alert in active.items())
-    return (*current, *_resolved(before, active, now))
+    current = (_continue(alert, before.get(identity), now) for identity, alert in active.items())
+    return (*current, *_resolve(before, active, now))
 
 
 def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: str) -> Iterator[Alert]:
@@ -115,14 +115,14 @@ def _device_labels(device: str, gpus: Mapping[str, Labels]) -> Labels:
     return tuple((label, value) for label, value in (("device", name), ("port", port)) if value)
 
 
-def _continued(alert: Alert, before: Alert | None, now: Now) -> Alert:
+def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:
     if alert.state != FIRING:
         return alert
     fired = before is not None and before.state == FIRING
     return replace(alert, firing_since=before.firing_since if before is not None and fired else now.wall)
 
 
-def _resolved(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
+def _resolve(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
     """Yield the alerts that were firing and are not active any more, for a while."""
     for identity, alert in before.items():
         if identity in active or alert.state == PENDING:

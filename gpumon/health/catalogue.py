@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gpumon.health import nvlink5, recovery, registers
+from gpumon.health import nvlink5, recovery, registers, xids
 from gpumon.health.verdict import ACTIONS, Action
-from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
+from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error
 
@@ -24,6 +24,8 @@ class Explanation:
     severity: Severity
     action: str
     if_it_recurs: str
+    verdict_action: Action
+    """Action of a verdict on the event."""
     detail: str = ""
     """Details decoded from the line's registers and numbers, in sentences; empty if there are none."""
 
@@ -50,7 +52,7 @@ class Catalogue:
         """Explain an event by the worst of its lines, a recovery action by the newest."""
         texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
-        return read if event.cancelled_wall is None else _cancelled(read, event.code)
+        return read if event.cancelled_wall is None else _as_cancelled(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """Explain a code with the texts of its lines. `fatal`: as reported by the line of an NVSwitch."""
@@ -70,6 +72,38 @@ class Catalogue:
 
 SHIPPED = Catalogue(XIDS)
 
+_TEXTS: Mapping[Action, tuple[str, ...]] = {
+    Action.NONE: (
+        NOTHING,
+        registers.THRESHOLD.action,
+        "monitor ECC counters and row remapping",
+        "wait for Xid 162, which clears it",
+        "update the vGPU software",
+    ),
+    Action.RESTART: (xids.RESTART, nvlink5.FOLLOW_154),
+    Action.RESET: (xids.RESET,),
+    Action.REBOOT: (REBOOT, "restart the virtual machine"),
+    Action.INSPECT: (
+        SUPPORT,
+        xids.DECODE,
+        nvlink5.READ_IT,
+        *(bit.action for bit in registers.WORST_FIRST if bit not in {registers.THRESHOLD, registers.HARMLESS}),
+        "check power cables and seating",
+        "check the peer GPU for a fault first",
+        "compare its memory size with that of the other GPUs",
+        "inspect the link that the event's registers name",
+        unknown(0).action,
+        "perform the action that the event's text names",
+        "reset the GPU when it is idle, if a remapping is pending",
+        "see Xid 48",
+        "see the Xid reported with it; if there is none, open a case with the vendor",
+        "see the Xid reported with it; if there is none, restart the fabric manager",
+    ),
+    Action.REPLACE: (xids.REPLACE,),
+}
+XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
+"""Action of a verdict by the first action of an Xid: every text that a shipped row or a decoded text can have."""
+
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 """Xids whose text is decoded."""
 
@@ -77,19 +111,37 @@ RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 @lru_cache(1024)
 def explain(row: Xid, text: str) -> Explanation:
     """Explain a code and its text, which is what follows the number in the kernel log."""
-    plain = Explanation(name=row.name, severity=row.severity, action=row.action, if_it_recurs=row.if_it_recurs)
+    plain = Explanation(
+        name=row.name,
+        severity=row.severity,
+        action=row.action,
+        if_it_recurs=row.if_it_recurs,
+        verdict_action=_verdict_action(row),
+    )
     read = plain
     if row.code == RECOVERY_ACTION:
         read = _recovery(plain, text)
     elif row.code == NVLINK and (bits := registers.decode(text)) is not None:
-        read = replace(plain, detail=bits.words, action=bits.action)
+        read = replace(plain, detail=bits.words, action=bits.action, verdict_action=XID_ACTIONS[bits.action])
     elif row.code in nvlink5.CODES and (link := nvlink5.decode(row.code, text)) is not None:
         read = replace(
-            plain, detail=link.words, severity=link.severity, action=link.action, if_it_recurs=link.if_it_recurs
+            plain,
+            detail=link.words,
+            severity=link.severity,
+            action=link.action,
+            if_it_recurs=link.if_it_recurs,
+            verdict_action=XID_ACTIONS[link.action],
         )
     elif row.code == FOLLOWER and (cause := _CAUSE.search(text)) is not None:
         read = replace(plain, detail=f"It follows Xid {cause[1]}.", action=f"see Xid {cause[1]} of this GPU")
+    if "action" in row.ordered:
+        read = replace(read, verdict_action=plain.verdict_action)
     return replace(read, **{name: getattr(row, name) for name in row.ordered if name in _ORDERED})
+
+
+def _verdict_action(row: Xid) -> Action:
+    """Return the action of a verdict on the row; an operator's own text leads to an inspection."""
+    return XID_ACTIONS.get(row.action, Action.INSPECT) if "action" in row.ordered else XID_ACTIONS[row.action]
 
 
 _ORDERED = frozenset({"severity", "action", "if_it_recurs"})
@@ -104,7 +156,13 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     number, words = int(match[1], 16), match[2] or "without a name"
     requested = recovery.recovery_of(number)
     action = requested.next_step if number in recovery.RECOVERY else f"{requested.next_step}: {words}"
-    return replace(plain, severity=requested.severity, action=action, detail=f"The driver now requests: {words}.")
+    return replace(
+        plain,
+        severity=requested.severity,
+        action=action,
+        verdict_action=requested.action,
+        detail=f"The driver now requests: {words}.",
+    )
 
 
 def _sxid(*, fatal: bool | None) -> Explanation:
@@ -115,6 +173,7 @@ def _sxid(*, fatal: bool | None) -> Explanation:
         action="drain the node and reboot it: its GPUs and NVSwitches must be reset together"
         if fatal
         else "monitor the NVLinks of all GPUs",
+        verdict_action=Action.REBOOT if fatal else Action.NONE,
         if_it_recurs=SUPPORT,
     )
 
@@ -123,6 +182,7 @@ OVERRUN_EXPLAINED = Explanation(
     name="Records of the kernel log were lost",
     severity=Severity.WARNING,
     action="find Xids of that time in the journal: journalctl -k -g 'Xid|SXid'",
+    verdict_action=Action.INSPECT,
     if_it_recurs="enlarge the kernel's buffer: boot with log_buf_len=4M",
 )
 
@@ -131,23 +191,36 @@ AER_EXPLAINED = Explanation(
     name="Fatal PCIe error",
     severity=Severity.CRITICAL,
     action="drain the node and reboot it",
+    verdict_action=Action.REBOOT,
     if_it_recurs="reseat the board or its riser; check power",
 )
 
 
-_OF_ADAPTERS = {"none": NOTHING, "reboot": "drain the node and reboot it", "inspect": ACTIONS[Action.INSPECT]}
+_OF_ADAPTERS = {
+    Action.NONE: NOTHING,
+    Action.REBOOT: "drain the node and reboot it",
+    Action.INSPECT: ACTIONS[Action.INSPECT],
+}
 
 
 def _nic(code: int) -> Explanation:
     error = nic_error(code)
+    action = Action(error.action)
     return Explanation(
         name=error.meaning,
         severity=Severity.CRITICAL if error.fatal else Severity.WARNING,
-        action=_OF_ADAPTERS[error.action],
+        action=_OF_ADAPTERS[action],
+        verdict_action=action,
         if_it_recurs="update the adapter's firmware, then replace it",
     )
 
 
-def _cancelled(read: Explanation, code: int) -> Explanation:
+def _as_cancelled(read: Explanation, code: int) -> Explanation:
     over = f"Xid {CANCELLED_BY[code]} cleared it."
-    return replace(read, severity=Severity.INFO, action=NOTHING, detail=" ".join(filter(None, (read.detail, over))))
+    return replace(
+        read,
+        severity=Severity.INFO,
+        action=NOTHING,
+        verdict_action=Action.NONE,
+        detail=" ".join(filter(None, (read.detail, over))),
+    )

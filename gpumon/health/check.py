@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from gpumon.health.facts import Facts, GpuCase, PortCase
+from gpumon.health.device_case import DeviceCases, GpuCase, PortCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import ACTIONS, FAIL, NODE, WARN, Action, Finding, Level, Verdict
@@ -52,8 +53,8 @@ def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
 
 
-def found_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause was found at the same time and its action covers the verdict's: for `inhibited_if`."""
+def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
+    """Return whether the cause occurred at the same time and its action covers the verdict's: for `inhibited_if`."""
     return together and covers(verdict, cause)
 
 
@@ -122,11 +123,11 @@ class Check:
         words = {FAIL: "critical", WARN: "warning" if self.pages else "info"}
         return tuple((level, words[level]) for level in self.levels)
 
-    def cases(self, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
+    def cases(self, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
         """Yield each device that the check evaluates, and the function that returns its finding."""
         if self.gpu is not None:
-            yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
+            yield from ((case.device, partial(self.gpu, case)) for case in devices.gpus)
         if self.port is not None:
-            yield from ((case.device, partial(self.port, case)) for case in facts.port_cases)
+            yield from ((case.device, partial(self.port, case)) for case in devices.ports)
         if self.node is not None:
-            yield NODE, partial(self.node, facts)
+            yield NODE, partial(self.node, devices.facts)

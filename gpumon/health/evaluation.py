@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpumon.health import clearing, inhibition, remediation, score
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.device_case import DeviceCases, device_cases
 from gpumon.health.facts import Facts
 from gpumon.health.node_health import Health, Pending
 from gpumon.health.table import BY_NAME, CHECKS
@@ -42,9 +43,10 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
     unvisited, failing_checks = dict(health.pending), dict[Key, str]()
+    devices = device_cases(facts)
     for check in checks:
         in_grace = check.grace and facts.uptime < facts.policy.boot_grace
-        for key, result in _findings(check, facts, failing_checks):
+        for key, result in _findings(check, devices, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
             case = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
             verdict, waiting, transitions = case.evaluate(facts)
@@ -72,9 +74,11 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     )
 
 
-def _findings(check: Check, facts: Facts, failing_checks: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
+def _findings(
+    check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
+) -> Iterator[tuple[Key, Finding | None]]:
     """Yield the finding for each device. A check that raises is unknown for that device and for no other."""
-    for device, function in check.cases(facts):
+    for device, function in check.cases(devices):
         key, finding = (check.name, device), None
         try:
             finding = function()
@@ -136,10 +140,10 @@ class _CheckRun:
             verdict = None if self.verdict is None else self.verdict._replace(active=False)
             waits = self.pending is not None and self.pending.is_valid(facts.now.uptime)
             return verdict, self.pending if waits else None, []
-        verdict = self._updated(finding, facts)
+        verdict = self._update(finding, facts)
         current = OK if verdict is None else verdict.level
         if verdict is not None and finding.level <= current and self.check.latch is not None and finding.ended is None:
-            return verdict, None, self._of_latched(verdict, finding, self.check.latch, facts)
+            return verdict, None, self._latched_transitions(verdict, finding, self.check.latch, facts)
         if finding.level == current:
             return verdict, None, [] if verdict is None else self._action_change(verdict, finding, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
@@ -172,7 +176,7 @@ class _CheckRun:
         crossed = (level for level in Level if current < level <= target or target <= level < current)
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
-    def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
+    def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
         """Return the verdict with the changes that need no row in the store."""
         verdict = self.verdict
         if verdict is None:
@@ -189,7 +193,7 @@ class _CheckRun:
         last = facts.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
         if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
-        return _active(verdict, finding, facts)
+        return _as_active(verdict, finding, facts)
 
     def _level_change(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> VerdictTransition:
         if verdict is None:
@@ -201,7 +205,7 @@ class _CheckRun:
             )
         changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
         action = remediation.escalated_action(finding.action, verdict.key, facts)
-        return transition(_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
+        return transition(_as_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
 
     def _new_verdict(self, finding: Finding, facts: Facts) -> Verdict:
         verdict = Verdict(
@@ -218,9 +222,11 @@ class _CheckRun:
             seen_at=facts.now.at,
             boot_id=facts.boot_id,
         )
-        return _active(verdict, finding, facts)
+        return _as_active(verdict, finding, facts)
 
-    def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[VerdictTransition]:
+    def _latched_transitions(
+        self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts
+    ) -> list[VerdictTransition]:
         """Return the transition that clears a latched verdict or changes its action, if any."""
         cleared_by = None if verdict.active else clearing.latched_clearance(verdict, latch, facts)
         if cleared_by is not None:
@@ -235,7 +241,7 @@ class _CheckRun:
         return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
 
 
-def _active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
+def _as_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
     """Return the verdict as last active now, or at the time of the finding's event."""
     now = facts.now
     if finding.at is None:
@@ -254,7 +260,7 @@ def _without_evaluation(
 ) -> Iterator[VerdictTransition]:
     """Yield transitions of disabled checks, of GPUs that have reported their uuid, and of devices that are gone."""
     names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
-    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
+    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.OFF)
@@ -263,7 +269,7 @@ def _without_evaluation(
         elif verdict.device in facts.gone:
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
         elif verdict.device in names:
-            yield from _renamed(verdict, names[verdict.device], verdicts, facts)
+            yield from _move_to_uuid(verdict, names[verdict.device], verdicts, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
             uptime = facts.now.uptime
             lasted = waiting[key].lasted_until(uptime).get(OK, 0.0) if key in waiting else 0.0
@@ -272,7 +278,9 @@ def _without_evaluation(
                 yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
 
 
-def _renamed(verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts) -> Iterator[VerdictTransition]:
+def _move_to_uuid(
+    verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts
+) -> Iterator[VerdictTransition]:
     """Yield the transitions that move a verdict to the GPU's uuid, unless that has one as bad."""
     yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.NAMED)
     other = verdicts.get((verdict.check, uuid))

@@ -65,7 +65,7 @@ def expectation(
     more = [(count, basis) for count, basis in ((product or 0, Basis.PRODUCT), (on_bus, Basis.BUS)) if count > learned]
     if not more:
         return Expectation(count=learned, place=place, unlisted=unlisted)
-    count, basis = max(more, key=lambda one: one[0])
+    count, basis = max(more, key=lambda pair: pair[0])
     if place == HOST:
         return Expectation(count=count, basis=basis, place=place, unlisted=unlisted)
     return Expectation(count=learned, may=count, may_basis=basis, place=place, unlisted=unlisted)

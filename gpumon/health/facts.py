@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,11 +18,9 @@ from gpumon.health.sample_windows import (
     WindowSeries,
     growth_by_device,
     series_by_device,
-    with_labels,
 )
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
-from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
@@ -126,12 +123,14 @@ class Facts:
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
         """Return the events by device, newest last, without those from before the agent was installed."""
         named = {state.bus_id: state.uuid for state in self.gpus}
-        found: dict[str, list[ErrorEvent]] = {}
+        by_device: dict[str, list[ErrorEvent]] = {}
         for event in self.events:
             if not event.historical:
                 unnamed = event.kind == XID and event.uuid is None
-                found.setdefault(named.get(event.bus_id, event.device) if unnamed else event.device, []).append(event)
-        return {device: tuple(events) for device, events in found.items()}
+                by_device.setdefault(named.get(event.bus_id, event.device) if unnamed else event.device, []).append(
+                    event
+                )
+        return {device: tuple(events) for device, events in by_device.items()}
 
     @property
     def maintenance(self) -> TimeWindow | None:
@@ -150,8 +149,8 @@ class Facts:
         verdict = transition.verdict
         if verdict.episode not in self._maintenance_episodes:
             return False
-        seen = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
-        return transition.muted or self._in_maintenance(seen, seen)
+        last_active = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        return transition.muted or self._in_maintenance(last_active, last_active)
 
     def _in_maintenance(self, first: float, last: float) -> bool:
         return any(begin <= first and last <= end for begin, end in self.maintenance_times)
@@ -161,39 +160,38 @@ class Facts:
         """Return start and end of each maintenance, by the wall clock as it is set now."""
         return tuple(
             (
-                self.on_this_clock(one.start, one.start_at, one.boot_id),
-                self.now.wall if one.ended is None else self.on_this_clock(one.ended, one.deadline, one.boot_id),
+                self.on_this_clock(window.start, window.start_at, window.boot_id),
+                self.now.wall
+                if window.ended is None
+                else self.on_this_clock(window.ended, window.deadline, window.boot_id),
             )
-            for one in self.maintenances
+            for window in self.maintenances
         )
 
     @cached_property
     def _maintenance_episodes(self) -> frozenset[tuple[Key, float]]:
         return frozenset(
-            one.verdict.episode for one in self.transitions if one.change is VerdictChange.RAISED and one.muted
+            transition.verdict.episode
+            for transition in self.transitions
+            if transition.change is VerdictChange.RAISED and transition.muted
         )
 
     @cached_property
     def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
         """Return the transitions that a reset or a reboot cleared outside of maintenance, by device."""
-        found: dict[str, list[VerdictTransition]] = {}
-        for one in self.transitions:
-            repaired = one.change is VerdictChange.CLEARED and one.cleared_by in {Clearance.RESET, Clearance.REBOOT}
-            if repaired and not self.was_in_maintenance(one):
-                found.setdefault(one.verdict.device, []).append(one)
-        return {device: tuple(transitions) for device, transitions in found.items()}
+        by_device: dict[str, list[VerdictTransition]] = {}
+        for transition in self.transitions:
+            repaired = transition.change is VerdictChange.CLEARED and transition.cleared_by in {
+                Clearance.RESET,
+                Clearance.REBOOT,
+            }
+            if repaired and not self.was_in_maintenance(transition):
+                by_device.setdefault(transition.verdict.device, []).append(transition)
+        return {device: tuple(transitions) for device, transitions in by_device.items()}
 
-    @cached_property
-    def gpu_cases(self) -> tuple[GpuCase, ...]:
-        return tuple(GpuCase(state, self) for state in self.gpus)
-
-    @cached_property
-    def port_cases(self) -> tuple[PortCase, ...]:
-        return tuple(PortCase(port, self) for port in self.ports)
-
-    def limit(self, one: Limit) -> float | None:
+    def limit(self, limit: Limit) -> float | None:
         """Return the threshold in force; None if it is switched off."""
-        return self.policy.limit(one)
+        return self.policy.limit(limit)
 
     def series(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None
@@ -236,103 +234,3 @@ class Facts:
     @cached_property
     def _series(self) -> dict[SampleWindow, Mapping[str, tuple[WindowSeries, ...]]]:
         return {}
-
-
-class _DeviceCase(ABC):
-    """One device that a check evaluates."""
-
-    __slots__ = ()
-    facts: Facts
-
-    @property
-    @abstractmethod
-    def device(self) -> str:
-        """Return the device as in verdicts."""
-
-    def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
-        """Return the device's series, as Facts.series."""
-        return self.facts.series(window, self.device, since=since)
-
-    def growth(self, window: SampleWindow, *, since: float | None = None) -> tuple[CounterGrowth, ...]:
-        """Return the device's counters that increased, as Facts.growth."""
-        return self.facts.growth(window, self.device, since=since)
-
-    def mean(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the mean over the window; None if its samples cover too little of it."""
-        series = with_labels(self.series(window), **labels)
-        return None if series is None or not series.covers(window) else series.mean
-
-    def peak(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the highest value in the window; None if its samples cover too little of it."""
-        series = with_labels(self.series(window), **labels)
-        return None if series is None or not series.covers(window) else max(series.values)
-
-    def has_verdict(self, check: str) -> bool:
-        return (check, self.device) in self.facts.open
-
-    def cleared(self, check: str) -> float | None:
-        """Return when this check's verdict on the device was last cleared, in seconds since the epoch."""
-        return self.facts.cleared.get((check, self.device))
-
-
-@dataclass(frozen=True, slots=True)
-class GpuCase(_DeviceCase):
-    """One GPU."""
-
-    state: GpuState
-    facts: Facts
-
-    @property
-    def device(self) -> str:
-        return self.state.uuid
-
-    @property
-    def now(self) -> Gpu:
-        """Return its readings; all None while the GPU does not answer or is released."""
-        return self.state.gpu
-
-    def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Yield its Xids, newest last, without those from before the verdict of this check was last cleared."""
-        cleared = self.cleared(check) or 0.0
-        for event in self.facts.errors.get(self.device, ()):
-            if event.last_wall > cleared:
-                yield event
-
-
-@dataclass(frozen=True, slots=True)
-class PortCase(_DeviceCase):
-    """One InfiniBand or RoCE port."""
-
-    port: PortReading
-    facts: Facts
-
-    @property
-    def device(self) -> str:
-        return f"{self.port.device}/{self.port.port}"
-
-    @property
-    def accepted(self) -> bool:
-        """Return whether an operator has accepted that the port is down."""
-        known = self.facts.known_ports.get(self.device)
-        return known is not None and known.expected is False
-
-    @property
-    def wired(self) -> bool:
-        """Return whether the port was in use on this host and should be up."""
-        known = self.facts.known_ports.get(self.device)
-        if known is not None and known.expected is not None:
-            return known.expected
-        return self.port.used
-
-    @property
-    def fastest(self) -> float | None:
-        """Return the highest speed of the port on this host, unless an operator accepted a lower one."""
-        known = self.facts.known_ports.get(self.device)
-        return None if known is None else known.speed
-
-    @property
-    def similar_port_speeds(self) -> tuple[float, ...]:
-        """Return the speeds of the other ports of the same kind that are up."""
-        kind = (self.port.board, self.port.link_layer)
-        others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)
-        return tuple(speed for one in others if (speed := one.link.port_speed_bytes_per_second) is not None)

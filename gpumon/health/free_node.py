@@ -19,9 +19,9 @@ def is_free(facts: Facts) -> bool:
 
     Unreadable use of a GPU has a check of its own.
     """
-    kept = facts.maintenance is not None or facts.held
+    reserved = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)
-    return not kept and all(_is_free(state, facts, own=state.uuid in own) for state in facts.gpus)
+    return not reserved and all(_is_free(state, facts, own=state.uuid in own) for state in facts.gpus)
 
 
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:

@@ -21,7 +21,7 @@ LAG_SECONDS = 300.0
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
     """Return the same verdicts, each with the verdict that inhibits it."""
     causes = _Causes(verdicts.values(), facts)
-    return {key: _inhibited(verdict, causes.cause_of(verdict)) for key, verdict in verdicts.items()}
+    return {key: _with_cause(verdict, causes.cause_of(verdict)) for key, verdict in verdicts.items()}
 
 
 def transitions_with_causes(
@@ -32,10 +32,10 @@ def transitions_with_causes(
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
     for each in transitions:
-        yield each._replace(verdict=_inhibited(each.verdict, causes.cause_of(each.verdict)))
+        yield each._replace(verdict=_with_cause(each.verdict, causes.cause_of(each.verdict)))
 
 
-def _inhibited(verdict: Verdict, cause: Key | None) -> Verdict:
+def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
     return verdict if verdict.inhibited_by == cause else verdict._replace(inhibited_by=cause)
 
 
@@ -63,12 +63,12 @@ class _Causes:
         """
         instead: dict[Key, Verdict] = {}
         for verdict in self._by_key.values():
-            for cause in self._rebooted(verdict, self._by_key.values()):
+            for cause in self._reboot_causes(verdict, self._by_key.values()):
                 if covers(cause, verdict) and verdict.level >= cause.level and self._primary(verdict).active:
                     instead[cause.key] = min(verdict, instead.get(cause.key, verdict), key=self._since)
         return {key: verdict.key for key, verdict in instead.items()}
 
-    def _rebooted(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
+    def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
         """Return the causes for which the node was rebooted although this verdict is active.
 
         It started after the reboot, or has had time to recover.
@@ -113,7 +113,7 @@ class _Causes:
         return None
 
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
-        if any(self._rebooted(verdict, [cause])) or self._is_over(self._primary(cause), verdict):
+        if any(self._reboot_causes(verdict, [cause])) or self._is_over(self._primary(cause), verdict):
             return False
         together = self._together(cause, verdict, check.after)
         if check.inhibited_if is not None:

@@ -80,11 +80,11 @@ def decode(text: str) -> DecodedRegisters | None:
     match = _LINE.search(text)
     if match is None:
         return None
-    found = list(_findings(match["registers"]))
-    if not found:
+    findings = list(_findings(match["registers"]))
+    if not findings:
         return DecodedRegisters(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
-    words = "; ".join(f"register {register}, bit {bit}: {finding.words}" for register, bit, finding in found)
-    worst = min((finding for _, _, finding in found), key=WORST_FIRST.index)
+    words = "; ".join(f"register {register}, bit {bit}: {finding.words}" for register, bit, finding in findings)
+    worst = min((finding for _, _, finding in findings), key=WORST_FIRST.index)
     return DecodedRegisters(f"Link {match['link']}: {words}.", worst.action)
 
 

@@ -37,12 +37,12 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
             continue
         cleared_by, device = transition.cleared_by or Clearance.RECOVERED, transition.verdict.device
         key = (cleared_by, transition.boot_id if cleared_by is Clearance.REBOOT else device)
-        known = last.get(key)
-        if known is not None and (cleared_by is Clearance.REBOOT or known.age - age <= TOGETHER):
-            last[key] = known._replace(devices=known.devices | {device})
+        repair = last.get(key)
+        if repair is not None and (cleared_by is Clearance.REBOOT or repair.age - age <= TOGETHER):
+            last[key] = repair._replace(devices=repair.devices | {device})
             continue
-        if known is not None:
-            yield known
+        if repair is not None:
+            yield repair
         last[key] = Repair(cleared_by, frozenset({device}), age)
     yield from last.values()
 

@@ -33,18 +33,26 @@ def repairs_since_run(
     if not runs or not runs[-1].conditions.gpus:
         return
     for state in gpus:
-        end = _ended(runs, state.uuid)
+        end = _last_run_end(runs, state.uuid)
         if end is None:
             if any(run.is_whole for run in runs):
                 yield RepairSinceRun(state.uuid, f"GPU {state.index} was replaced")
         elif state.reset_at is not None and wall(state.reset_at) > end:
             yield RepairSinceRun(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
-    for one in transitions:
-        repaired = one.change is VerdictChange.CLEARED and one.cleared_by in REPAIRS and one.verdict.level is FAIL
-        if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or runs[-1].ended):
-            yield RepairSinceRun(one.verdict.device, "a GPU was repaired")
+    for transition in transitions:
+        repaired = (
+            transition.change is VerdictChange.CLEARED
+            and transition.cleared_by in REPAIRS
+            and transition.verdict.level is FAIL
+        )
+        if (
+            repaired
+            and transition.verdict.device
+            and since(transition) > (_last_run_end(runs, transition.verdict.device) or runs[-1].ended)
+        ):
+            yield RepairSinceRun(transition.verdict.device, "a GPU was repaired")
 
 
-def _ended(runs: Sequence[ProbeResult], uuid: str) -> float | None:
+def _last_run_end(runs: Sequence[ProbeResult], uuid: str) -> float | None:
     """Return the end of the last run with this GPU; None if there is none."""
     return next((run.ended for run in reversed(runs) if uuid in run.conditions.gpus), None)

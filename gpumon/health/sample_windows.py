@@ -17,7 +17,7 @@ from gpumon.health.verdict import NODE
 from gpumon.model.reading import Labels, Sample
 
 STEP = 15.0
-"""Seconds between the stored points of the timeline. The newest point and the first of each series are always kept."""
+"""Seconds between the stored points of the timeline. The newest point and the first of each series always stay."""
 MIN_COVERAGE = 0.9
 """Share of a window that its samples must cover, else its mean and its peak are unknown."""
 
@@ -222,10 +222,10 @@ def series_by_device(
 ) -> Mapping[str, tuple[WindowSeries, ...]]:
     """Return every series of the metric over the last `seconds`, by device. `at`: now, boot clock."""
     _require_recorded(history, window)
-    found: dict[str, list[WindowSeries]] = {}
+    by_device: dict[str, list[WindowSeries]] = {}
     for series in history.series(window.metric, seconds, at):
-        found.setdefault(_device(series.labels), []).append(series)
-    return {device: tuple(series) for device, series in found.items()}
+        by_device.setdefault(_device(series.labels), []).append(series)
+    return {device: tuple(series) for device, series in by_device.items()}
 
 
 def growth_by_device(
@@ -233,10 +233,10 @@ def growth_by_device(
 ) -> Mapping[str, tuple[CounterGrowth, ...]]:
     """Return the counters of the metric that increased, by device. `at`: now, boot clock."""
     _require_recorded(history, window)
-    found: dict[str, list[CounterGrowth]] = {}
+    by_device: dict[str, list[CounterGrowth]] = {}
     for growth in history.growth(window.metric, window.seconds, at):
-        found.setdefault(_device(growth.labels), []).append(growth)
-    return {device: tuple(growths) for device, growths in found.items()}
+        by_device.setdefault(_device(growth.labels), []).append(growth)
+    return {device: tuple(growths) for device, growths in by_device.items()}
 
 
 def _require_recorded(history: SampleHistory, window: SampleWindow) -> None:

@@ -24,13 +24,13 @@ COSTS: Mapping[Level, float] = {FAIL: 20.0, WARN: 4.0}
 def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> float:
     """Return the score, 0 to 100, rounded to a tenth."""
     ages: dict[tuple[Key, Level, int], float] = {}
-    for one in transitions:
-        age = facts.age(one)
-        here = open_.get(one.verdict.key)
-        lasts = here is not None and here.episode == one.verdict.episode
-        planned = one.muted and not (lasts and facts.maintenance is None)
-        if _counts(one) and not planned and age < WINDOW:
-            slot = (one.verdict.key, one.verdict.level, int(one.verdict.since // DAY))
+    for transition in transitions:
+        age = facts.age(transition)
+        here = open_.get(transition.verdict.key)
+        lasts = here is not None and here.episode == transition.verdict.episode
+        planned = transition.muted and not (lasts and facts.maintenance is None)
+        if _counts(transition) and not planned and age < WINDOW:
+            slot = (transition.verdict.key, transition.verdict.level, int(transition.verdict.since // DAY))
             ages[slot] = min(0.0 if lasts else age, ages.get(slot, WINDOW))
     lost = sum(COSTS[level] * (1 - age / WINDOW) for (_, level, _), age in ages.items())
     return round(max(0.0, BEST - lost), 1)
@@ -40,9 +40,8 @@ def _counts(transition: VerdictTransition) -> bool:
     verdict = transition.verdict
     check = BY_NAME.get(verdict.check)
     informs = verdict.level is WARN and check is not None and not check.pages
-    again = (
-        transition.change is VerdictChange.RAISED and verdict.since < transition.wall
-    )  # a GPU told its name: it goes on
+    # The verdict of a GPU that has reported its uuid is raised again, and continues.
+    again = transition.change is VerdictChange.RAISED and verdict.since < transition.wall
     return (
         transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
         and verdict.level in COSTS

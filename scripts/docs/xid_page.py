@@ -7,7 +7,7 @@ from itertools import groupby
 
 from gpumon.config.xid_file import KEYS
 from gpumon.health import nvlink5, registers
-from gpumon.health.xids import TABLE, Xid
+from gpumon.health.xids import SUPPORT, TABLE, Xid
 from gpumon.state.event_grouping import PAUSE
 
 
@@ -86,14 +86,15 @@ reload; an invalid file changes nothing.
 901: {{name: Internal firmware error, severity: warning, class: firmware, action: restart the application}}
 ```
 
-Severity decides which codes become verdicts and which counters are exported as 0. The file takes precedence over the
-text of the event.
+Severity decides which codes become verdicts and which counters are exported as 0. An `action` in the words of the
+table is also the action of the verdict; any other text gives it the action `inspect`. The file takes precedence over
+the text of the event.
 
 ## Codes
 
 Severity follows the first action: reset, reboot or inspection is critical, restarting an application is a warning.
 Unlisted codes are a warning. The event's text takes precedence where it has details: 154 by the action that it names,
-74 by its registers, 144 to 150 by unit and status.
+74 by its registers, 144 to 150 by unit and status. If the last column is empty: {SUPPORT}.
 
 | Xid | name | severity | class | action | if it recurs |
 | --- | --- | --- | --- | --- | --- |"""
@@ -104,7 +105,7 @@ def _codes() -> Iterator[str]:
     for _, rows in groupby(enumerate(by_code), lambda item: (_meaning(item[1]), item[1].code - item[0])):
         codes = [row.code for _, row in rows]
         name, severity, kind, action, if_it_recurs = _meaning(next(row for row in by_code if row.code == codes[0]))
-        yield f"| {_range(codes)} | {name} | {severity} | {kind} | {action} | {if_it_recurs} |"
+        yield f"| {_range(codes)} | {name} | {severity} | {kind} | {action} | {_unless_support(if_it_recurs)} |"
 
 
 def _meaning(row: Xid) -> tuple[str, ...]:
@@ -132,20 +133,30 @@ def _units() -> Iterator[str]:
     yield "`145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 ...)`: the unit, its link, two registers."
     yield "The second is the status; bits 20 to 25 of the first are the reason why a link went down. The first"
     yield "register also contains the unit, at a place that changed with driver R575; the name must match one of"
-    yield "the places. Unlisted values are a warning, or critical if the driver reports them as fatal.\n"
+    yield "the places. Unlisted values are a warning, or critical if the driver reports them as fatal. If the last"
+    yield f"column is empty: {SUPPORT}.\n"
     yield "| Xid | unit | status or reason | action | if it recurs |"
     yield "| --- | --- | --- | --- | --- |"
+    units: dict[tuple[int, str, nvlink5.Outcome], list[str]] = {}
     for unit in nvlink5.TABLE:
-        which, outcomes = ("status", unit.by_status) if unit.by_reason is None else ("reason", unit.by_reason)
-        for outcome in dict.fromkeys(outcomes.values()):
-            numbers = _hexadecimal(number for number, other in outcomes.items() if other == outcome)
-            action, if_it_recurs = outcome
-            yield f"| {unit.xid} | {' / '.join(unit.names)} | {which} {numbers} | {action} | {if_it_recurs} |"
-        if unit.promoted:
-            numbers, (action, if_it_recurs) = _hexadecimal(unit.promoted), nvlink5.PROMOTED
-            yield (
-                f"| {unit.xid} | {' / '.join(unit.names)} | status {numbers}, made fatal | {action} | {if_it_recurs} |"
-            )
+        for values, outcome in _outcomes(unit):
+            units.setdefault((unit.xid, values, outcome), []).append(" / ".join(unit.names))
+    for (xid, values, (action, if_it_recurs)), names in units.items():
+        yield f"| {xid} | {', '.join(names)} | {values} | {action} | {_unless_support(if_it_recurs)} |"
+
+
+def _outcomes(unit: nvlink5.Unit) -> Iterator[tuple[str, nvlink5.Outcome]]:
+    """Yield each outcome of a unit with the values that lead to it."""
+    which, outcomes = ("status", unit.by_status) if unit.by_reason is None else ("reason", unit.by_reason)
+    for outcome in dict.fromkeys(outcomes.values()):
+        yield f"{which} {_hexadecimal(number for number, other in outcomes.items() if other == outcome)}", outcome
+    if unit.promoted:
+        yield f"status {_hexadecimal(unit.promoted)}, made fatal", nvlink5.PROMOTED
+
+
+def _unless_support(text: str) -> str:
+    """Return the cell of an action; empty for the usual one, which the page names once."""
+    return "" if text == SUPPORT else text
 
 
 def _hexadecimal(numbers: Iterable[int]) -> str:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from judging import LOOK, Ward
 
 from gpumon.health.check import Check
+from gpumon.health.device_case import GpuCase
 from gpumon.health.evaluation import evaluate
-from gpumon.health.facts import GpuCase
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import Action, Clearance, Finding, Level, fail
 from gpumon.state import health_reducer

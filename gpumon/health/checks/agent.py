@@ -21,17 +21,17 @@ _BY_FAULTS = frozenset({"crash", "deadline"})
 """Reasons for replacing a sampler that are faults."""
 
 
-def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
+def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
     """Return a check that warns while the agent has a notice on this subject."""
 
-    def judge(facts: Facts) -> Finding:
+    def evaluate(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
         return warn(f"{reason} {words.rstrip('.')}.", Action.INSPECT) if words else PASSED
 
-    return judge
+    return evaluate
 
 
-def past_unread(facts: Facts) -> Finding | None:
+def stored_state_unread(facts: Facts) -> Finding | None:
     if facts.recalled:
         return PASSED
     words = facts.notices.get("store", "it does not respond").rstrip(".")
@@ -63,20 +63,22 @@ def kernel_log_down(facts: Facts) -> Finding | None:
 
 def kernel_log_lost(facts: Facts) -> Finding:
     cleared = facts.cleared.get(("gpumon_kernel_log_lost", NODE), 0.0)
-    lost = [one for one in facts.events if one.kind == OVERRUN and not one.historical and one.last_wall > cleared]
-    if not lost:
+    overruns = [
+        event for event in facts.events if event.kind == OVERRUN and not event.historical and event.last_wall > cleared
+    ]
+    if not overruns:
         return PASSED
     reason = "The kernel log was overwritten before it was read: Xids may be missing."
-    return warn(reason, Action.INSPECT, at=lost[-1].last_wall, times=float(sum(one.count for one in lost)))
+    return warn(reason, Action.INSPECT, at=overruns[-1].last_wall, times=float(sum(event.count for event in overruns)))
 
 
 def poll_errors(facts: Facts) -> Finding | None:
     if facts.node.poll_errors_total is None:
         return None
     gained: dict[str, float] = {}
-    for one in facts.series(ERRORS):
-        if one.gain > 0:
-            gained[one.labels["error"]] = gained.get(one.labels["error"], 0.0) + one.gain
+    for series in facts.series(ERRORS):
+        if series.gain > 0:
+            gained[series.labels["error"]] = gained.get(series.labels["error"], 0.0) + series.gain
     if not gained:
         return PASSED
     worst = max(gained, key=lambda error: gained[error])
@@ -101,7 +103,7 @@ def sampler_restarting(facts: Facts) -> Finding | None:
     most = facts.limit(MAX_RESTARTS)
     if most is None:
         return OFF
-    times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
+    times = sum(series.gain for series in facts.series(RESTARTS) if series.labels.get("reason") in _BY_FAULTS)
     if times < most:
         return PASSED
     reason = f"The process that reads the GPUs was replaced {times:.0f} times in ten minutes."
@@ -138,7 +140,7 @@ CHECKS = (
 2. If the store was written by another version, run that version.
 3. If the file cannot be repaired, move it away. The agent then starts with an empty store.
 """,
-        node=past_unread,
+        node=stored_state_unread,
         notice="store",
         clear_after=0.0,
     ),
@@ -163,7 +165,7 @@ CHECKS = (
 1. `gpumon config check` lists the errors with file and line.
 2. Correct them and run `systemctl reload gpumon`.
 """,
-        node=_noticed("configuration", "The configuration is"),
+        node=_notice_check("configuration", "The configuration is"),
         notice="configuration",
         clear_after=0.0,
     ),
@@ -257,7 +259,7 @@ CHECKS = (
 1. The reason names the quarantined device and the file whose read does not return. A hanging sysfs file means a failing
    adapter: search the kernel log for its driver's messages.
 """,
-        node=_noticed("links", "Some links cannot be read:"),
+        node=_notice_check("links", "Some links cannot be read:"),
         notice="links",
         after=5 * MINUTE,
     ),

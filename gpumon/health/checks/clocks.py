@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -93,7 +93,7 @@ def straggler(gpu: GpuCase) -> Finding | None:
         return OFF
     if _pace(gpu, load) is None:
         return None
-    paces = [pace for one in _alike(gpu) if (pace := _pace(one, load))]
+    paces = [pace for case in _same_product(gpu) if (pace := _pace(case, load))]
     if len(paces) < FEWEST:
         return None
     own = next(pace for pace in paces if pace.uuid == gpu.state.uuid)
@@ -108,9 +108,9 @@ def straggler(gpu: GpuCase) -> Finding | None:
     return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
 
 
-def _alike(gpu: GpuCase) -> list[GpuCase]:
+def _same_product(gpu: GpuCase) -> list[GpuCase]:
     """Return the GPUs of the same product, including this one."""
-    return [one for one in gpu.facts.gpu_cases if one.now.name == gpu.now.name]
+    return [GpuCase(state, gpu.facts) for state in gpu.facts.gpus if state.gpu.name == gpu.now.name]
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:

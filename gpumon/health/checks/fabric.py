@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, XidCause
-from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
@@ -33,11 +34,11 @@ def manager_down(facts: Facts) -> Finding | None:
 
     Its unit may be installed and unused. On a rack it runs on the switch trays.
     """
-    if not _settled(facts):
+    if not _are_services_expected(facts):
         return None
     if facts.node.fabric_manager_up is None:
-        return _not_told(facts)
-    if facts.node.fabric_manager_up or not _switched(facts):
+        return _absent_service(facts)
+    if facts.node.fabric_manager_up or not _has_nvswitches(facts):
         return PASSED
     return fail("The fabric manager is installed but not running: GPUs cannot join the NVLink fabric.", Action.RESTART)
 
@@ -48,19 +49,19 @@ def manager_flapping(facts: Facts) -> Finding | None:
         return OFF
     if facts.node.fabric_manager_up is None:
         return None
-    stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
-    if stops < most or not _switched(facts):
+    stops = sum(growth.gain for growth in facts.growth(STOPS) if growth.labels.get("service") == "fabric_manager")
+    if stops < most or not _has_nvswitches(facts):
         return PASSED
     return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
 
 
-def unhealthy(gpu: GpuCase) -> Finding | None:
+def registration(gpu: GpuCase) -> Finding | None:
     """Return a failure if the registration with the fabric is not complete or not healthy.
 
     State 0 means that there is no fabric.
     """
     fabric = gpu.state.fabric
-    if fabric is None or fabric.state is None or not _settled(gpu.facts):
+    if fabric is None or fabric.state is None or not _are_services_expected(gpu.facts):
         return None
     if not fabric.state:
         return PASSED
@@ -78,16 +79,16 @@ def _health(fabric: Fabric) -> Finding:
 
     The driver's summary counts only if no single check has failed.
     """
-    sick = sorted(check for check, value in (fabric.health or {}).items() if value)
-    if sick:
-        words = "; ".join(_CHECKS.get(check, check) for check in sick)
-        return fail(f"The NVLink fabric is unhealthy at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
-    told = fabric.health_summary
-    if told is None or told == HEALTHY:
+    failed = sorted(check for check, value in (fabric.health or {}).items() if value)
+    if failed:
+        words = "; ".join(_CHECKS.get(check, check) for check in failed)
+        return fail(f"The NVLink fabric is unhealthy at this GPU: {words}.", Action.RESET, checks=", ".join(failed))
+    summary = fabric.health_summary
+    if summary is None or summary == HEALTHY:
         return PASSED
-    words = SUMMARIES.get(int(told), f"in state {told:.0f}")
+    words = SUMMARIES.get(int(summary), f"in state {summary:.0f}")
     reason = f"The driver reports the NVLink fabric at this GPU as {words}, without a reason."
-    return fail(reason, Action.RESET, health_summary=told)
+    return fail(reason, Action.RESET, health_summary=summary)
 
 
 def imex_down(facts: Facts) -> Finding | None:
@@ -95,10 +96,10 @@ def imex_down(facts: Facts) -> Finding | None:
 
     A daemon that waits for its peers counts as running.
     """
-    if not _settled(facts):
+    if not _are_services_expected(facts):
         return None
     if facts.node.imex_up is None:
-        return _not_told(facts)
+        return _absent_service(facts)
     if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
         return PASSED
     return warn("The IMEX daemon is not running: GPUs cannot share memory with those of other nodes.", Action.RESTART)
@@ -106,17 +107,17 @@ def imex_down(facts: Facts) -> Finding | None:
 
 def c2c_down(gpu: GpuCase) -> Finding | None:
     links = gpu.state.c2c_links
-    known = {link: one.up for link, one in links.items() if one.up is not None}
-    if not known:
+    states = {link: link_state.up for link, link_state in links.items() if link_state.up is not None}
+    if not states:
         return None
-    dead = [link for link, up in known.items() if not up]
+    dead = [link for link, up in states.items() if not up]
     if not dead:
         return PASSED
-    reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(known)})."
-    return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(known))
+    reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(states)})."
+    return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(states))
 
 
-def _not_told(facts: Facts) -> Finding | None:
+def _absent_service(facts: Facts) -> Finding | None:
     """Return the finding on an unreported service.
 
     If other services can be read, the unit was removed or disabled, which is OK.
@@ -125,7 +126,7 @@ def _not_told(facts: Facts) -> Finding | None:
     return PASSED if readable else None
 
 
-def _switched(facts: Facts) -> bool:
+def _has_nvswitches(facts: Facts) -> bool:
     """Return whether a GPU needs the fabric manager of this host.
 
     It is attached to NVSwitches and not part of a multi-node fabric.
@@ -134,12 +135,12 @@ def _switched(facts: Facts) -> bool:
         return False
     return any(
         (state.fabric is not None and state.fabric.state)
-        or any(one.peer_type == _SWITCH for one in state.peers.values())
+        or any(peer.peer_type == _SWITCH for peer in state.peers.values())
         for state in facts.gpus
     )
 
 
-def _settled(facts: Facts) -> bool:
+def _are_services_expected(facts: Facts) -> bool:
     """Return whether the services should run: the driver is loaded and no GPU is released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
@@ -180,7 +181,7 @@ CHECKS: tuple[Check, ...] = (
 2. Check the log of the fabric manager, on a rack that of the NVLink switches.
 3. Drain the node, restart the fabric manager, reset the GPUs; then reboot.
 """,
-        gpu=unhealthy,
+        gpu=registration,
         after=5 * MINUTE,
         grace=True,
         inhibited_by={

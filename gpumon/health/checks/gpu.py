@@ -6,21 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
-from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
 from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.snapshot import CONTAINER
 
-_TOLD = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
+_BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """Bases of the expected count that an operator has set."""
 _OPENING = 2 * MINUTE
 """Without persistence mode each GPU takes up to three seconds to open, one after the other."""
 
 
-def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
-    def judge(gpu: GpuCase) -> Finding | None:
+def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
+    def evaluate(gpu: GpuCase) -> Finding | None:
         state = gpu.state
         if state.fault == fault:
             detail = f" {state.detail.rstrip('.')}." if state.detail else ""
@@ -28,20 +29,20 @@ def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[
             return unknown(reason, action) if level is Level.UNKNOWN else fail(reason, action, pci_bus_id=state.bus_id)
         return None if state.fault is not None or state.released else PASSED
 
-    return judge
+    return evaluate
 
 
-def stuck(gpu: GpuCase) -> Finding | None:
+def stuck_gpu(gpu: GpuCase) -> Finding | None:
     """Return a failure for a GPU whose driver call does not return.
 
     Its action is a reboot, or a reset if the firmware is silent.
     """
-    finding = _faulted("stuck", Action.REBOOT)(gpu)
+    finding = _fault_check("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
     return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
 
 
-def missing(gpu: GpuCase) -> Finding | None:
+def missing_gpu(gpu: GpuCase) -> Finding | None:
     """Return a failure for a GPU that was present and is missing.
 
     The action is a reboot, or an inspection if it was missing before the last boot.
@@ -54,54 +55,58 @@ def missing(gpu: GpuCase) -> Finding | None:
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
     evidence: dict[str, Any] = {name: value for name, value in where.items() if value}
     reason = f"{FAULTS['missing'].meaning} It is {state.detail}."
-    if _not_given(gpu):
+    if _may_be_withheld(gpu):
         given = "This container may have been given fewer GPUs than before"
         return unknown(f"{reason} {given}: if this is intended, run `gpumon inventory accept`.", **evidence)
     action = Action.INSPECT if rebooted else Action.REBOOT
     return fail(reason, action, **evidence)
 
 
-def _not_given(gpu: GpuCase) -> bool:
+def _may_be_withheld(gpu: GpuCase) -> bool:
     """Return whether a container was restarted without this GPU, which is still on the host's bus.
 
     The agent then cannot decide whether the GPU failed. A GPU that was missing while the agent ran, or below a
     configured number, is a fault.
     """
-    facts, wanted = gpu.facts, gpu.facts.expectation
-    if wanted.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
+    facts, expected = gpu.facts, gpu.facts.expectation
+    if expected.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
         return False
-    return wanted.basis not in _TOLD or (facts.node.gpus_visible or 0) >= wanted.count
+    return expected.basis not in _BY_OPERATOR or (facts.node.gpus_visible or 0) >= expected.count
 
 
 def count(facts: Facts) -> Finding | None:
     """Compare the driver's count with the expected number. Each missing GPU has its own verdict."""
-    wanted, visible = facts.expectation, facts.node.gpus_visible
+    expected, visible = facts.expectation, facts.node.gpus_visible
     if visible is None or any(state.released for state in facts.gpus):
         return None
-    lacking = wanted.count - visible - sum(state.fault == "missing" for state in facts.gpus)
+    lacking = expected.count - visible - sum(state.fault == "missing" for state in facts.gpus)
     words = f"The driver reports {visible:.0f} GPU{'' if visible == 1 else 's'}"
     if lacking > 0:
-        reason = f"{words}; expected are {wanted.count}, {BASES[wanted.basis]}.{_unlisted(wanted)}"
-        action = Action.REBOOT if wanted.unlisted else Action.INSPECT
-        return fail(reason, action, gpus_visible=visible, gpus_expected=wanted.count)
-    if wanted.may is not None and wanted.may > visible:
-        more = f"expected may be {wanted.may}, {BASES[wanted.may_basis]}"
-        given = f"this {wanted.place} may have been given fewer"
+        reason = f"{words}; expected are {expected.count}, {BASES[expected.basis]}.{_unlisted_text(expected)}"
+        action = Action.REBOOT if expected.unlisted else Action.INSPECT
+        return fail(reason, action, gpus_visible=visible, gpus_expected=expected.count)
+    if expected.may is not None and expected.may > visible:
+        more = f"expected may be {expected.may}, {BASES[expected.may_basis]}"
+        given = f"this {expected.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
-    return recovered(Clearance.GONE) if _settled(facts) else PASSED
+    return recovered(Clearance.GONE) if _is_expectation_newer(facts) else PASSED
 
 
-def _settled(facts: Facts) -> bool:
+def _is_expectation_newer(facts: Facts) -> bool:
     """Return whether the operator has set the expected number since the verdict was raised."""
-    known, wanted = facts.open.get(("gpu_count_mismatch", NODE)), facts.expectation
-    return known is not None and wanted.basis in _TOLD and known.evidence.get("gpus_expected") != wanted.count
+    verdict, expected = facts.open.get(("gpu_count_mismatch", NODE)), facts.expectation
+    return (
+        verdict is not None
+        and expected.basis in _BY_OPERATOR
+        and verdict.evidence.get("gpus_expected") != expected.count
+    )
 
 
-def _unlisted(wanted: Expectation) -> str:
-    if not wanted.unlisted:
+def _unlisted_text(expected: Expectation) -> str:
+    if not expected.unlisted:
         return ""
-    return f" On the PCI bus but not reported by the driver: {', '.join(wanted.unlisted)}."
+    return f" On the PCI bus but not reported by the driver: {', '.join(expected.unlisted)}."
 
 
 def _steps(fault: str) -> str:
@@ -113,14 +118,14 @@ CHECKS = (
         name="gpu_lost",
         help="The GPU fell off the bus.",
         steps=_steps("lost"),
-        gpu=_faulted("lost", Action.REBOOT),
+        gpu=_fault_check("lost", Action.REBOOT),
         latch=Latch(),
     ),
     Check(
         name="gpu_missing",
         help="A GPU that was present is missing.",
         steps=_steps("missing"),
-        gpu=missing,
+        gpu=missing_gpu,
         after=MINUTE,  # a reloaded driver initialises one GPU after the other
         latch=Latch(quiet=HOUR),
         inhibited_by={"gpu_lost": "same"},
@@ -129,7 +134,7 @@ CHECKS = (
         name="gpu_reset_required",
         help="The GPU does not work until it is reset.",
         steps=_steps("reset_required"),
-        gpu=_faulted("reset_required", Action.RESET),
+        gpu=_fault_check("reset_required", Action.RESET),
         latch=Latch(quiet=HOUR),
         inhibited_by={"gpu_lost": "same"},
     ),
@@ -137,7 +142,7 @@ CHECKS = (
         name="gpu_init_failed",
         help="The driver could not initialise the GPU.",
         steps=_steps("init_failed"),
-        gpu=_faulted("init_failed", Action.RESET),
+        gpu=_fault_check("init_failed", Action.RESET),
         latch=Latch(quiet=HOUR),
         inhibited_by={"gpu_lost": "same"},
     ),
@@ -145,7 +150,7 @@ CHECKS = (
         name="gpu_stuck",
         help="A driver call on the GPU does not return.",
         steps=_steps("stuck"),
-        gpu=stuck,
+        gpu=stuck_gpu,
         after=15.0,
         latch=Latch(quiet=HOUR),
         inhibited_by={"gpu_lost": "same"},
@@ -154,7 +159,7 @@ CHECKS = (
         name="gpu_unreadable",
         help="The GPU cannot be read, and the driver reports no cause.",
         steps=_steps("unknown"),
-        gpu=_faulted("unknown", Action.RESET),
+        gpu=_fault_check("unknown", Action.RESET),
         after=_OPENING,
         grace=True,  # as for `gpu_driver_down`: without a driver no GPU can be read
         inhibited_by={"gpu_driver_down": "node", "gpu_lost": "same"},
@@ -164,7 +169,7 @@ CHECKS = (
         levels=(),
         help="The agent has no permission to open the GPU.",
         steps=_steps("no_permission"),
-        gpu=_faulted("no_permission", Action.NONE, Level.UNKNOWN),
+        gpu=_fault_check("no_permission", Action.NONE, Level.UNKNOWN),
     ),
     Check(
         name="gpu_count_mismatch",

@@ -24,18 +24,18 @@ _WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.ACKNOW
 
 def repeat_offender(facts: Facts) -> Finding | None:
     after = facts.cleared.get(("node_repeat_offender", NODE), 0.0)
-    known = sorted(repairs(facts, within=GPU_DAYS * DAY, after=after), key=lambda one: -one.age)
-    return _worst_gpu(known, facts) or _node(known, facts) or PASSED
+    all_repairs = sorted(repairs(facts, within=GPU_DAYS * DAY, after=after), key=lambda repair: -repair.age)
+    return _worst_gpu(all_repairs, facts) or _node(all_repairs, facts) or PASSED
 
 
-def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
+def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
     most = facts.limit(GPU_REPAIRS)
     for state in facts.gpus:
-        own = [one for one in known if state.uuid in one.devices]
+        own = [repair for repair in all_repairs if state.uuid in repair.devices]
         if most is not None and len(own) >= most:
-            shared = _others(state.uuid, own, known, facts)
+            shared = _repaired_together(state.uuid, own, all_repairs, facts)
             if shared:
-                names = ", ".join(str(one) for one in sorted((state.index, *shared)))
+                names = ", ".join(str(index) for index in sorted((state.index, *shared)))
                 reason = (
                     f"GPUs {names} had to be repaired together {len(own)} times in {GPU_DAYS} days ({_counts(own)})."
                 )
@@ -45,28 +45,29 @@ def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
     return None
 
 
-def _others(uuid: str, own: list[Repair], known: list[Repair], facts: Facts) -> list[int]:
+def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
     """Return the indexes of GPUs that were always repaired together with this one: they share the cause."""
 
     def with_it(other: str) -> bool:
-        ages = [one.age for one in known if other in one.devices]
-        return all(any(abs(age - one.age) <= TOGETHER for age in ages) for one in own)
+        ages = [repair.age for repair in all_repairs if other in repair.devices]
+        return all(any(abs(age - repair.age) <= TOGETHER for age in ages) for repair in own)
 
     return [state.index for state in facts.gpus if state.uuid != uuid and with_it(state.uuid)]
 
 
-def _node(known: list[Repair], facts: Facts) -> Finding | None:
+def _node(all_repairs: list[Repair], facts: Facts) -> Finding | None:
     most = facts.limit(NODE_REPAIRS)
-    own = [one for one in known if one.age <= NODE_DAYS * DAY]
+    own = [repair for repair in all_repairs if repair.age <= NODE_DAYS * DAY]
     if most is None or len(own) < most:
         return None
     reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_counts(own)})."
     return _finding(reason, Action.INSPECT, own, facts)
 
 
-def _counts(known: list[Repair]) -> str:
+def _counts(all_repairs: list[Repair]) -> str:
     return ", ".join(
-        f"{count} x {_WORDS[cleared_by]}" for cleared_by, count in Counter(one.cleared_by for one in known).items()
+        f"{count} x {_WORDS[cleared_by]}"
+        for cleared_by, count in Counter(repair.cleared_by for repair in all_repairs).items()
     )
 
 
@@ -83,11 +84,11 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
     if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
         return PASSED
     down = booted - last.last
-    reason = f"The node went down without an orderly shutdown and was booted {_after(down)}."
+    reason = f"The node went down without an orderly shutdown and was booted {_downtime_text(down)}."
     return warn(reason, Action.INSPECT, at=booted, **({"down_seconds": down} if down >= 0 else {}))
 
 
-def _after(down: float) -> str:
+def _downtime_text(down: float) -> str:
     """Return when the node was booted, in words. The downtime is unknown if the clock was set."""
     if down < 0:
         return "again; the downtime is unknown"

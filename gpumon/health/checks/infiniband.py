@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
-from gpumon.health.facts import Facts, PortCase
+from gpumon.health.device_case import PortCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
 from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, fail, recovered, warn
@@ -33,7 +34,7 @@ _BEFORE = "speed_before_bytes_per_second"
 """Keys of the evidence for the rate that a port had or must have."""
 
 
-def missing(port: PortCase) -> Finding:
+def missing_adapter(port: PortCase) -> Finding:
     """Return a failure for an adapter that had an active port and is gone while others can be read."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
@@ -48,21 +49,21 @@ def driver_fatal(port: PortCase) -> Finding | None:
     if not port.port.bus_id:
         return None
     cleared = port.cleared("nic_driver_fatal") or 0.0
-    found = [
-        one
-        for one in port.facts.events
-        if one.kind == NIC and one.bus_id == port.port.bus_id and not one.historical and one.last_wall > cleared
+    events = [
+        event
+        for event in port.facts.events
+        if event.kind == NIC and event.bus_id == port.port.bus_id and not event.historical and event.last_wall > cleared
     ]
-    if not found:
+    if not events:
         return PASSED
-    worst = max(found, key=lambda one: (nic_error(one.code).fatal, one.last_wall))
-    known = nic_error(worst.code)
-    say = fail if known.fatal else warn
-    words = f"{known.meaning}: {worst.text.rstrip('.')}."
-    return say(words, Action(known.action), at=worst.last_wall, times=worst.count)
+    worst = max(events, key=lambda event: (nic_error(event.code).fatal, event.last_wall))
+    error = nic_error(worst.code)
+    make = fail if error.fatal else warn
+    words = f"{error.meaning}: {worst.text.rstrip('.')}."
+    return make(words, Action(error.action), at=worst.last_wall, times=worst.count)
 
 
-def down(port: PortCase) -> Finding | None:
+def port_down(port: PortCase) -> Finding | None:
     """Return a finding for a port that is down.
 
     A port that was never up or used on this host is not cabled, which is OK.
@@ -79,7 +80,7 @@ def down(port: PortCase) -> Finding | None:
     return fail("The port is down.", Action.INSPECT)
 
 
-def flapping(port: PortCase) -> Finding | None:
+def flapping_port(port: PortCase) -> Finding | None:
     """Return a warning if the port went down too often in half a day or in a day."""
     if port.port.link.port_up is None:
         return None
@@ -97,36 +98,36 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
-    steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
-    counted = sum(gain for at, gain in steps if not _maintenance_times(facts.wall(at), facts))
-    seen = _seen_down(port, window)
-    if seen:
+    steps = [step for growth in port.growth(DOWNS) for step in growth.steps if step[0] > begin]
+    counted = sum(gain for at, gain in steps if not _is_in_maintenance(facts.wall(at), facts))
+    observed = _observed_downs(port, window)
+    if observed:
         for first, last in facts.maintenance_times:
-            seen -= _seen_down(port, window, since=first - STEP) - _seen_down(port, window, since=last)
-    return max(counted, seen)
+            observed -= _observed_downs(port, window, since=first - STEP) - _observed_downs(port, window, since=last)
+    return max(counted, observed)
 
 
-def _maintenance_times(wall: float, facts: Facts) -> bool:
+def _is_in_maintenance(wall: float, facts: Facts) -> bool:
     """Return whether this time is within a maintenance."""
     return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
 
 
-def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
-    return sum(pair == (1, 0) for one in port.series(window, since=since) for pair in pairwise(one.values))
+def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
+    return sum(pair == (1, 0) for series in port.series(window, since=since) for pair in pairwise(series.values))
 
 
-def slow(port: PortCase) -> Finding | None:
+def slow_port(port: PortCase) -> Finding | None:
     """Return a failure for a port slower than before or than required; a warning if only slower than its peers."""
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
-    most = _required(port)
+    most = _required_speed(port)
     best, words = (port.fastest or speed, "it had before") if most is None else (most, "it must have")
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
     alike = port.similar_port_speeds
-    faster = sum(one > speed for one in alike)
+    faster = sum(other > speed for other in alike)
     if faster * 2 <= len(alike):
         return PASSED
     best = max(alike)
@@ -137,7 +138,7 @@ def slow(port: PortCase) -> Finding | None:
     return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)
 
 
-def _required(port: PortCase) -> float | None:
+def _required_speed(port: PortCase) -> float | None:
     """Return the configured speed in bytes per second; None for Ethernet ports, which may have other speeds."""
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
@@ -154,7 +155,7 @@ CHECKS: tuple[Check, ...] = (
 3. Drain and reboot the node. If it stays missing, power-cycle, reseat or replace the card.
 4. If it was removed on purpose: `gpumon inventory accept`.
 """,
-        port=missing,
+        port=missing_adapter,
         after=3 * MINUTE,  # its firmware is being updated, or its driver reloaded
         clear_after=0.0,
         grace=True,
@@ -182,7 +183,7 @@ CHECKS: tuple[Check, ...] = (
 3. Reseat cable and transceiver, swap them with a neighbour's, then the card.
 4. If it was unplugged on purpose: `gpumon inventory accept`.
 """,
-        port=down,
+        port=port_down,
         after=4 * MINUTE,
         grace=True,
         inhibited_by={"ib_device_missing": "same", "nic_driver_fatal": "same"},
@@ -196,7 +197,7 @@ CHECKS: tuple[Check, ...] = (
 2. Clean and reseat the cable, then replace it; try another switch port.
 3. The verdict clears when the port has been stable.
 """,
-        port=flapping,
+        port=flapping_port,
         windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
         limits=(DOWNS_HALF_DAY, DOWNS_DAY),
         inhibited_by=_BELOW,
@@ -211,7 +212,7 @@ CHECKS: tuple[Check, ...] = (
 3. If it is intended: `gpumon inventory accept mlx5_3/1` accepts the current rate. Or set
    `health.thresholds.infiniband_port_bytes_per_second`, or disable the check.
 """,
-        port=slow,
+        port=slow_port,
         after=5 * MINUTE,
         grace=True,
         limits=(SPEED,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
-from gpumon.health.facts import PortCase
+from gpumon.health.device_case import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
@@ -48,15 +48,15 @@ def fatal(port: PortCase) -> Finding | None:
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
-    grown = {one.labels["kind"]: one for one in port.growth(ERRORS_SOON, since=since)}
+    grown = {growth.labels["kind"]: growth for growth in port.growth(ERRORS_SOON, since=since)}
     for kind, words in FATAL.items():
-        if one := grown.get(kind):
-            reason = f"The port counted {kind} ({one.gain:.0f}): {words}."
-            return fail(reason, Action.INSPECT, at=port.facts.wall(one.last_at), kind=kind)
-    for one in port.growth(DOWNS_SOON, since=since):
-        if one.last_at > port.facts.policy.boot_grace:
+        if growth := grown.get(kind):
+            reason = f"The port counted {kind} ({growth.gain:.0f}): {words}."
+            return fail(reason, Action.INSPECT, at=port.facts.wall(growth.last_at), kind=kind)
+    for growth in port.growth(DOWNS_SOON, since=since):
+        if growth.last_at > port.facts.policy.boot_grace:
             reason = "The link of the port went down: jobs that used it may have failed."
-            return warn(reason, Action.NONE, at=port.facts.wall(one.last_at), kind="link_downed")
+            return warn(reason, Action.NONE, at=port.facts.wall(growth.last_at), kind="link_downed")
     return PASSED
 
 
@@ -64,10 +64,10 @@ def symbols(port: PortCase) -> Finding | None:
     """Return a finding if symbol errors are frequent. A short burst is link training and is ignored."""
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
-    soon = _gained(port, ERRORS_SOON).get("symbol_error", 0.0)
+    soon = _gains(port, ERRORS_SOON).get("symbol_error", 0.0)
     if not soon:
         return PASSED
-    hour, covered = _gained(port, ERRORS_HOUR)["symbol_error"], _covered(port)
+    hour, covered = _gains(port, ERRORS_HOUR)["symbol_error"], _is_hour_covered(port)
     most, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
     if most is not None and covered and hour > most:
         reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port are degrading."
@@ -81,7 +81,7 @@ def symbols(port: PortCase) -> Finding | None:
 def rates(port: PortCase) -> Finding | None:
     if port.port.counts.errors_total is None:
         return None
-    soon = _gained(port, ERRORS_SOON)
+    soon = _gains(port, ERRORS_SOON)
     a_minute = soon.get("link_error_recovery", 0.0) / (ERRORS_SOON.seconds / MINUTE)
     most = port.facts.limit(RECOVERIES)
     if most is not None and a_minute > most:
@@ -97,7 +97,7 @@ def rates(port: PortCase) -> Finding | None:
 def stress(port: PortCase) -> Finding | None:
     if port.port.counts.errors_total is None:
         return None
-    gained = _gained(port, ERRORS_LONG)
+    gained = _gains(port, ERRORS_LONG)
     for kind, limit, words in _STRESS:
         rate, most = gained.get(kind, 0.0) / ERRORS_LONG.seconds, port.facts.limit(limit)
         if most is not None and rate > most:
@@ -106,14 +106,14 @@ def stress(port: PortCase) -> Finding | None:
     return PASSED
 
 
-def _gained(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
+def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
     """Return the increase of each error counter in the observed part of the window."""
-    return {one.labels["kind"]: one.gain for one in port.growth(window)}
+    return {growth.labels["kind"]: growth.gain for growth in port.growth(window)}
 
 
-def _covered(port: PortCase) -> bool:
-    seen = [one for one in port.series(ERRORS_HOUR) if one.labels["kind"] == "symbol_error"]
-    return any(one.covered >= ERRORS_HOUR.seconds - _SLACK for one in seen)
+def _is_hour_covered(port: PortCase) -> bool:
+    symbol_errors = [series for series in port.series(ERRORS_HOUR) if series.labels["kind"] == "symbol_error"]
+    return any(series.covered >= ERRORS_HOUR.seconds - _SLACK for series in symbol_errors)
 
 
 _DOWN: dict[str, Where] = dict.fromkeys(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import is_repaired
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, fail, recovered, warn
@@ -34,10 +34,10 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         # With MIG enabled the driver reports no counts: repaired memory is the only evidence.
         return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
-    gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
+    gained = {series.labels["location"]: series for series in gpu.series(_GAINED) if _is_new(series, gpu)}
     if gained:
-        at = max(_wall(one, gpu) for one in gained.values())
-        return _found({place: one.gain for place, one in gained.items()}, at, "had")
+        at = max(_wall(series, gpu) for series in gained.values())
+        return _uncorrected_errors({place: series.gain for place, series in gained.items()}, at, "had")
     if any(counted.values()):
         return _not_watched(counted, gpu)
     return recovered(Clearance.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
@@ -54,14 +54,14 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     return verdict.boot_id == gpu.facts.boot_id and not watched
 
 
-def _is_new(one: WindowSeries, gpu: GpuCase) -> bool:
+def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:
     cleared = gpu.cleared("gpu_ecc_uncorrectable")
-    new = one.labels["severity"] == "uncorrected" and one.gain > 0
-    return new and (cleared is None or _wall(one, gpu) > cleared)
+    new = series.labels["severity"] == "uncorrected" and series.gain > 0
+    return new and (cleared is None or _wall(series, gpu) > cleared)
 
 
-def _wall(one: WindowSeries, gpu: GpuCase) -> float:
-    return gpu.facts.now.wall - (gpu.facts.now.at - one.changed_at)
+def _wall(series: WindowSeries, gpu: GpuCase) -> float:
+    return gpu.facts.now.wall - (gpu.facts.now.at - series.changed_at)
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
@@ -69,11 +69,11 @@ def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED
-    found = _found(counted, booted, "had, before the agent started,")
-    return warn(found.reason, found.action, at=booted, **found.evidence)
+    finding = _uncorrected_errors(counted, booted, "had, before the agent started,")
+    return warn(finding.reason, finding.action, at=booted, **finding.evidence)
 
 
-def _found(errors: dict[str, float], at: float, had: str) -> Finding:
+def _uncorrected_errors(errors: dict[str, float], at: float, had: str) -> Finding:
     named = {place: count for place, count in sorted(errors.items()) if count}
     parts = " and ".join(f"{count:.0f} in its {_WHERE[place]}" for place, count in named.items())
     what = "uncorrectable error" if sum(named.values()) == 1 else "uncorrectable errors"
@@ -87,13 +87,13 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
         return OFF
     if gpu.now.ecc_errors_total is None:
         return None
-    series = [one for one in gpu.series(_RATE) if one.labels["severity"] == "corrected"]
+    series = [each for each in gpu.series(_RATE) if each.labels["severity"] == "corrected"]
     if not series:
         return PASSED
-    covered = max(one.covered for one in series)
+    covered = max(each.covered for each in series)
     if covered < _SHORTEST:
         return None
-    rate = sum(one.gain for one in series) / covered
+    rate = sum(each.gain for each in series) / covered
     if rate <= limit:
         return PASSED
     reason = f"ECC corrects {rate:.0f} errors a second: part of the memory is about to fail."
@@ -125,7 +125,7 @@ SPENT = same("gpu_row_remap_failed", "gpu_ecc_sram_threshold")
 XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
-def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause is a memory verdict whose action includes that of this one.
 
     For Xids only those about memory count.

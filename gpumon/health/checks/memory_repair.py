@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpumon.health import recovery
-from gpumon.health.check import MINUTE, Check, found_together, same
+from gpumon.health.check import MINUTE, Check, covers_same_time, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, fail, warn
 
 
@@ -16,9 +16,9 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
         return None
     if not number:
         return PASSED
-    asked = recovery.recovery_of(number)
-    hint = f": {asked.hint}" if asked.hint else ""
-    return fail(f"The driver asks for {asked.words}{hint}.", asked.action, recovery_action=number)
+    request = recovery.recovery_of(number)
+    hint = f": {request.hint}" if request.hint else ""
+    return fail(f"The driver asks for {request.words}{hint}.", request.action, recovery_action=number)
 
 
 def row_remap_pending(gpu: GpuCase) -> Finding | None:
@@ -37,7 +37,7 @@ def page_retirement_pending(gpu: GpuCase) -> Finding | None:
     return warn(reason, Action.REBOOT) if pending else PASSED
 
 
-def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause, found at the same time, is an uncorrectable error or a memory Xid."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
@@ -54,7 +54,7 @@ CHECKS = (
         gpu=recovery_action,
         after=MINUTE,
         inhibited_by=FAULTS | SPENT | XIDS | same("gpu_ecc_uncorrectable") | {"nvswitch_error": "node"},
-        inhibited_if=found_together,
+        inhibited_if=covers_same_time,
     ),
     Check(
         name="gpu_row_remap_pending",
@@ -80,6 +80,6 @@ CHECKS = (
         gpu=page_retirement_pending,
         after=15 * MINUTE,
         inhibited_by=XIDS | same("gpu_ecc_uncorrectable"),
-        inhibited_if=of_page,
+        inhibited_if=explains_page,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check import Check
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
@@ -52,10 +52,15 @@ def generation(gpu: GpuCase) -> Finding | None:
         return None
     if now >= most:
         return PASSED
-    load, seen = gpu.series(BUSY), gpu.series(GENERATION)
-    if not load or not seen or load[0].mean < busy or min(load[0].covered, seen[0].covered) < BUSY.seconds - _SLACK:
+    load, generations = gpu.series(BUSY), gpu.series(GENERATION)
+    if (
+        not load
+        or not generations
+        or load[0].mean < busy
+        or min(load[0].covered, generations[0].covered) < BUSY.seconds - _SLACK
+    ):
         return None if gpu.has_verdict("pcie_generation_degraded") else PASSED
-    if max(seen[0].values) >= most:
+    if max(generations[0].values) >= most:
         return PASSED
     reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
     return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
@@ -68,7 +73,7 @@ def replays(gpu: GpuCase) -> Finding | None:
     if not lanes or not of or gpu.now.pcie_replays_total is None:
         return None
     most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
-    rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
+    rate = sum(growth.gain for growth in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
     if rate <= most:
         return PASSED
     reason = f"The PCIe link sends {rate:.0f} packets a minute again; up to {most} are normal for its kind."
@@ -78,11 +83,11 @@ def replays(gpu: GpuCase) -> Finding | None:
 def errors(gpu: GpuCase) -> Finding | None:
     if gpu.now.pcie_errors_total is None:
         return None
-    grown = {one.labels["kind"]: one for one in gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))}
-    for kind, words, say in (("fatal", "fatal", fail), ("non_fatal", "uncorrected", warn)):
-        if one := grown.get(kind):
-            reason = f"The PCIe link had {one.gain:.0f} {words} errors."
-            return say(reason, Action.INSPECT, at=gpu.facts.wall(one.last_at), errors=one.gain, kind=kind)
+    grown = {growth.labels["kind"]: growth for growth in gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))}
+    for kind, words, make in (("fatal", "fatal", fail), ("non_fatal", "uncorrected", warn)):
+        if growth := grown.get(kind):
+            reason = f"The PCIe link had {growth.gain:.0f} {words} errors."
+            return make(reason, Action.INSPECT, at=gpu.facts.wall(growth.last_at), errors=growth.gain, kind=kind)
     return PASSED
 
 
@@ -90,16 +95,20 @@ def aer(gpu: GpuCase) -> Finding:
     """Return a failure for a fatal AER message of the GPU, or of a port that leads only to it."""
     cleared = gpu.cleared("pcie_fatal_error") or 0.0
     own = {gpu.state.bus_id, gpu.state.port_above}
-    found = [
-        one
-        for one in gpu.facts.events
-        if one.kind == AER and one.fatal and one.bus_id in own and not one.historical and one.last_wall > cleared
+    events = [
+        event
+        for event in gpu.facts.events
+        if event.kind == AER
+        and event.fatal
+        and event.bus_id in own
+        and not event.historical
+        and event.last_wall > cleared
     ]
-    if not found:
+    if not events:
         return PASSED
-    where = "the GPU" if found[-1].bus_id == gpu.state.bus_id else f"the port above it ({found[-1].bus_id})"
-    reason = f"The kernel reported a fatal PCIe error of {where}: {found[-1].text}"
-    return fail(reason.rstrip(".") + ".", Action.REBOOT, at=found[-1].last_wall, pci_bus_id=found[-1].bus_id)
+    where = "the GPU" if events[-1].bus_id == gpu.state.bus_id else f"the port above it ({events[-1].bus_id})"
+    reason = f"The kernel reported a fatal PCIe error of {where}: {events[-1].text}"
+    return fail(reason.rstrip(".") + ".", Action.REBOOT, at=events[-1].last_wall, pci_bus_id=events[-1].bus_id)
 
 
 _GONE: dict[str, Where] = {"gpu_lost": "same", "gpu_missing": "same"}

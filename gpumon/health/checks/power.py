@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, with_labels
 from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -61,15 +61,19 @@ def cap(gpu: GpuCase) -> Finding | None:
 def _too_low(gpu: GpuCase) -> str | None:
     """Return why the limit is too low, as text; None if it is not."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
-    limit, asked, default = now.power_limit_watts or 0.0, now.power_limit_requested_watts, now.power_limit_default_watts
-    if asked is not None and limit < _TOLERANCE * asked:
-        return f"set from outside below the {asked:.0f} W asked for"
+    limit, requested, default = (
+        now.power_limit_watts or 0.0,
+        now.power_limit_requested_watts,
+        now.power_limit_default_watts,
+    )
+    if requested is not None and limit < _TOLERANCE * requested:
+        return f"set from outside below the {requested:.0f} W requested"
     if default is not None and share is not None and limit < share * default:
         return f"far below the board's {default:.0f} W"
     return None
 
 
-def implausible(gpu: GpuCase) -> Finding | None:
+def implausible_power(gpu: GpuCase) -> Finding | None:
     """Return a finding for an implausible power reading.
 
     None for an idle GPU, which may draw almost nothing.
@@ -80,13 +84,13 @@ def implausible(gpu: GpuCase) -> Finding | None:
         return None
     highest = max(limit, gpu.now.power_limit_max_watts or 0.0)
     if most is not None and draw > most * highest:
-        return _implausible(gpu.now, f"of at most {highest:.0f} W")
+        return _implausible_finding(gpu.now, f"of at most {highest:.0f} W")
     if draw >= max((least or 0.0) * limit, gpu.facts.limit(MIN_WATTS) or 0.0):
         return PASSED
-    return _implausible(gpu.now, "under load") if (gpu.now.utilization_ratio or 0.0) >= LOADED else None
+    return _implausible_finding(gpu.now, "under load") if (gpu.now.utilization_ratio or 0.0) >= LOADED else None
 
 
-def _implausible(now: Gpu, words: str) -> Finding:
+def _implausible_finding(now: Gpu, words: str) -> Finding:
     reason = f"It reports a power draw of {now.power_watts:.0f} W {words}: this is not plausible."
     return warn(
         reason, Action.INSPECT, power_watts=now.power_watts or 0.0, power_limit_watts=now.power_limit_watts or 0.0
@@ -128,7 +132,7 @@ CHECKS = (
 1. Compare with the BMC, or with the energy of neighbours under the same load.
 2. The sensor is faulty, and so is power limiting. Reset the GPU. If it recurs, replace the board.
 """,
-        gpu=implausible,
+        gpu=implausible_power,
         after=5 * MINUTE,
         limits=(MIN_WATTS, MIN_DRAW, MAX_DRAW),
     ),

@@ -103,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
         node=bandwidth_low,
         limits=(NCCL_BUSBW, GLOO_BUSBW),
         inhibited_by=_FOLLOWS,
-        inhibited_if=probe.explained,
+        inhibited_if=probe.explains_slow_run,
     ),
     Check(
         name="allreduce_latency_high",
@@ -117,6 +117,6 @@ CHECKS: tuple[Check, ...] = (
         node=latency_high,
         limits=(LATENCY,),
         inhibited_by=_FOLLOWS,
-        inhibited_if=probe.explained,
+        inhibited_if=probe.explains_slow_run,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.products import slowdown_margin
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -33,7 +33,7 @@ def margin_low(gpu: GpuCase) -> Finding | None:
         return _core_hot(gpu)
     if margin > (least or 0.0):
         return PASSED
-    if _braked(gpu, margin):
+    if _is_slowed_by_hardware(gpu, margin):
         reason = f"It is {_degrees(-margin)} above its limit: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
     if least is None:
@@ -50,7 +50,7 @@ def _degrees(count: float) -> str:
     return f"{count:.0f} degree{'' if round(count) == 1 else 's'}"
 
 
-def _braked(gpu: GpuCase, margin: float) -> bool:
+def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
     """Return whether the hardware reduces the clocks: by its clocks event reason, or by the product's margin."""
     limit = gpu.facts.limit(SLOWDOWN)
     offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
@@ -74,8 +74,8 @@ def _core_hot(gpu: GpuCase) -> Finding | None:
 
 
 def memory_hot(gpu: GpuCase) -> Finding | None:
-    now, told = gpu.now.memory_temperature_celsius, gpu.now.memory_temperature_max_celsius
-    most = gpu.facts.limit(MEMORY) if told is None else told
+    now, reported = gpu.now.memory_temperature_celsius, gpu.now.memory_temperature_max_celsius
+    most = gpu.facts.limit(MEMORY) if reported is None else reported
     if now is None:
         return None
     if most is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check import HOUR, MINUTE, Check
-from gpumon.health.facts import GpuCase
+from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
 from gpumon.health.verdict import OFF, PASSED, WARN, Finding, warn

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
@@ -24,18 +25,18 @@ def of_node(facts: Facts) -> Finding | None:
     It also reports GPU versions without a majority.
     """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
-    known = {name: facts.versions[name] for name in expected if name in facts.versions}
-    wrong: dict[str, Any] = {name: version for name, version in known.items() if version != expected[name]}
+    reported = {name: facts.versions[name] for name in expected if name in facts.versions}
+    wrong: dict[str, Any] = {name: version for name, version in reported.items() if version != expected[name]}
     words = [f"{OF_NODE[name]} is {version}; {expected[name]} is expected." for name, version in wrong.items()]
-    for name, groups in _undecided(facts):
+    for name, groups in _ties(facts):
         wrong[name] = ", ".join(groups)
-        words.append(_tie(name, groups))
+        words.append(_tie_text(name, groups))
     if wrong:
         return warn(" ".join(words), Action.INSPECT, **wrong)
-    return PASSED if known or not expected else None
+    return PASSED if reported or not expected else None
 
 
-def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
+def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
     """Yield each version that differs between GPUs of one product without a majority or a configured version.
 
     With the indexes of the GPUs that have each version.
@@ -51,7 +52,7 @@ def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
                 yield name, groups
 
 
-def _tie(name: str, groups: Mapping[str, list[int]]) -> str:
+def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
     """Return which GPUs have which version, as text."""
     has = (
         f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
@@ -78,15 +79,15 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
             continue
         if expected is not None and version != expected:
             yield name, f"Its {called} is {version}; {expected} is expected."
-        elif expected is None and (most := _most(gpu, name)) is not None and most[0] != version:
-            common, count, known = most
-            yield name, f"Its {called} is {version}; {count} of {known} GPUs of this product have {common}."
+        elif expected is None and (most := _majority(gpu, name)) is not None and most[0] != version:
+            common, count, total = most
+            yield name, f"Its {called} is {version}; {count} of {total} GPUs of this product have {common}."
 
 
-def _most(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
+def _majority(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
     """Return the version of most GPUs of the product, their number, and that of all; None without a majority."""
     alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
-    counted = Counter(version for one in alike if (version := getattr(one, name)) is not None)
+    counted = Counter(version for each in alike if (version := getattr(each, name)) is not None)
     common, count = counted.most_common(1)[0]
     return (common, count, counted.total()) if 2 * count > counted.total() else None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumon.health.check import HOUR, MINUTE, Check
-from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.sample_windows import SampleWindow
@@ -42,17 +43,16 @@ def process_stuck(facts: Facts) -> Finding | None:
         return OFF
     if facts.stuck is None:
         return None
-    stuck = [one for one in facts.stuck if facts.now.at - one.since >= longest]
+    stuck = [process for process in facts.stuck if facts.now.at - process.since >= longest]
     if not stuck:
         return PASSED
-    held = {minor for one in stuck for minor in one.gpus}
+    held = {minor for process in stuck for minor in process.gpus}
     gpus = ", ".join(str(state.index) for state in facts.gpus if state.gpu.minor in held)
-    minutes = (facts.now.at - min(one.since for one in stuck)) / MINUTE
-    who = "A process that holds" if len(stuck) == 1 else f"{len(stuck)} processes that hold"
-    what = f"GPU {gpus}" if gpus else "NVIDIA's devices"
-    reason = (
-        f"{who} {what} {'has' if len(stuck) == 1 else 'have'} not returned from the kernel for {minutes:.0f} minutes."
-    )
+    minutes = (facts.now.at - min(process.since for process in stuck)) / MINUTE
+    processes = "A process that holds" if len(stuck) == 1 else f"{len(stuck)} processes that hold"
+    devices = f"GPU {gpus}" if gpus else "NVIDIA's devices"
+    have = "has" if len(stuck) == 1 else "have"
+    reason = f"{processes} {devices} {have} not returned from the kernel for {minutes:.0f} minutes."
     return fail(reason, Action.REBOOT, stuck_processes=float(len(stuck)), gpus=gpus)
 
 
@@ -115,10 +115,10 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
     """Return a warning for a requested ECC or MIG change, which takes effect at the next reset."""
     now = gpu.now
     pairs = {"ECC": (now.ecc_mode, now.ecc_mode_pending), "MIG": (now.mig_mode, now.mig_mode_pending)}
-    known = {name: pair for name, pair in pairs.items() if None not in pair}
-    if not known:
+    reported = {name: pair for name, pair in pairs.items() if None not in pair}
+    if not reported:
         return None
-    waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in known.items() if mode != pending]
+    waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in reported.items() if mode != pending]
     if not waiting:
         return PASSED
     return warn(

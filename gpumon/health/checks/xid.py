@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
 from gpumon.health.check import DAY, Check, Latch, covers, same
-from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.nvlink5 import FOLLOW_154
+from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.recovery import RECOVERY
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -38,20 +37,6 @@ RECURRING = Limit(
     COUNT,
 )
 
-_ACTIONS = {
-    xids.NOTHING: Action.NONE,
-    "nothing; run diagnostics when convenient": Action.NONE,
-    "monitor ECC counters and row remapping": Action.NONE,
-    "wait for Xid 162, which clears it": Action.NONE,
-    "update the vGPU software": Action.NONE,
-    xids.RESTART: Action.RESTART,
-    FOLLOW_154: Action.RESTART,
-    xids.RESET: Action.RESET,
-    xids.REBOOT: Action.REBOOT,
-    "restart the virtual machine": Action.REBOOT,
-    xids.REPLACE: Action.REPLACE,
-    **{asked.next_step: asked.action for asked in RECOVERY.values()},
-}
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
@@ -60,7 +45,7 @@ LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {R
 """Xids of a link error, and those that the driver reports with it."""
 
 
-class Told(NamedTuple):
+class ExplainedXid(NamedTuple):
     """An Xid event of a GPU, and its meaning on this host."""
 
     event: ErrorEvent
@@ -72,8 +57,7 @@ class Told(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """Action for the immediate action in the catalogue; an inspection for any other one."""
-        return _ACTIONS.get(self.means.action, Action.INSPECT)
+        return self.means.verdict_action
 
     @property
     def critical(self) -> bool:
@@ -86,7 +70,7 @@ class Told(NamedTuple):
         return f"Xid {self.code}: {self.means.name}.{' ' if self.means.detail else ''}{self.means.detail}"
 
 
-def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Told]:
+def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[ExplainedXid]:
     """Yield the events of the last `seconds`, or of this boot, with their meaning.
 
     Of several recovery actions only the newest counts.
@@ -100,12 +84,12 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
     advice = [event for event in events if event.code == RECOVERY_ACTION]
     for event in events:
         if event.code != RECOVERY_ACTION or event is advice[-1]:
-            yield Told(event, facts.explain(event))
+            yield ExplainedXid(event, facts.explain(event))
 
 
-def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
+def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:
     """Yield the same events without those during maintenance."""
-    return (one for one in told(gpu, check, seconds) if not gpu.facts.in_maintenance(one.event))
+    return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.in_maintenance(xid.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:
@@ -113,18 +97,18 @@ def age(event: ErrorEvent, facts: Facts) -> float:
     return facts.now.wall - event.last_wall
 
 
-def worst(found: Sequence[Told]) -> Told:
+def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
     """Return the event with the most severe action, and the newest of several.
 
     A recovery action is returned only if no other event asks for as much.
     """
-    return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.event.last_wall))
+    return max(events, key=lambda xid: (_ORDER.index(xid.action), xid.code != RECOVERY_ACTION, xid.event.last_wall))
 
 
-def evidence(found: Sequence[Told]) -> dict[str, Any]:
+def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
     """Return the evidence: the code of the worst event, and the other codes."""
-    first = worst(found).code
-    also = sorted({one.code for one in found} - {first})
+    first = worst(events).code
+    also = sorted({xid.code for xid in events} - {first})
     return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
 
 
@@ -134,23 +118,23 @@ def codes(verdict: Verdict) -> set[int]:
     return {int(code) for code in (verdict.evidence.get("xid"), *also) if code}
 
 
-def is_taken_back(gpu: GpuCase, check: str, known: Iterable[Told]) -> bool:
+def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> bool:
     """Return whether a newer recovery action supersedes the one of the open verdict."""
     verdict = gpu.facts.open.get((check, gpu.device))
     advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
-    return advised and any(one.code == RECOVERY_ACTION for one in known)
+    return advised and any(xid.code == RECOVERY_ACTION for xid in events)
 
 
-def reason(found: Sequence[Told]) -> str:
-    also = evidence(found).get("also")
-    return f"{worst(found).words}{f' Also Xid {also}.' if also else ''}"
+def reason(events: Sequence[ExplainedXid]) -> str:
+    also = evidence(events).get("also")
+    return f"{worst(events).words}{f' Also Xid {also}.' if also else ''}"
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
     """Return a finding for the worst SXid: fatal ones of this boot, others of the last day."""
     key = ("nvswitch_error", NODE)
     cleared = facts.cleared.get(key, 0.0)
-    found = [
+    events = [
         event
         for events in facts.errors.values()
         for event in events
@@ -159,53 +143,53 @@ def nvswitch_error(facts: Facts) -> Finding | None:
         and event.last_wall > cleared
         and (event.fatal or age(event, facts) <= DAY)
     ]
-    if not found:
-        minor = (known := facts.open.get(key)) is not None and known.level is WARN
+    if not events:
+        minor = (verdict := facts.open.get(key)) is not None and verdict.level is WARN
         return recovered(Clearance.QUIET) if minor else PASSED
-    worst = max(found, key=lambda event: (bool(event.fatal), event.last_wall))
-    say, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
+    worst = max(events, key=lambda event: (bool(event.fatal), event.last_wall))
+    make, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
     words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."
-    return say(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
+    return make(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
 
 
-def recurring(gpu: GpuCase) -> Finding | None:
+def recurring_xid(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RECURRING)
     if limit is None:
         return OFF
-    events = unplanned(gpu, "gpu_xid_recurring", DAY)
-    found = [one for one in events if one.critical and one.code != RECOVERY_ACTION]
-    counted = Counter(one.code for one in found).most_common(1)
+    events = xids_outside_maintenance(gpu, "gpu_xid_recurring", DAY)
+    criticals = [xid for xid in events if xid.critical and xid.code != RECOVERY_ACTION]
+    counted = Counter(xid.code for xid in criticals).most_common(1)
     if not counted or counted[0][1] < limit:
         return PASSED
     code, times = counted[0]
-    last = [one for one in found if one.code == code][-1]
+    last = [xid for xid in criticals if xid.code == code][-1]
     words = f"{last.words} It came {times} times within 24 hours: resets do not help."
     return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, events=times)
 
 
-def critical(gpu: GpuCase) -> Finding | None:
+def critical_xid(gpu: GpuCase) -> Finding | None:
     """Return a failure for critical Xids since the last repair."""
-    known = tuple(told(gpu, "gpu_xid_critical"))
-    found = [one for one in known if one.critical]
-    if not found:
-        return recovered() if is_taken_back(gpu, "gpu_xid_critical", known) else PASSED
-    at = max(one.event.last_wall for one in found)
-    return fail(reason(found), worst(found).action, at=at, **evidence(found))
+    events = tuple(explained_xids(gpu, "gpu_xid_critical"))
+    criticals = [xid for xid in events if xid.critical]
+    if not criticals:
+        return recovered() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
+    at = max(xid.event.last_wall for xid in criticals)
+    return fail(reason(criticals), worst(criticals).action, at=at, **evidence(criticals))
 
 
-def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explains_xids(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether another verdict explains all Xids of this one."""
-    found = codes(verdict)
+    own = codes(verdict)
     match cause.check:
         case "gpu_row_remap_failed" | "gpu_ecc_sram_threshold":
-            return found <= MEMORY
+            return own <= MEMORY
         case "gpu_xid_recurring":
-            return found - {RECOVERY_ACTION} <= codes(cause)
+            return own - {RECOVERY_ACTION} <= codes(cause)
         case "nvswitch_error":
-            return together and found <= LINKS
+            return together and own <= LINKS
         case "gpu_lost" | "gpu_missing" if cause.device != verdict.device:
-            return together and found <= LINKS
-    return together and (FALLEN_OFF in found or covers(verdict, cause))
+            return together and own <= LINKS
+    return together and (FALLEN_OFF in own or covers(verdict, cause))
 
 
 CHECKS = (
@@ -229,7 +213,7 @@ CHECKS = (
 2. Run the vendor's diagnostics (`dcgmi diag -r 4`), and check power, seating and cooling of this board.
 3. Open a case with the vendor; `/api/v1/events` has the history.
 """,
-        gpu=recurring,
+        gpu=recurring_xid,
         latch=Latch(quiet=DAY, repair=False),
         limits=(RECURRING,),
     ),
@@ -241,11 +225,11 @@ CHECKS = (
 2. Carry out the action of the verdict; `gpumon xid CODE` explains any code or kernel log message.
 3. If the same code recurs after the reset: run the vendor's diagnostics and replace the board.
 """,
-        gpu=critical,
+        gpu=critical_xid,
         latch=Latch(),
         inhibited_by=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
         | same("gpu_row_remap_failed", "gpu_ecc_sram_threshold", "gpu_xid_recurring")
         | {"gpu_lost": "any", "gpu_missing": "any", "nvswitch_error": "node"},
-        inhibited_if=explained,
+        inhibited_if=explains_xids,
     ),
 )

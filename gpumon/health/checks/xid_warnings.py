@@ -7,11 +7,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Catalogue
-from gpumon.health.check import DAY, MINUTE, Check, Latch, covers, found_together, same
+from gpumon.health.check import DAY, MINUTE, Check, Latch, covers, covers_same_time, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.nvlink import LINK_XIDS
-from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_taken_back, reason, told, unplanned, worst
-from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.checks.xid import (
+    MEMORY,
+    ExplainedXid,
+    age,
+    codes,
+    evidence,
+    explained_xids,
+    is_superseded,
+    reason,
+    worst,
+    xids_outside_maintenance,
+)
+from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, fail, recovered, warn
@@ -27,7 +39,7 @@ REPEATED = Limit(
 )
 STORM = Limit("xid_storm_per_minute", 100, "Minimum number of log messages a minute of one Xid that is a storm.", COUNT)
 
-_STICKS = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
+_REPEATING = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
 """Application Xids that point to the GPU if they recur on one GPU alone, with the action."""
 _EXCEPTION, _TIMEOUT, _CONTAINED = 13, 109, 94
 _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
@@ -38,59 +50,59 @@ _SHORTEST = MINUTE / 2
 def warning(gpu: GpuCase) -> Finding | None:
     """Return a warning for Xids of severity warning, of this boot and the last day."""
     catalogue = gpu.facts.catalogue
-    recent = [one for one in told(gpu, "gpu_xid") if age(one.event, gpu.facts) <= DAY]
-    found = [one for one in recent if _warns(one, catalogue)]
-    if not found:
-        cancelled = any(one.event.cancelled_wall is not None for one in recent)
-        return recovered() if cancelled or is_taken_back(gpu, "gpu_xid", recent) else PASSED
-    at = max(one.event.last_wall for one in found)
-    contained = sum(one.code == _CONTAINED and not gpu.facts.in_maintenance(one.event) for one in found)
+    recent = [xid for xid in explained_xids(gpu, "gpu_xid") if age(xid.event, gpu.facts) <= DAY]
+    warnings = [xid for xid in recent if _warns(xid, catalogue)]
+    if not warnings:
+        cancelled = any(xid.event.cancelled_wall is not None for xid in recent)
+        return recovered() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
+    at = max(xid.event.last_wall for xid in warnings)
+    contained = sum(xid.code == _CONTAINED and not gpu.facts.in_maintenance(xid.event) for xid in warnings)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, occurred {contained} times within 24 hours."
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)
-    return warn(reason(found), worst(found).action, at=at, **evidence(found))
+    return warn(reason(warnings), worst(warnings).action, at=at, **evidence(warnings))
 
 
-def _warns(one: Told, catalogue: Catalogue) -> bool:
+def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
     """Return whether the Xid is a warning. Xids of applications have checks of their own."""
-    row = catalogue.rows.get(one.code)
+    row = catalogue.rows.get(xid.code)
     if row is None or row.kind is Class.APPLICATION:
         return False
-    minor = one.code == NVLINK and one.means.severity is Severity.CRITICAL and not one.critical
-    return one.means.severity is Severity.WARNING or (minor and one.means.action != "nothing")
+    minor = xid.code == NVLINK and xid.means.severity is Severity.CRITICAL and not xid.critical
+    return xid.means.severity is Severity.WARNING or (minor and xid.means.action != "nothing")
 
 
 def unknown_code(gpu: GpuCase) -> Finding | None:
-    found = [
-        one
-        for one in told(gpu, "gpu_xid_unknown")
-        if one.code not in gpu.facts.catalogue.rows and age(one.event, gpu.facts) <= DAY
+    unknown = [
+        xid
+        for xid in explained_xids(gpu, "gpu_xid_unknown")
+        if xid.code not in gpu.facts.catalogue.rows and age(xid.event, gpu.facts) <= DAY
     ]
-    if not found:
+    if not unknown:
         return PASSED
-    words = f"Xid {found[-1].code} is unknown to this version of gpumon; a newer driver may define it."
-    return warn(words, Action.NONE, at=max(one.event.last_wall for one in found), **evidence(found))
+    words = f"Xid {unknown[-1].code} is unknown to this version of gpumon; a newer driver may define it."
+    return warn(words, Action.NONE, at=max(xid.event.last_wall for xid in unknown), **evidence(unknown))
 
 
-def repeated(gpu: GpuCase) -> Finding | None:
+def repeated_xid(gpu: GpuCase) -> Finding | None:
     """Return a finding for an application Xid repeated on this GPU only: software errors occur on several GPUs."""
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
         return OFF
-    for code, action in _STICKS.items():
-        found = [one for one in unplanned(gpu, "gpu_xid_app_repeated", DAY) if one.code == code]
-        times, where = _sticking([one.event for one in found])
-        if times >= limit and not _elsewhere(code, gpu):
+    for code, action in _REPEATING.items():
+        same_code = [xid for xid in xids_outside_maintenance(gpu, "gpu_xid_app_repeated", DAY) if xid.code == code]
+        times, where = _occurrences([xid.event for xid in same_code])
+        if times >= limit and not _is_on_other_gpu(code, gpu):
             words = f"Xid {code} occurred {times} times within 24 hours on this GPU{where}, and on no other."
-            at = found[-1].event.last_wall
+            at = same_code[-1].event.last_wall
             make = fail if code == _TIMEOUT else warn
             return make(words, action, at=at, xid=code, events=times)
-    known = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
-    shared = known is not None and any(_elsewhere(code, gpu) for code in codes(known))
+    verdict = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
+    shared = verdict is not None and any(_is_on_other_gpu(code, gpu) for code in codes(verdict))
     return recovered() if shared else PASSED
 
 
-def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
+def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
     """Return how often it occurred, and where.
 
     Exceptions count only in the same unit: software errors occur in many.
@@ -98,14 +110,14 @@ def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
     units = [set(_UNIT.findall(" ".join((*event.texts, event.text)))) for event in events]
-    one_each = Counter(next(iter(found)) for found in units if len(found) == 1)
-    if not one_each:
+    places_of_one = Counter(next(iter(places)) for places in units if len(places) == 1)
+    if not places_of_one:
         return 0, ""
-    (gpc, tpc), times = one_each.most_common(1)[0]
+    (gpc, tpc), times = places_of_one.most_common(1)[0]
     return times, f" (always GPC {gpc}, TPC {tpc})"
 
 
-def _elsewhere(code: int, gpu: GpuCase) -> bool:
+def _is_on_other_gpu(code: int, gpu: GpuCase) -> bool:
     return any(
         code == event.code and age(event, gpu.facts) <= DAY
         for other in gpu.facts.gpus
@@ -114,13 +126,13 @@ def _elsewhere(code: int, gpu: GpuCase) -> bool:
     )
 
 
-def everywhere(facts: Facts) -> Finding | None:
+def application_error(facts: Facts) -> Finding | None:
     """Return information about one application code on several GPUs."""
-    met: dict[int, dict[str, float]] = {}
-    for gpu in facts.gpu_cases:
-        for one in _of_applications(facts, gpu.state.uuid):
-            met.setdefault(one.code, {})[gpu.state.uuid] = one.last_wall
-    spread = {code: gpus for code, gpus in met.items() if len(gpus) > 1}
+    by_code: dict[int, dict[str, float]] = {}
+    for state in facts.gpus:
+        for event in _application_events(facts, state.uuid):
+            by_code.setdefault(event.code, {})[state.uuid] = event.last_wall
+    spread = {code: gpus for code, gpus in by_code.items() if len(gpus) > 1}
     if not spread:
         return PASSED
     code = max(spread, key=lambda code: max(spread[code].values()))
@@ -128,7 +140,7 @@ def everywhere(facts: Facts) -> Finding | None:
     return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
 
 
-def _of_applications(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
+def _application_events(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
     cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
     for event in facts.errors.get(uuid, ()):
         if event.last_wall > cleared and age(event, facts) <= DAY:
@@ -141,9 +153,9 @@ def storm(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(STORM)
     if limit is None:
         return OFF
-    series = [one for one in gpu.series(_LINES) if one.gain > 0 and one.covered >= _SHORTEST]
-    rates = {int(one.labels["xid"]): one.gain / one.covered * MINUTE for one in series}
-    code = max(rates, key=lambda one: rates[one], default=None)
+    series = [each for each in gpu.series(_LINES) if each.gain > 0 and each.covered >= _SHORTEST]
+    rates = {int(each.labels["xid"]): each.gain / each.covered * MINUTE for each in series}
+    code = max(rates, key=lambda each: rates[each], default=None)
     if code is None or rates[code] <= limit:
         return PASSED
     row = gpu.facts.catalogue.xid(code)
@@ -152,7 +164,7 @@ def storm(gpu: GpuCase) -> Finding | None:
     return warn(words, action, xid=code, lines_per_minute=round(rates[code]))
 
 
-def unplaced(facts: Facts) -> Finding | None:
+def unplaced_xid(facts: Facts) -> Finding | None:
     """Return a warning for an Xid at an address where a GPU of this host should be and none answers.
 
     A container reads the host's kernel log and PCI bus, and may have been given only some GPUs.
@@ -161,28 +173,28 @@ def unplaced(facts: Facts) -> Finding | None:
         return None
     if facts.expectation.place == CONTAINER:
         return PASSED
-    found = list(_unplaced(facts))
-    if not found:
-        known = facts.open.get(("xid_unplaced", NODE))
-        placed = known is not None and not _is_unknown(str(known.evidence.get("pci_bus_id", "")), facts)
+    unplaced_xids = list(_unplaced_xids(facts))
+    if not unplaced_xids:
+        verdict = facts.open.get(("xid_unplaced", NODE))
+        placed = verdict is not None and not _is_unknown(str(verdict.evidence.get("pci_bus_id", "")), facts)
         return recovered() if placed else PASSED
-    first = max(found, key=lambda one: (one.critical, one.event.last_wall))
+    first = max(unplaced_xids, key=lambda xid: (xid.critical, xid.event.last_wall))
     words = f"{first.words} It is from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
-    at = max(one.event.last_wall for one in found)
+    at = max(xid.event.last_wall for xid in unplaced_xids)
     return make(words, action, at=at, xid=first.code, pci_bus_id=first.event.bus_id)
 
 
-def _unplaced(facts: Facts) -> Iterator[Told]:
+def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
     """Yield Xids of this boot and the last day at addresses without a known GPU, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
         if event.kind == XID and not event.historical and recent and _is_unknown(event.bus_id, facts):
-            one = Told(event, facts.explain(event))
+            xid = ExplainedXid(event, facts.explain(event))
             kind = facts.catalogue.xid(event.code).kind
-            if one.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
-                yield one
+            if xid.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
+                yield xid
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
@@ -204,7 +216,7 @@ _MEMORY = (
 _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
-def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether another verdict explains the warning.
 
     Memory verdicts explain memory Xids, and link verdicts link Xids. Others must be found at the same time.
@@ -213,10 +225,10 @@ def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noq
         return codes(verdict) <= MEMORY and covers(verdict, cause)
     if cause.check in _LINKS:
         return together and codes(verdict) <= LINK_XIDS | {RECOVERY_ACTION}
-    return found_together(verdict, cause, together)
+    return covers_same_time(verdict, cause, together)
 
 
-def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explains_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the verdict has the same code, or was reported at the same time."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
@@ -230,7 +242,7 @@ CHECKS = (
 1. `lspci -s ADDRESS` and `nvidia-smi -L`: is there a GPU, and does the driver list it?
 2. Follow `gpumon xid CODE`. A GPU that was lost before the agent's first start needs a reboot to be detected.
 """,
-        node=unplaced,
+        node=unplaced_xid,
         after=MINUTE,
         latch=Latch(quiet=DAY),
     ),
@@ -246,7 +258,7 @@ CHECKS = (
         gpu=warning,
         latch=Latch(quiet=DAY),
         inhibited_by=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "gpu_recovery_action") | {"nvswitch_error": "node"},
-        inhibited_if=of_warning,
+        inhibited_if=explains_warning,
     ),
     Check(
         name="gpu_xid_unknown",
@@ -259,7 +271,7 @@ CHECKS = (
         gpu=unknown_code,
         latch=Latch(quiet=DAY),
         inhibited_by=FAULTS | XIDS | same("gpu_recovery_action") | {"nvswitch_error": "node"},
-        inhibited_if=found_together,
+        inhibited_if=covers_same_time,
     ),
     Check(
         name="gpu_xid_app_repeated",
@@ -269,10 +281,10 @@ CHECKS = (
 1. Did the same job run each time? Run it on another GPU: if it fails there too, the job is at fault.
 2. Otherwise drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
-        gpu=repeated,
+        gpu=repeated_xid,
         latch=Latch(quiet=DAY),
         inhibited_by=FAULTS | XIDS,
-        inhibited_if=found_together,
+        inhibited_if=covers_same_time,
         limits=(REPEATED,),
     ),
     Check(
@@ -282,7 +294,7 @@ CHECKS = (
         steps="""\
 1. Inform the job's owner: check its log, its CUDA version and its addresses. Do not drain the node.
 """,
-        node=everywhere,
+        node=application_error,
         latch=Latch(quiet=DAY, repair=False),
         pages=False,
     ),
@@ -297,7 +309,7 @@ CHECKS = (
         gpu=storm,
         after=2 * MINUTE,
         inhibited_by=FAULTS | XIDS | same("gpu_xid", "gpu_xid_app_repeated"),
-        inhibited_if=of_storm,
+        inhibited_if=explains_storm,
         windows=(_LINES,),
         limits=(STORM,),
     ),

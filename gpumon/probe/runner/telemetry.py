@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from gpumon.health.checks.nvlink import BROKEN, REPEATED
+from gpumon.health.checks.nvlink_errors import BROKEN, REPEATED
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.evidence import HELD_DOWN, GpuSample, Observations, add_samples
 from gpumon.state.report import Report

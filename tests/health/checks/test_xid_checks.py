@@ -9,15 +9,13 @@ import pytest
 from each_case import each_case
 from judging import Ward, acknowledge
 
-from gpumon.health import xids
-from gpumon.health.catalogue import SHIPPED
-from gpumon.health.checks.xid import _ACTIONS
+from gpumon.health import nvlink5, registers, xids
+from gpumon.health.catalogue import SHIPPED, XID_ACTIONS
 from gpumon.health.expectation import Expectation
-from gpumon.health.nvlink5 import TABLE as UNITS
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
-from gpumon.model.error_event import SXID
+from gpumon.model.error_event import SXID, XID
 from gpumon.model.snapshot import CONTAINER
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -143,15 +141,21 @@ def test_the_operators_catalogue_decides() -> None:
     assert ward.go_on().level("gpu_xid_critical", 0) is Level.FAIL
 
 
-def test_each_action_of_the_catalogue_is_known_or_for_a_person() -> None:
-    """Words that begin like an action mean it; a new row must not fall through to an inspection."""
-    for row in xids.TABLE:
-        told = row.severity is not Severity.INFO
-        if told and row.action.startswith(("reset", "reboot", "restart", "replace", "nothing")):
-            assert row.action in _ACTIONS, row
-    for unit in UNITS:
-        for action, _ in {**unit.by_status, **(unit.by_reason or {})}.values():
-            assert action in _ACTIONS, unit
+def test_each_action_text_has_a_verdict_action() -> None:
+    """Every text that a shipped row or a decoded text can have is in the table, and every text of the table is used."""
+    texts = {row.action for row in xids.TABLE} | {xids.unknown(1).action, nvlink5.READ_IT}
+    texts |= {bit.action for bit in registers.WORST_FIRST}
+    for unit in nvlink5.TABLE:
+        texts |= {action for action, _ in (*unit.by_status.values(), *(unit.by_reason or {}).values())}
+    assert texts <= XID_ACTIONS.keys()
+    assert XID_ACTIONS.keys() <= texts | {xids.REPLACE}
+
+
+def test_an_action_of_the_operators_own_needs_an_inspection() -> None:
+    """A row of `xids.file` with a text of the table has that action, with any other text inspect."""
+    for text, action in {"page the hardware team": Action.INSPECT, xids.RESET: Action.RESET}.items():
+        row = replace(xids.XIDS[79], action=text, ordered=frozenset({"action"}))
+        assert SHIPPED.with_rows({79: row}).read(XID, 79).verdict_action is action
 
 
 # What is nothing

@@ -1,0 +1,197 @@
+"""CHECKS: errors of NVLinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gpumon.health.check import MINUTE, Check
+from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, link_growth
+from gpumon.health.device_case import GpuCase
+from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
+from gpumon.health.sample_windows import CounterGrowth, SampleWindow
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+
+ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
+ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
+UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
+MAX_ERRORS = Limit(
+    "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that is a warning.", COUNT
+)
+BAD_MINUTES = Limit(
+    "nvlink_bad_minutes",
+    15,
+    "Maximum number of minutes with errors, of the last thirty, for a healthy NVLink.",
+    Range(0, 29),
+)
+MAX_DOWNS = Limit(
+    "nvlink_downs", 5, "Minimum number of times that an NVLink goes down in thirty minutes that is a failure.", COUNT
+)
+CRC_RATE = Limit(
+    "nvlink_crc_errors_per_second", 100, "Minimum rate of CRC errors a second of an NVLink that is a failure.", AMOUNT
+)
+BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
+REPEATED = frozenset({"replay", "recovery"})
+"""Up to Hopper: packets lost and sent again. CRC errors are evaluated by their rate."""
+BROKEN = frozenset({"malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"})
+"""From Blackwell on. Not included: errors that the other end reports or discards, and symbol errors, which are
+corrected.
+"""
+
+
+def errors(gpu: GpuCase) -> Finding | None:
+    most = gpu.facts.limit(MAX_ERRORS)
+    if most is None:
+        return OFF
+    if not can_evaluate(gpu):
+        return None
+    by_link: dict[str, dict[str, float]] = {}
+    for growth in (*link_growth(gpu, ERRORS_SOON), *link_growth(gpu, RECOVERIES)):
+        kind = growth.labels.get("kind") or {"successful": "recovery"}.get(growth.labels.get("result", ""), "")
+        if kind in REPEATED | BROKEN:
+            kinds = by_link.setdefault(growth.labels["link"], {})
+            kinds[kind] = kinds.get(kind, 0.0) + growth.gain
+    if not by_link:
+        return PASSED
+    link = max(by_link, key=lambda name: sum(by_link[name].values()))
+    kinds, count = by_link[link], sum(by_link[link].values())
+    if count < most:
+        return PASSED
+    words = ", ".join(f"{gained:.0f} {kind.replace('_', ' ')}" for kind, gained in kinds.items())
+    others = f"; {len(by_link) - 1} more links have errors" if len(by_link) > 1 else ""
+    return warn(f"Errors of NVLink {link} in five minutes: {words}{others}.", Action.INSPECT, link=link, errors=count)
+
+
+def unstable_link(gpu: GpuCase) -> Finding | None:
+    most, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(MAX_DOWNS)
+    if most is None and downs is None:
+        return OFF
+    if not can_evaluate(gpu):
+        return None
+    return (
+        (most is not None and _link_with_errors(gpu, most))
+        or (downs is not None and _flapping_link(gpu, downs))
+        or PASSED
+    )
+
+
+def _link_with_errors(gpu: GpuCase, most: float) -> Finding | None:
+    minutes: dict[str, set[int]] = {}
+    for growth in link_growth(gpu, ERRORS_LONG):
+        if growth.labels.get("kind") in REPEATED | BROKEN | {"crc"}:
+            minutes.setdefault(growth.labels["link"], set()).update(_minutes(gpu, growth))
+    link = max(minutes, key=lambda name: len(minutes[name]), default=None)
+    if link is None or len(minutes[link]) <= most:
+        return None
+    bad = len(minutes[link])
+    reason = f"NVLink {link} had errors in {bad} of the last 30 minutes: it does not recover by itself."
+    return fail(reason, Action.INSPECT, link=link, bad_minutes=bad)
+
+
+def _flapping_link(gpu: GpuCase, most: float) -> Finding | None:
+    """Return a failure for a link that was down repeatedly, each time for less than the delay of `nvlink_down`."""
+    downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
+    link = max(downs, key=lambda name: downs[name], default=None)
+    if link is None or downs[link] < most:
+        return None
+    reason = f"NVLink {link} went down {downs[link]} times in the last 30 minutes."
+    return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
+
+
+def _falls(values: Sequence[float]) -> int:
+    return sum(after < before for before, after in pairwise(values))
+
+
+def crc_high(gpu: GpuCase) -> Finding | None:
+    """Return a finding if a link had CRC errors in each of five minutes."""
+    if not can_evaluate(gpu):
+        return None
+    crc = [growth for growth in link_growth(gpu, ERRORS_SOON) if growth.labels.get("kind") == "crc"]
+    lasting = [growth for growth in crc if len(_minutes(gpu, growth)) >= ERRORS_SOON.seconds / MINUTE]
+    if not lasting:
+        return PASSED
+    worst, most = max(lasting, key=lambda growth: growth.gain), gpu.facts.limit(CRC_RATE)
+    rate = worst.gain / ERRORS_SOON.seconds
+    high = most is not None and rate >= most
+    reason = f"NVLink {worst.labels['link']} receives {rate:.3g} packets a second with checksum errors."
+    make = fail if high else warn
+    return make(reason, Action.INSPECT, link=worst.labels["link"], crc_errors_per_second=rate)
+
+
+def ber_high(gpu: GpuCase) -> Finding | None:
+    most = gpu.facts.limit(BIT_ERRORS)
+    if most is None:
+        return OFF
+    if not can_evaluate(gpu):
+        return None
+    rates = {link: (state.bit_error_ratio or {}).get("effective") for link, state in gpu.state.links.items()}
+    reported = {link: rate for link, rate in rates.items() if rate is not None}
+    if not reported:
+        return None
+    link = max(reported, key=lambda name: reported[name])
+    if reported[link] <= most:
+        return PASSED
+    reason = f"NVLink {link} has a bit error ratio of {reported[link]:.1e} , more than {most:.0e}: it will fail."
+    return fail(reason, Action.INSPECT, link=link, bit_error_ratio=reported[link])
+
+
+def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
+    """Return the minutes in which the counter increased, counted backwards from now."""
+    return {int((gpu.facts.now.at - at) // MINUTE) for at, _ in grown.steps}
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="nvlink_unstable",
+        help="An NVLink repeatedly has errors or goes down.",
+        steps="""\
+1. Drain the node: collectives over this link are slow and will fail.
+2. `gpumon_nvlink_errors_total` shows the link and the time; `gpumon_nvlink_peer_info` shows the peer.
+3. Reset the GPUs. If it persists: reseat or replace the board or the peer.
+""",
+        gpu=unstable_link,
+        clear_after=10 * MINUTE,
+        windows=(ERRORS_LONG, UP),
+        limits=(BAD_MINUTES, MAX_DOWNS),
+        inhibited_by=FAILED_LINK,
+    ),
+    Check(
+        name="nvlink_crc_high",
+        levels=(Level.WARN, Level.FAIL),
+        help="An NVLink persistently receives packets with checksum errors.",
+        steps="""\
+1. Each packet is sent again: traffic slows down before it fails. A warning can wait for the next maintenance.
+2. From 100 a second on, drain the node and reset the GPUs.
+3. If it persists: reseat or replace the board or the peer.
+""",
+        gpu=crc_high,
+        windows=(ERRORS_SOON,),
+        limits=(CRC_RATE,),
+        inhibited_by={**FAILED_LINK, "nvlink_unstable": "same"},
+    ),
+    Check(
+        name="nvlink_ber_high",
+        help="The bit error ratio of an NVLink is too high.",
+        steps="""\
+1. Drain the node when possible: such a link fails soon.
+2. `nvidia-smi nvlink -e` names the link. Check cartridge and cable at both ends.
+""",
+        gpu=ber_high,
+        after=5 * MINUTE,
+        limits=(BIT_ERRORS,),
+        inhibited_by={**FAILED_LINK, "nvlink_unstable": "same"},
+    ),
+    Check(
+        name="nvlink_errors",
+        levels=(Level.WARN,),
+        help="An NVLink had errors and recovered.",
+        steps="""\
+1. One error needs no action: few jobs are affected.
+2. If it recurs: drain the node and reset the GPUs that share the link; then run the vendor's diagnostics.
+""",
+        gpu=errors,
+        windows=(ERRORS_SOON, RECOVERIES),
+        limits=(MAX_ERRORS,),
+        inhibited_by={**FAILED_LINK, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
+    ),
+)

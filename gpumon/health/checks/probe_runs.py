@@ -1,0 +1,170 @@
+"""CHECKS: runs of the all-reduce that fail, hang or are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from gpumon.health.check import MINUTE, Check, Latch
+from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, all_reduce_runs, any_device
+from gpumon.health.facts import Facts
+from gpumon.health.free_node import is_free
+from gpumon.health.policy import COUNT, Limit
+from gpumon.health.repairs_since_run import RepairSinceRun, repairs_since_run
+from gpumon.health.verdict import (
+    FAIL,
+    NODE,
+    OFF,
+    PASSED,
+    WARN,
+    Action,
+    Finding,
+    VerdictTransition,
+    fail,
+    unknown,
+    warn,
+)
+from gpumon.probe.core.frames import SETUP_STAGES
+from gpumon.probe.core.preflight import REFUSED
+from gpumon.probe.core.result import DECISIVE, ProbeResult
+
+FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
+PERIODS = 2
+"""Intervals of the schedule within which a run must have ended."""
+
+
+def repeated_failures(facts: Facts) -> Finding | None:
+    """Return a failure after several failed runs in a row, because a single failure may be transient."""
+    most = facts.limit(FAILURES)
+    ran = all_reduce_runs(facts)
+    if most is None:
+        return OFF
+    if not ran:
+        return None
+    newest = ran[-1]
+    if newest.outcome in DECISIVE:
+        return PASSED
+    since = facts.cleared.get(("allreduce_failing", NODE), 0.0)
+    count = sum(1 for _ in takewhile(lambda run: _is_failure(run, since), reversed(ran)))
+    if count < most:
+        return None
+    setup = newest.reason in {"setup", *SETUP_STAGES}
+    where = "before its first operation" if setup else "in an operation"
+    what = "timed out" if newest.outcome == "timeout" else "failed"
+    reason = f"The all-reduce failed {count} times in a row; the last run {what} {where}."
+    if setup or newest.backend != "nccl":
+        return warn(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
+    return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
+
+
+def _is_failure(result: ProbeResult, since: float) -> bool:
+    failed = result.outcome in {"failed", "timeout"} and result.reason != "unkillable"
+    return failed and result.ended > since
+
+
+def unkillable_processes(facts: Facts) -> Finding:
+    """Return a failure if SIGKILL does not end a rank.
+
+    It needs a reboot: the next process on that GPU hangs as well.
+    """
+    pids = facts.probe.unkillable
+    if not pids:
+        return PASSED
+    words = f"{len(pids)} processes of the all-reduce" if len(pids) > 1 else "one process of the all-reduce"
+    reason = f"SIGKILL does not end {words}: blocked in the kernel. The last run shows the stage."
+    return fail(reason, Action.REBOOT, processes=float(len(pids)))
+
+
+def missing_runs(facts: Facts) -> Finding | None:
+    """Return unknown if no run has ended for long although the node was free.
+
+    A skip is not a run. On a free node it gives the reason.
+    """
+    if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
+        return PASSED
+    if facts.probe.running is not None:
+        return None
+    since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
+    silent = facts.now.uptime - max(facts.probe.last_ended_at, since)
+    if silent > PERIODS * facts.probe_interval:
+        reason = f"No all-reduce has run for {silent / 3600:.0f} h, although the node was free."
+        return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
+    repaired = next(_repairs(facts), None)
+    if repaired is not None:
+        return unknown(f"No all-reduce has run since {repaired.words}: `gpumon probe allreduce` runs one.", Action.NONE)
+    return PASSED
+
+
+def _is_decided(facts: Facts) -> bool:
+    """Return whether an operator or the scheduler prevents runs by other means than holds, releases and maintenance.
+
+    A failed gate command prevents runs by mistake, so it does not count.
+    """
+    last = facts.probe.last
+    if last is None or last.outcome != "skipped":
+        return False
+    if last.reason == "no_scheduler_gate":
+        return not facts.probe_gated
+    passing = {"scheduler_gate_failed", "held", "released", "maintenance"}
+    return last.reason in LASTING_SKIPS - passing or last.hint.startswith(REFUSED)
+
+
+def _last_skip(facts: Facts) -> str:
+    last = facts.probe.last
+    if last is None or last.outcome != "skipped":
+        return ""
+    return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
+
+
+def _repairs(facts: Facts) -> Iterator[RepairSinceRun]:
+    """Yield the repairs of GPUs since the last complete run that used them."""
+    measured = [run for run in all_reduce_runs(facts) if run.outcome in DECISIVE]
+
+    def since(transition: VerdictTransition) -> float:
+        return facts.now.wall - facts.age(transition)
+
+    yield from repairs_since_run(measured, facts.gpus, facts.transitions, wall=facts.wall, since=since)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="allreduce_unkillable",
+        help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
+        steps="""\
+1. Drain the node: every process that opens that GPU hangs too. The result of the run names the stage
+   (`gpumon probe history --json`).
+2. Reboot the node; if the reboot hangs, power-cycle it.
+3. Check for Xids at that time. If it happens again, report it to NVIDIA.
+""",
+        node=unkillable_processes,
+        after=MINUTE,
+        latch=Latch(),
+        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+    ),
+    Check(
+        name="allreduce_failing",
+        levels=(FAIL, WARN),
+        help="The all-reduce fails repeatedly.",
+        steps="""\
+1. Run `gpumon probe allreduce`: it prints the error, with the last lines of NCCL's log.
+2. A failure before the first operation is about the installation: check `probe.python`, PyTorch, driver and CUDA
+   versions, and /dev/shm.
+3. A failure in an operation is about the hardware or the fabric: check for Xids, links that are down, and the fabric
+   manager.
+""",
+        node=repeated_failures,
+        limits=(FAILURES,),
+        inhibited_by={"gpu_driver_down": "node", "allreduce_unkillable": "node", **any_device(*FAULTS_OF_ANY_RUN)},
+    ),
+    Check(
+        name="allreduce_stale",
+        levels=(),
+        help="No all-reduce has run for a long time, or since a repair.",
+        steps="""\
+1. Run `gpumon probe allreduce`: it runs one, or prints the reason why it cannot.
+""",
+        node=missing_runs,
+        after=30 * MINUTE,
+        clear_after=0.0,
+    ),
+)

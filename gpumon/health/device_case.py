@@ -1,0 +1,132 @@
+"""The devices that checks evaluate: each GPU and each port, with the facts. Frozen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpumon.health.facts import Facts
+from gpumon.health.sample_windows import CounterGrowth, SampleWindow, WindowSeries, with_labels
+from gpumon.model.error_event import ErrorEvent
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.snapshot import PortReading
+
+
+class _DeviceCase(ABC):
+    """One device that a check evaluates."""
+
+    __slots__ = ()
+    facts: Facts
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """Return the device as in verdicts."""
+
+    def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
+        """Return the device's series, as Facts.series."""
+        return self.facts.series(window, self.device, since=since)
+
+    def growth(self, window: SampleWindow, *, since: float | None = None) -> tuple[CounterGrowth, ...]:
+        """Return the device's counters that increased, as Facts.growth."""
+        return self.facts.growth(window, self.device, since=since)
+
+    def mean(self, window: SampleWindow, **labels: str) -> float | None:
+        """Return the mean over the window; None if its samples cover too little of it."""
+        series = with_labels(self.series(window), **labels)
+        return None if series is None or not series.covers(window) else series.mean
+
+    def peak(self, window: SampleWindow, **labels: str) -> float | None:
+        """Return the highest value in the window; None if its samples cover too little of it."""
+        series = with_labels(self.series(window), **labels)
+        return None if series is None or not series.covers(window) else max(series.values)
+
+    def has_verdict(self, check: str) -> bool:
+        return (check, self.device) in self.facts.open
+
+    def cleared(self, check: str) -> float | None:
+        """Return when this check's verdict on the device was last cleared, in seconds since the epoch."""
+        return self.facts.cleared.get((check, self.device))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCase(_DeviceCase):
+    """One GPU."""
+
+    state: GpuState
+    facts: Facts
+
+    @property
+    def device(self) -> str:
+        return self.state.uuid
+
+    @property
+    def now(self) -> Gpu:
+        """Return its readings; all None while the GPU does not answer or is released."""
+        return self.state.gpu
+
+    def events(self, check: str) -> Iterator[ErrorEvent]:
+        """Yield its Xids, newest last, without those from before the verdict of this check was last cleared."""
+        cleared = self.cleared(check) or 0.0
+        for event in self.facts.errors.get(self.device, ()):
+            if event.last_wall > cleared:
+                yield event
+
+
+@dataclass(frozen=True, slots=True)
+class PortCase(_DeviceCase):
+    """One InfiniBand or RoCE port."""
+
+    port: PortReading
+    facts: Facts
+
+    @property
+    def device(self) -> str:
+        return f"{self.port.device}/{self.port.port}"
+
+    @property
+    def accepted(self) -> bool:
+        """Return whether an operator has accepted that the port is down."""
+        record = self.facts.known_ports.get(self.device)
+        return record is not None and record.expected is False
+
+    @property
+    def wired(self) -> bool:
+        """Return whether the port was in use on this host and should be up."""
+        record = self.facts.known_ports.get(self.device)
+        if record is not None and record.expected is not None:
+            return record.expected
+        return self.port.used
+
+    @property
+    def fastest(self) -> float | None:
+        """Return the highest speed of the port on this host, unless an operator accepted a lower one."""
+        record = self.facts.known_ports.get(self.device)
+        return None if record is None else record.speed
+
+    @property
+    def similar_port_speeds(self) -> tuple[float, ...]:
+        """Return the speeds of the other ports of the same kind that are up."""
+        kind = (self.port.board, self.port.link_layer)
+        others = (port for port in self.facts.ports if port is not self.port and (port.board, port.link_layer) == kind)
+        return tuple(speed for port in others if (speed := port.link.port_speed_bytes_per_second) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCases:
+    """The devices of one evaluation."""
+
+    facts: Facts
+    gpus: tuple[GpuCase, ...]
+    ports: tuple[PortCase, ...]
+
+
+def device_cases(facts: Facts) -> DeviceCases:
+    """Return the GPUs and ports of these facts."""
+    return DeviceCases(
+        facts,
+        tuple(GpuCase(state, facts) for state in facts.gpus),
+        tuple(PortCase(port, facts) for port in facts.ports),
+    )
