@@ -29,7 +29,7 @@ class Traced:
 def traced(trace: Path) -> Traced:
     """Return the sum over all processes that count their calls in files beside this path."""
     counts = [json.loads(path.read_text()) for path in trace.parent.glob(f"{trace.name}-*.json")]
-    calls, seconds, cpu = (sum(one[name] for one in counts) for name in ("total", "seconds", "cpu_seconds"))
+    calls, seconds, cpu = (sum(count[name] for count in counts) for name in ("total", "seconds", "cpu_seconds"))
     return Traced(calls, seconds, cpu)
 
 

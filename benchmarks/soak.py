@@ -236,12 +236,12 @@ class Soak:
             self.seen |= descendants(self.agent.process.pid)
             self.weigh()
             try:
-                one = self.scraper.scrapes.get(timeout=max(0.0, end - boot_clock()))
+                scrape = self.scraper.scrapes.get(timeout=max(0.0, end - boot_clock()))
             except queue.Empty:
                 return
-            span = one.at, one.at + one.seconds
+            span = scrape.at, scrape.at + scrape.seconds
             down = any(_overlap(span, other) for other in self.down) or self.agent.process.poll() is not None
-            self.witness.take(one, down=down, asleep=any(_overlap(span, other) for other in self.asleep))
+            self.witness.take(scrape, down=down, asleep=any(_overlap(span, other) for other in self.asleep))
 
     def children(self, name: str) -> set[int]:
         return self.agent.children(f"gpumon.collectors.{name.removeprefix('gpumon.')}")

@@ -113,7 +113,7 @@ class Stage:
 
     def is_hidden(self, gpu: int, at: float) -> bool:
         """Return whether the page may show no readings of this GPU at this time."""
-        return any(one.trouble.hides and at - one.since > HIDDEN_SECONDS for one in self.troubles(gpu))
+        return any(trouble.trouble.hides and at - trouble.since > HIDDEN_SECONDS for trouble in self.troubles(gpu))
 
     def is_healthy(self, gpu: int, at: float) -> bool:
         """Return whether this GPU must be read at this time."""

@@ -38,8 +38,8 @@ def verdict(witness: Witness, sizes: Sequence[Size], left: set[int], log: str) -
         ("unreadable GPUs verified", f"{witness.verified_hidden} times"),
     ]
     failed = [f"{problem}, {n} times, first: {witness.first[problem]}" for problem, n in witness.problems.items()]
-    for role in dict.fromkeys(one.role for one in sizes):
-        mine = [one for one in sizes if one.role == role]
+    for role in dict.fromkeys(size.role for size in sizes):
+        mine = [size for size in sizes if size.role == role]
         figures.append((role, _held(mine)))
         failed += (f"the {role} {reason}" for reason in _grown(mine))
     tracebacks = [line for line in log.splitlines() if "Traceback" in line or "exception=" in line]
@@ -50,19 +50,19 @@ def verdict(witness: Witness, sizes: Sequence[Size], left: set[int], log: str) -
 
 
 def _slow(witness: Witness) -> str:
-    starved = sum(one.seconds - one.starved <= SCRAPE_LIMIT for one in witness.slow)
+    starved = sum(scrape.seconds - scrape.starved <= SCRAPE_LIMIT for scrape in witness.slow)
     return f"{len(witness.slow)}" + (f", {starved} of them during CPU starvation" if witness.slow else "")
 
 
 def _held(sizes: Sequence[Size]) -> str:
-    slope = growth(sizes, lambda one: one.megabytes)
+    slope = growth(sizes, lambda size: size.megabytes)
     words = "run too short for a growth rate" if slope is None else f"{slope:+.2f} MB a minute"
-    descriptors = [one.descriptors for one in sizes]
+    descriptors = [size.descriptors for size in sizes]
     return f"{sizes[-1].megabytes:.0f} MB, {words}; {descriptors[0]} descriptors, then {descriptors[-1]}"
 
 
 def _grown(sizes: Sequence[Size]) -> Iterable[str]:
-    slope = growth(sizes, lambda one: one.megabytes)
+    slope = growth(sizes, lambda size: size.megabytes)
     if slope is not None and slope > MAX_GROWTH:
         yield f"grew by {slope:.2f} MB a minute"
     if sizes[-1].descriptors > sizes[0].descriptors + MAX_DESCRIPTORS:
@@ -72,9 +72,11 @@ def _grown(sizes: Sequence[Size]) -> Iterable[str]:
 def growth(sizes: Sequence[Size], of: Callable[[Size], float]) -> float | None:
     """Return the growth per minute, the median over all long-lived processes of a role; None without one."""
     slopes = []
-    for pid in {one.pid for one in sizes}:
-        mine = [one for one in sizes if one.pid == pid]
-        warm = [one for one in mine if one.at - mine[0].at >= WARM_SECONDS]
+    for pid in {size.pid for size in sizes}:
+        mine = [size for size in sizes if size.pid == pid]
+        warm = [size for size in mine if size.at - mine[0].at >= WARM_SECONDS]
         if len(warm) >= MIN_SIZES:
-            slopes.append(statistics.linear_regression([one.at / 60 for one in warm], [of(one) for one in warm]).slope)
+            slopes.append(
+                statistics.linear_regression([size.at / 60 for size in warm], [of(size) for size in warm]).slope
+            )
     return statistics.median(slopes) if slopes else None

@@ -172,9 +172,9 @@ class Witness:
         """Forget counters of GPUs that are bound to another driver."""
         if gone:
             kept = (
-                one
-                for one in self._counters.items()
-                if one[0].startswith(DURABLE) or not any(g in one[0] for g in gone)
+                item
+                for item in self._counters.items()
+                if item[0].startswith(DURABLE) or not any(g in item[0] for g in gone)
             )
             self._counters = dict(kept)
 

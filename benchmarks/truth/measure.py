@@ -132,7 +132,9 @@ class Trial:
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
         """Return the other verdicts that are not inhibited, as text."""
         return tuple(
-            _device_text(world, one) for one in self.last.values() if one.key not in keys and one.inhibited_by is None
+            _device_text(world, verdict)
+            for verdict in self.last.values()
+            if verdict.key not in keys and verdict.inhibited_by is None
         )
 
     @property
@@ -144,7 +146,9 @@ def device(world: World, fault: Fault, gpu: int) -> str:
     """Return the device as verdicts name it."""
     if fault.where == "gpu":
         bus_id = PROFILES[world.profile].bus_ids[gpu]
-        return next((one.uuid for one in world.report.gpus if one.bus_id == bus_id), f"pci-{bus_id.lower()}")
+        return next(
+            (reading.uuid for reading in world.report.gpus if reading.bus_id == bus_id), f"pci-{bus_id.lower()}"
+        )
     return f"{PORT}/1" if fault.where == "port" else NODE
 
 
@@ -173,7 +177,7 @@ def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcom
 def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -> Outcome:
     own = trial.last.get(key)
     cause = None if own is None else own.inhibited_by
-    others = [one for one in trial.last.values() if one.key not in {key, cause}]
+    others = [verdict for verdict in trial.last.values() if verdict.key not in {key, cause}]
     return Outcome(
         fault=fault.name,
         profile=profile,
@@ -182,10 +186,10 @@ def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -
         action="" if own is None else own.action.value,
         inhibited_by="" if own is None or own.inhibited_by is None else own.inhibited_by[0],
         elsewhere=tuple(
-            _device_name(world, one) for one in others if one.check == fault.check and one.inhibited_by is None
+            _device_name(world, other) for other in others if other.check == fault.check and other.inhibited_by is None
         ),
-        others=trial.others(world, [key, cause or key, *(one.key for one in others if one.check == fault.check)]),
-        folded=tuple(_device_text(world, one) for one in others if one.inhibited_by is not None),
+        others=trial.others(world, [key, cause or key, *(other.key for other in others if other.check == fault.check)]),
+        folded=tuple(_device_text(world, other) for other in others if other.inhibited_by is not None),
     )
 
 
@@ -235,18 +239,20 @@ class CalmOutcome:
     """Check and level of each verdict."""
 
 
-def measure_disturbance(one: Disturbance, profile: str, hours: float) -> CalmOutcome:
+def measure_disturbance(disturbance: Disturbance, profile: str, hours: float) -> CalmOutcome:
     """Repeat a disturbance for this time, and collect the verdicts."""
-    with _Folder(profile, yaml.safe_dump(dict(one.before)), one.settings, uptime=one.uptime) as world:
+    with _Folder(
+        profile, yaml.safe_dump(dict(disturbance.before)), disturbance.settings, uptime=disturbance.uptime
+    ) as world:
         world.advance(2 * HEALTHY_SECONDS)
         end = world.clock + 3600.0 * hours
         raised: dict[tuple[str, str, float], str] = {}
         while world.clock < end:
-            if one.act is not None:
-                one.act(world)
-            world.advance(min(one.every, end - world.clock))
+            if disturbance.act is not None:
+                disturbance.act(world)
+            world.advance(min(disturbance.every, end - world.clock))
             for transition in world.transitions:
                 if transition.change is VerdictChange.RAISED:
                     raised[(*transition.verdict.key, transition.wall)] = transition.verdict.level.word
-        said = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
-        return CalmOutcome(name=one.name, profile=profile, hours=hours, verdicts_raised=said)
+        verdicts = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
+        return CalmOutcome(name=disturbance.name, profile=profile, hours=hours, verdicts_raised=verdicts)

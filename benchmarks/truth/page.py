@@ -54,13 +54,14 @@ def page(
     """
     known = tuple(results)
     outcomes = {
-        fault.name: [one for one in known if isinstance(one, Outcome) and one.fault == fault.name] for fault in faults
+        fault.name: [outcome for outcome in known if isinstance(outcome, Outcome) and outcome.fault == fault.name]
+        for fault in faults
     }
     calms = {
-        one.name: [calm for calm in known if isinstance(calm, CalmOutcome) and calm.name == one.name]
-        for one in disturbances
+        disturbance.name: [calm for calm in known if isinstance(calm, CalmOutcome) and calm.name == disturbance.name]
+        for disturbance in disturbances
     }
-    both = [one for one in known if isinstance(one, PairOutcome)]
+    both = [outcome for outcome in known if isinstance(outcome, PairOutcome)]
     parts = [
         INTRODUCTION,
         *_caveats(len(known), pieces, states),
@@ -84,23 +85,23 @@ def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
         yield ""
 
 
-def missed(one: Outcome) -> bool:
+def missed(outcome: Outcome) -> bool:
     """Return whether the fault was not found, or also found on a wrong device."""
-    return one.seconds is None or not one.right_device
+    return outcome.seconds is None or not outcome.right_device
 
 
-def false(one: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:
+def false(disturbance: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:
     """Return check and level of each false verdict."""
     return tuple(
         (check, level)
         for check, level in calm.verdicts_raised
-        if level == FAIL.word or check not in one.expected_verdicts
+        if level == FAIL.word or check not in disturbance.expected_verdicts
     )
 
 
-def missing_verdicts(one: Disturbance, calm: CalmOutcome) -> list[str]:
+def missing_verdicts(disturbance: Disturbance, calm: CalmOutcome) -> list[str]:
     """Return the expected checks without a verdict."""
-    return sorted(one.expected_verdicts.keys() - {check for check, _ in calm.verdicts_raised})
+    return sorted(disturbance.expected_verdicts.keys() - {check for check, _ in calm.verdicts_raised})
 
 
 def _summary(
@@ -109,19 +110,24 @@ def _summary(
     disturbances: Sequence[Disturbance],
     calms: dict[str, list[CalmOutcome]],
 ) -> Iterator[str]:
-    every = [one for found in outcomes.values() for one in found]
+    every = [outcome for found in outcomes.values() for outcome in found]
     hours = sum(calm.hours for found in calms.values() for calm in found)
-    said = [level for one in disturbances for calm in calms[one.name] for _, level in false(one, calm)]
-    pages = said.count(FAIL.word)
+    verdicts = [
+        level
+        for disturbance in disturbances
+        for calm in calms[disturbance.name]
+        for _, level in false(disturbance, calm)
+    ]
+    pages = verdicts.count(FAIL.word)
     yield "## Summary\n"
     yield "| | |\n| --- | --- |"
     yield f"| faults | {len(outcomes)} |"
     yield f"| faults measured (fault and node) | {len(every)} |"
     yield f"| found, on the right device | {sum(not missed(one) for one in every)} of {len(every)} |"
-    right = sum(one.right for one in both)
+    right = sum(outcome.right for outcome in both)
     yield f"| pairs of faults | {len(both)}, of which {right} were both found, or one hid the other |"
     yield f"| disturbances without a fault | {len(calms)}, for {hours:g} node-hours |"
-    for words, number in (("false verdicts of level fail", pages), ("false verdicts of any level", len(said))):
+    for words, number in (("false verdicts of level fail", pages), ("false verdicts of any level", len(verdicts))):
         rate = 1000 * number / max(hours, 1e-9)
         yield f"| {words} | {number}: {rate:.0f} per thousand node-hours |"
     if hours and not pages:
@@ -140,8 +146,8 @@ def _faults(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iter
 
 
 def _row(fault: Fault, found: Sequence[Outcome]) -> str:
-    right = [one for one in found if not missed(one)]
-    seconds = [one.seconds for one in right if one.seconds is not None]
+    right = [outcome for outcome in found if not missed(outcome)]
+    seconds = [outcome.seconds for outcome in right if outcome.seconds is not None]
     after = f"{median(seconds):.0f} s" if seconds else ""
     cells = (
         fault.name,
@@ -150,14 +156,16 @@ def _row(fault: Fault, found: Sequence[Outcome]) -> str:
         after,
         _alike(one.level + (f", inhibited by `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
         _actions(fault, right),
-        _counted(said for one in found for said in {_check(each) for each in (*one.others, *one.elsewhere)}),
-        _counted(said for one in found for said in {_check(each) for each in one.folded}),
+        _counted(
+            verdict for outcome in found for verdict in {_check(each) for each in (*outcome.others, *outcome.elsewhere)}
+        ),
+        _counted(verdict for outcome in found for verdict in {_check(each) for each in outcome.folded}),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _check(said: str) -> str:
-    return said.partition(" (")[0]
+def _check(verdict: str) -> str:
+    return verdict.partition(" (")[0]
 
 
 def _alike(words: Iterable[str]) -> str:
@@ -165,8 +173,8 @@ def _alike(words: Iterable[str]) -> str:
 
 
 def _actions(fault: Fault, right: Sequence[Outcome]) -> str:
-    told = {one.action for one in right}
-    return _alike(told) + (f" ({fault.action})" if told - {fault.action.value} else "")
+    actions = {outcome.action for outcome in right}
+    return _alike(actions) + (f" ({fault.action})" if actions - {fault.action.value} else "")
 
 
 def _counted(checks: Iterable[str]) -> str:
@@ -176,8 +184,8 @@ def _counted(checks: Iterable[str]) -> str:
 
 def _misses(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iterator[str]:
     yield "\n## Misses\n"
-    told = [(fault, [one for one in outcomes[fault.name] if missed(one)]) for fault in faults]
-    rows = [(fault, lost) for fault, lost in told if lost]
+    missed_by_fault = [(fault, [outcome for outcome in outcomes[fault.name] if missed(outcome)]) for fault in faults]
+    rows = [(fault, lost) for fault, lost in missed_by_fault if lost]
     if not rows:
         yield "None."
     for fault, lost in rows:
@@ -191,37 +199,43 @@ def _pairs(both: Sequence[PairOutcome]) -> Iterator[str]:
     yield "unreadable, so this one cannot be detected.\n"
     yield "| profile | | pairs | both found | one hidden by the other | one inhibited by the other | not found |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for profile in dict.fromkeys(one.profile for one in both):
+    for profile in dict.fromkeys(outcome.profile for outcome in both):
         for same, words in ((False, "different GPUs"), (True, "the same GPU")):
-            mine = [one for one in both if one.profile == profile and one.same_gpu == same]
-            found = sum(all(one.found) for one in mine)
-            hidden = sum(one.right and not all(one.found) for one in mine)
-            under = sum(any(one.inhibited) for one in mine)
-            lost = sum(not one.right for one in mine)
+            mine = [outcome for outcome in both if outcome.profile == profile and outcome.same_gpu == same]
+            found = sum(all(outcome.found) for outcome in mine)
+            hidden = sum(outcome.right and not all(outcome.found) for outcome in mine)
+            under = sum(any(outcome.inhibited) for outcome in mine)
+            lost = sum(not outcome.right for outcome in mine)
             yield f"| `{profile}` | {words} | {len(mine)} | {found} | {hidden} | {under} | {lost} |"
-    wrong = [one for one in both if not one.right]
+    wrong = [outcome for outcome in both if not outcome.right]
     yield from (f"\n- not found on `{one.profile}`: {_lost(one)}" for one in wrong)
 
 
-def _lost(one: PairOutcome) -> str:
-    place = "on the same GPU" if one.same_gpu else "on another GPU"
-    lost = [name for name, found, hidden in zip(one.names, one.found, one.hidden, strict=True) if not (found or hidden)]
-    return f"{' and '.join(lost)}, of {one.names[0]} and {one.names[1]} {place}"
+def _lost(outcome: PairOutcome) -> str:
+    place = "on the same GPU" if outcome.same_gpu else "on another GPU"
+    lost = [
+        name
+        for name, found, hidden in zip(outcome.names, outcome.found, outcome.hidden, strict=True)
+        if not (found or hidden)
+    ]
+    return f"{' and '.join(lost)}, of {outcome.names[0]} and {outcome.names[1]} {place}"
 
 
 def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcome]]) -> Iterator[str]:
     yield "\n## Disturbances without a fault\n"
     yield "| disturbance | nodes | node-hours | false, level fail | false, other levels | verdicts |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for one in disturbances:
-        found = calms[one.name]
-        wrong = [each for calm in found for each in false(one, calm)]
+    for disturbance in disturbances:
+        found = calms[disturbance.name]
+        wrong = [each for calm in found for each in false(disturbance, calm)]
         pages = sum(level == FAIL.word for _, level in wrong)
-        said = _counted(check for calm in found for check, _ in calm.verdicts_raised)
+        verdicts = _counted(check for calm in found for check, _ in calm.verdicts_raised)
         hours = sum(calm.hours for calm in found)
-        yield f"| {one.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {said} |"
+        yield f"| {disturbance.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {verdicts} |"
     true = [
-        f"- **{one.name}**: `{check}` {why}" for one in disturbances for check, why in one.expected_verdicts.items()
+        f"- **{disturbance.name}**: `{check}` {why}"
+        for disturbance in disturbances
+        for check, why in disturbance.expected_verdicts.items()
     ]
     yield from (["\nExpected verdicts:\n", *true] if true else [])
     yield ""
@@ -232,16 +246,16 @@ def problems_of(
 ) -> list[str]:
     """Return misses without a reason, false verdicts and missing expected verdicts."""
     reasons = {fault.name: fault.miss for fault in faults}
-    rows = {one.name: one for one in disturbances}
+    rows = {disturbance.name: disturbance for disturbance in disturbances}
     wrong = []
-    for one in results:
-        if isinstance(one, Outcome) and missed(one) and not reasons[one.fault]:
-            wrong.append(f"missed on {one.profile}: {one.fault}")
-        elif isinstance(one, PairOutcome) and not one.right:
-            wrong.append(f"missed on {one.profile}: {_lost(one)}")
-        elif isinstance(one, CalmOutcome):
-            row, where = rows[one.name], f"on {one.profile}"
-            wrong += [f"false {where}: {check} ({level}) of {one.name}" for check, level in false(row, one)]
-            wrong += [f"not raised {where}: {check} of {one.name}" for check in missing_verdicts(row, one)]
+    for result in results:
+        if isinstance(result, Outcome) and missed(result) and not reasons[result.fault]:
+            wrong.append(f"missed on {result.profile}: {result.fault}")
+        elif isinstance(result, PairOutcome) and not result.right:
+            wrong.append(f"missed on {result.profile}: {_lost(result)}")
+        elif isinstance(result, CalmOutcome):
+            row, where = rows[result.name], f"on {result.profile}"
+            wrong += [f"false {where}: {check} ({level}) of {result.name}" for check, level in false(row, result)]
+            wrong += [f"not raised {where}: {check} of {result.name}" for check in missing_verdicts(row, result)]
     wrong += [f"no such check: {fault.check}" for fault in faults if fault.check not in BY_NAME]
     return wrong

@@ -123,8 +123,8 @@ def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge
 
 def _passes(plans: Sequence[Plan], judge: Judge, behaviour: RankBehaviour) -> list[Pass]:
     """Return the passes; after a failed pass no other algorithm is measured."""
-    each = [_Ranks(plan, judge, behaviour) for plan in plans]
-    return [one.led() for one in each] if behaviour.stage == "end" else [each[0].broken()]
+    each_ranks = [_Ranks(plan, judge, behaviour) for plan in plans]
+    return [ranks.led() for ranks in each_ranks] if behaviour.stage == "end" else [each_ranks[0].broken()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class _Ranks:
 
     def led(self) -> Pass:
         """Return a pass with all steps of a run."""
-        one = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
-        while (step := next_step(one, self.judge)) is not None:
-            accounts = [self._stepped(each, len(one.steps), step) for each in one.accounts]
-            one = replace(one, steps=(*one.steps, step), accounts=accounts)
-        return replace(one, ending=self.behaviour.ending)
+        attempt = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
+        while (step := next_step(attempt, self.judge)) is not None:
+            accounts = [self._stepped(each, len(attempt.steps), step) for each in attempt.accounts]
+            attempt = replace(attempt, steps=(*attempt.steps, step), accounts=accounts)
+        return replace(attempt, ending=self.behaviour.ending)
 
     def _stepped(self, account: Account, number: int, step: Step) -> Account:
         if isinstance(step, Measure):
@@ -156,7 +156,9 @@ class _Ranks:
             return replace(account, sizes={**account.sizes, **sizes})
         if isinstance(step, Pairs):
             met = [rank for together in step.rounds for pair in together if account.rank in pair for rank in pair]
-            peers = {(number, one): self._exchanged(account.rank, one, step) for one in met if one != account.rank}
+            peers = {
+                (number, other): self._exchanged(account.rank, other, step) for other in met if other != account.rank
+            }
             return replace(account, pairs={**account.pairs, **peers})
         raise ValueError(f"unsupported step: {step}")
 

@@ -30,7 +30,7 @@ WORKERS = 1 + (os.cpu_count() or 1)
 
 Result = Outcome | PairOutcome | CalmOutcome
 _FAULTS = {fault.name: fault for fault in FAULTS}
-_CALMS = {one.name: one for one in DISTURBANCES}
+_CALMS = {disturbance.name: disturbance for disturbance in DISTURBANCES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def disturbance_profiles(on: Callable[..., bool]) -> list[str]:
     return found or [name for name, kind in PROFILES.items() if on(kind)][:2]
 
 
-def measure_all(pieces: Sequence[Piece], known: ResultStore, tell: Callable[[int, Piece], None]) -> list[Result]:
+def measure_all(
+    pieces: Sequence[Piece], known: ResultStore, report_progress: Callable[[int, Piece], None]
+) -> list[Result]:
     """Return the results in the order of the pieces; stored results are not measured again."""
     left = [piece for piece in pieces if piece not in known]
     done = len(pieces) - len(left)
@@ -85,7 +87,7 @@ def measure_all(pieces: Sequence[Piece], known: ResultStore, tell: Callable[[int
             for future in as_completed(waiting):
                 known.add(waiting[future], future.result())
                 done += 1
-                tell(done, waiting[future])
+                report_progress(done, waiting[future])
     return [known[piece] for piece in pieces]
 
 
@@ -123,8 +125,8 @@ def state_of_code() -> str:
     """Return a short digest of all files on which a result may depend."""
     root = Path(__file__).parents[2]
     digest = sha256()
-    for one in sorted(file for room in ("gpumon", "benchmarks/truth") for file in (root / room).rglob("*.py")):
-        digest.update(str(one.relative_to(root)).encode() + b"\0" + one.read_bytes())
+    for file in sorted(file for room in ("gpumon", "benchmarks/truth") for file in (root / room).rglob("*.py")):
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -54,7 +54,7 @@ CLOCK_EVENTS: Mapping[str, int] = {
 _RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
 """Reasons that are rare on compute GPUs or set by the operator."""
 
-# The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet seen on hardware.
+# The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet observed on hardware.
 _CLOCK_EVENT_SOURCES = {
     reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9), Integral("clock_event_active"))
     for reason in ("sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake")

@@ -80,11 +80,11 @@ class GpuState:
                 yield table, (*self.labels, ("link", link))
 
 
-def mig_labels(seen: MigReading) -> Labels:
+def mig_labels(mig: MigReading) -> Labels:
     """Return the labels of a MIG instance, beside those of its GPU."""
     return (
-        ("mig_uuid", seen.uuid),
-        ("gpu_instance_id", str(seen.gpu_instance_id)),
-        ("compute_instance_id", str(seen.compute_instance_id)),
-        ("profile", seen.profile),
+        ("mig_uuid", mig.uuid),
+        ("gpu_instance_id", str(mig.gpu_instance_id)),
+        ("compute_instance_id", str(mig.compute_instance_id)),
+        ("profile", mig.profile),
     )

@@ -229,7 +229,7 @@ class Row:
     note: str = ""
     """For the reference page: which GPUs have it, traps."""
     detail: bool | tuple[str, ...] = False
-    """True if the row is exported only with detailed metrics, or the label values for which that is so."""
+    """True if the row is exported only with detailed metrics, or the label values that are exported only then."""
 
     def hidden(self, key: str) -> bool:
         """Return whether this label value is a detail."""

@@ -25,7 +25,7 @@ class RequestResult:
     remedy: str = ""
     holders: tuple[DeviceHolder, ...] = ()
     """Processes that still had the GPUs open when the request timed out."""
-    unseen: str = ""
+    not_readable: str = ""
     """Why it is unknown whether a process still has the GPUs open, after a timeout."""
     stored: bool = True
     """False: the change is active, but it would be lost if the agent restarted before the store recovers."""

@@ -68,14 +68,14 @@ async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResul
 
 def check_complete(kind: WindowKind, result: RequestResult, after: Mapping[str, Any]) -> None:
     """Raise a Problem if a process may still have a GPU open: the client must not reset or use the GPU yet."""
-    if not result.holders and not result.unseen:
+    if not result.holders and not result.not_readable:
         return
     stuck = any(holder.stuck for holder in result.holders)
     remedy = "SIGKILL does not end it: it is blocked in the driver. Reboot the node." if stuck else "Retry later."
     title, detail = STILL_OPEN[kind]
     names = "; ".join(holder.description for holder in result.holders)
     holders = holder_documents(result.holders)
-    raise Problem(409, title, detail.format(names) if names else result.unseen, remedy, holders=holders, **after)
+    raise Problem(409, title, detail.format(names) if names else result.not_readable, remedy, holders=holders, **after)
 
 
 def marker_present(after: Mapping[str, Any]) -> Problem:

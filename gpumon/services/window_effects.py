@@ -57,6 +57,6 @@ class HoldEffect:
             if not late and (self._probing.running or left != ()):
                 return None
             unknown = UNREAD if left is None else UNENDED if self._probing.running and not left else ""
-            return RequestResult(holders=left or (), unseen=unknown)
+            return RequestResult(holders=left or (), not_readable=unknown)
 
         return poll

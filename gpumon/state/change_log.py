@@ -197,7 +197,7 @@ def _denied(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the missing permission to read processes. It is no fault, because the packaged unit runs without it."""
     was, now = (links_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
-        message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
+        message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
         remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
         yield LogLine(logging.INFO, message, {"remedy": remedy})
 

@@ -23,7 +23,7 @@ class Deadlines:
     steady: float = 60.0
     """Age from which the end of a child is a new fault, for which the delay starts again at `first_restart`."""
 
-    def scaled(self, factor: float) -> Self:
+    def scale_value(self, factor: float) -> Self:
         """Return these deadlines, each multiplied by `factor`."""
         return type(self)(**{field.name: getattr(self, field.name) * factor for field in fields(self)})
 

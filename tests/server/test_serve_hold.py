@@ -124,7 +124,7 @@ def test_what_nobody_has_looked_at_is_no_success(
     node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody knows of anything that is left, and nobody has seen the GPUs since."""
-    node.let_go = RequestResult(unseen="NVML has not been read.")
+    node.let_go = RequestResult(not_readable="NVML has not been read.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 409)
     assert (answer.document["detail"], answer.document["holders"]) == ("NVML has not been read.", [])

@@ -297,7 +297,7 @@ def test_what_nobody_has_looked_at_is_not_called_free(
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     agent.seen = lambda report: real(report, asked=asked, rank=pids)
     answer = agent.answered(waits)
-    assert (answer.holders, answer.unseen) == ((), window_effects.UNREAD)
+    assert (answer.holders, answer.not_readable) == ((), window_effects.UNREAD)
 
 
 @pytest.mark.parametrize("step", [-86400.0, 86400.0])
@@ -349,7 +349,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
     agent.watched.clear()
-    assert agent.hold("1").unseen == window_effects.UNREAD
+    assert agent.hold("1").not_readable == window_effects.UNREAD
     assert agent.watched == [True]
     agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
     assert [one.pid for one in agent.hold("1").holders] == [pids[1]]

@@ -35,7 +35,7 @@ def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
     denied = told(LinksSnapshot(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
     still = told(LinksSnapshot(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
 
-    words = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
+    words = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
     assert said(well, denied) == [(logging.INFO, words)]
     assert said(denied, still) == []
     assert [one.fields["remedy"] for one in changes(well, denied)] == [

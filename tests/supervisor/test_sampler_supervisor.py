@@ -23,7 +23,7 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import MAX_ABANDONED, MAX_EVENT_FAILURES, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
-DEADLINES = replace(SamplerDeadlines().scaled(0.1), call=1.0, opening=60.0, silence=90.0, grace=3.0, early=600.0)
+DEADLINES = replace(SamplerDeadlines().scale_value(0.1), call=1.0, opening=60.0, silence=90.0, grace=3.0, early=600.0)
 """A tenth of the real deadlines, except for those that depend on the processor time of the child."""
 
 

@@ -40,7 +40,7 @@ _AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
 _NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
 _NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
-_TROUBLES = tuple((code, re.compile(one.words, re.IGNORECASE)) for code, one in NIC_ERRORS.items())
+_TROUBLES = tuple((code, re.compile(row.words, re.IGNORECASE)) for code, row in NIC_ERRORS.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
 # A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than

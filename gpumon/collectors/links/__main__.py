@@ -71,12 +71,14 @@ class LinksChild:
             PROCESSES: self._processes.read_errors,
             SCHEDULERS: self._schedulers.read_errors,
         }
-        denied = {collector for collector, found in read_errors.items() if found.denied}
+        denied = {collector for collector, of_collector in read_errors.items() if of_collector.denied}
         return LinksSnapshot(
             ended_at=boot_clock(),
             ports=ports,
             services=services,
-            errors={collector: found.words for collector, found in read_errors.items() if found.words},
+            errors={
+                collector: of_collector.words for collector, of_collector in read_errors.items() if of_collector.words
+            },
             denied=tuple(sorted(denied | ({PROCESSES} if self._processes.denied else set()))),
             left_out=self._infiniband.left_out,
             stuck=self._stuck,

@@ -152,9 +152,9 @@ class ProcessReader:
         An exiting process has closed its files already. It holds a GPU if its kernel stack, if readable, is in the
         driver.
         """
-        found = list(self._devices(f"{place}/fd"))
-        if found:
-            return frozenset(minor for minor in found if minor)
+        devices = list(self._devices(f"{place}/fd"))
+        if devices:
+            return frozenset(minor for minor in devices if minor)
         try:
             return frozenset() if "[nvidia" in self._files.read(f"{place}/stack") else None
         except OSError:

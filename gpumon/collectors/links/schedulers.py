@@ -81,8 +81,8 @@ class SchedulerReader:
         self._due = self._clock() + LOOK_SECONDS
         self.read_errors = ReadErrors()
         commands = frozenset(self._commands())
-        found = tuple(scheduler.name for scheduler in TABLE if self._is_here(scheduler, commands))
-        self._found = None if self.read_errors.found and not found else found
+        schedulers = tuple(scheduler.name for scheduler in TABLE if self._is_here(scheduler, commands))
+        self._found = None if self.read_errors.found and not schedulers else schedulers
         return self._found
 
     def _is_here(self, one: Scheduler, commands: frozenset[str]) -> bool:

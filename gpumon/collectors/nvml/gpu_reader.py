@@ -136,7 +136,7 @@ class GpuReader:
         if (yield from self._peers.read(self._nvlinks.count)):
             self._new_peers = self._peers.peers
 
-    def seen(self) -> dict[str, Any]:
+    def readings(self) -> dict[str, Any]:
         """Return the readings as keyword arguments of GpuReading. Peers are included once: they do not change."""
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
@@ -147,8 +147,8 @@ class GpuReader:
             "peers": peers,
             "peer_access": access,
             "c2c_links": self._c2c_links.links,
-            "fabric": self._fabric.made(),
-            "platform": self._platform.made(),
+            "fabric": self._fabric.reading(),
+            "platform": self._platform.reading(),
             "migs": self._instances.readings,
             "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
             "pids_at": self._gpu.pids_at,

@@ -97,7 +97,7 @@ class Library:
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
 
-        `note` is added to the function's name on the call page, for whoever waits for the call.
+        `note` is added to the function's name on the call page, for the supervisor that waits for the call.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 from gpumon.collectors.nvml.device import AbsentError, Device
 from gpumon.collectors.nvml.fields import NONSENSE, Scoped
 from gpumon.collectors.nvml.library import UNSUPPORTED, NvmlError
-from gpumon.collectors.nvml.table_reader import rows_of, scaled, unpacked, words
+from gpumon.collectors.nvml.table_reader import decode_error_rate, rows_of, scale_value, words
 from gpumon.model import bus_id
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.model.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
@@ -77,7 +77,7 @@ class LinkReader:
             return None
         if source.states is not None:
             return float(value in source.states)
-        return unpacked(value) if source.packed else scaled(value, source.scale)
+        return decode_error_rate(value) if source.packed else scale_value(value, source.scale)
 
     def stop_reading(self, link: int) -> None:
         """Note that this link is up: what it does not support, no link of the GPU supports."""

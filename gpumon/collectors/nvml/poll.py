@@ -221,7 +221,7 @@ class NodePoll:
                 self._open_in_turn(slot, tally)
             if slot.turns is not None:
                 slot.turns.reader.watching = self.watching
-                return (self._seen(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
+                return (self._gpu_reading(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
         except GpuFaultError as fault:
             self._blame(slot, fault, tally)
         return (_fault(slot),) if slot.visible and slot.fault is not None else ()
@@ -233,7 +233,7 @@ class NodePoll:
             tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
 
-    def _seen(self, slot: _Slot, reader: GpuReader) -> GpuReading:
+    def _gpu_reading(self, slot: _Slot, reader: GpuReader) -> GpuReading:
         now = boot_clock()
         watched = now - slot.read_at if slot.read_at is not None else 0.0
         slot.read_at = now
@@ -244,7 +244,7 @@ class NodePoll:
             index=slot.index,
             watched=watched,
             increments=reader.increments(watched),
-            **reader.seen(),
+            **reader.readings(),
         )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:

@@ -133,7 +133,7 @@ class TableReader:
         self.values[name] = value
         return True
 
-    def made(self) -> Any:
+    def reading(self) -> Any:
         """Return an instance of the table with the values read; None if there are none."""
         return self._table(**self.values) if self.values else None
 
@@ -159,9 +159,9 @@ class TableReader:
             case Call():
                 return self._number(source)
             case Field(name=name, scope=scope, scale=scale):
-                return scaled(self._device.field(Scoped(name, scope)), scale)
+                return scale_value(self._device.field(Scoped(name, scope)), scale)
             case Gpm(name=name, scale=scale):
-                return scaled(self._gpm(name), scale)
+                return scale_value(self._gpm(name), scale)
             case Difference(total=total, part=part):
                 rest = self._value(total) - self._value(part)
                 return max(0.0, rest) if math.isfinite(rest) else NONSENSE
@@ -194,7 +194,7 @@ class TableReader:
             raise AbsentError
         if not isinstance(value, (int, float)):
             return value
-        return NONSENSE if value in ALL_ONES else scaled(value, call.scale)
+        return NONSENSE if value in ALL_ONES else scale_value(value, call.scale)
 
     def _slowest(self, field: LinkField) -> float:
         speeds = []
@@ -206,7 +206,7 @@ class TableReader:
         moving = [speed for speed in speeds if speed > 0]
         if not moving:
             raise AbsentError
-        return scaled(min(moving), field.scale)
+        return scale_value(min(moving), field.scale)
 
     def _process_memory(self, lists: Iterable[Call]) -> dict[str, float]:
         used: dict[int, int] = {}
@@ -298,12 +298,12 @@ class TableReader:
         return None if value is None else value * seconds
 
 
-def scaled(value: float, scale: float) -> float:
+def scale_value(value: float, scale: float) -> float:
     """Scale the value. Divides for scales below 1, because 700 mW times 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
-def unpacked(value: float) -> float:
+def decode_error_rate(value: float) -> float:
     """Decode an error rate of NVLink 5: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
     if not math.isfinite(value):
         return value
