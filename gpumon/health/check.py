@@ -11,7 +11,8 @@ from gpumon.health.device_case import DeviceCases, GpuCase, PortCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import ACTIONS, FAIL, NODE, WARN, Action, Finding, Level, Verdict
+from gpumon.health.verdict import ACTIONS, FAIL, NODE, PASSED, WARN, Action, Finding, Level, Verdict
+from gpumon.model.gpu import Gpu
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -56,6 +57,16 @@ def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
 def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause occurred at the same time and its action covers the verdict's: for `inhibited_if`."""
     return together and covers(verdict, cause)
+
+
+def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
+    """Return a check function that returns the finding while a flag of the GPU is set."""
+
+    def evaluate(gpu: GpuCase) -> Finding | None:
+        value = flag(gpu.now)
+        return None if value is None else finding if value else PASSED
+
+    return evaluate
 
 
 _CAMEL_CASE = {"allreduce": "AllReduce"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumon.health.alert_rules import duration
-from gpumon.health.check import Check
+from gpumon.health.check import MINUTE, Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
 from gpumon.health.verdict import ACTIONS
@@ -43,6 +43,9 @@ Latching, clearing, escalation and inhibition: [docs/verdicts.md](verdicts.md). 
 Example: `pcie_replays` in `health.disabled_checks` disables that check. `health.thresholds` sets thresholds; null
 disables what depends on one. `gpumon config check` reports unknown names. Checks marked *grace* are not evaluated in
 the first {duration(BOOT_GRACE)} after a boot (`health.boot_grace_seconds`).
+
+In the tables of checks, an empty *after* means that a finding becomes a verdict at once, and an empty *cleared by* that
+the verdict is cleared when the check has passed for a minute. *ack* is `gpumon ack`. The links lead to the runbooks.
 
 ## Which errors count
 
@@ -87,14 +90,16 @@ def _subjects() -> Iterator[str]:
 def _line(check: Check) -> str:
     levels = ", ".join(level.word for level in sorted(check.levels, reverse=True)) or "unknown"
     info = "" if check.pages else " (for information)"
-    grace = "; grace" if check.grace else ""
-    after = duration(check.after) if check.after else "at once"
+    waits = (duration(check.after) if check.after else "", "grace" if check.grace else "")
+    after = " ".join(filter(None, waits))
     limits = "<br>".join(f"`{limit.name}`: {limit.default_text}" for limit in check.limits)
     name = f"[`{check.name}`](alerts.md#{check.alert.lower()})" if check.levels else f"`{check.name}`"
-    return f"| {name} | {check.help} | {levels}{info} | {after}{grace} | {_end(check)} | {limits} |"
+    return f"| {name} | {check.help} | {levels}{info} | {after} | {_end(check)} | {limits} |"
 
 
 def _end(check: Check) -> str:
     if check.latch is None:
-        return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing"
-    return ", ".join((*clearing_conditions(check), "`gpumon ack`"))
+        if check.clear_after == MINUTE:
+            return ""
+        return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
+    return ", ".join((*clearing_conditions(check), "ack"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health import recovery
-from gpumon.health.check import MINUTE, Check, covers_same_time, same
+from gpumon.health.check import MINUTE, Check, covers_same_time, same, while_set
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.device_case import GpuCase
@@ -21,24 +21,8 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
     return fail(f"The driver asks for {request.words}{hint}.", request.action, recovery_action=number)
 
 
-def row_remap_pending(gpu: GpuCase) -> Finding | None:
-    pending = gpu.now.row_remap_pending
-    if pending is None:
-        return None
-    reason = "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used."
-    return warn(reason, Action.RESET) if pending else PASSED
-
-
-def page_retirement_pending(gpu: GpuCase) -> Finding | None:
-    pending = gpu.now.retired_pages_pending
-    if pending is None:
-        return None
-    reason = "A bad memory page will be retired when the driver is loaded the next time."
-    return warn(reason, Action.REBOOT) if pending else PASSED
-
-
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause, found at the same time, is an uncorrectable error or a memory Xid."""
+    """Return whether the cause, which occurred at the same time, is an uncorrectable error or a memory Xid."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 
@@ -64,7 +48,13 @@ CHECKS = (
 1. Running jobs are not affected, and new jobs may start: the reset can wait until the GPU is idle.
 2. After the reset check that the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
 """,
-        gpu=row_remap_pending,
+        gpu=while_set(
+            lambda now: now.row_remap_pending,
+            warn(
+                "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used.",
+                Action.RESET,
+            ),
+        ),
         after=15 * MINUTE,
         inhibited_by=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm", "gpu_recovery_action"),
         inhibited_if=of_memory,
@@ -77,7 +67,10 @@ CHECKS = (
 1. When its jobs have ended, drain the node and reboot it, or reload the driver.
 2. Then `nvidia-smi -q -d PAGE_RETIREMENT` must show `Pending : No`.
 """,
-        gpu=page_retirement_pending,
+        gpu=while_set(
+            lambda now: now.retired_pages_pending,
+            warn("A bad memory page will be retired when the driver is loaded the next time.", Action.REBOOT),
+        ),
         after=15 * MINUTE,
         inhibited_by=XIDS | same("gpu_ecc_uncorrectable"),
         inhibited_if=explains_page,

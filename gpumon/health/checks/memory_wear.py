@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import Check
+from gpumon.health.check import Check, while_set
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -27,23 +27,6 @@ MAX_PAGES = Limit(
 )
 
 _PROOF = "the vendor accepts `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT` as evidence"
-
-
-def row_remap_failed(gpu: GpuCase) -> Finding | None:
-    failed = gpu.now.row_remap_failed
-    if failed is None:
-        return None
-    return fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE) if failed else PASSED
-
-
-def sram_threshold(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the SRAM threshold of the driver is exceeded. Only root can read it."""
-    exceeded = gpu.now.ecc_sram_threshold_exceeded
-    if exceeded is None:
-        return None
-    if not exceeded:
-        return PASSED
-    return fail("The SRAM had more uncorrectable errors than the driver's threshold.", Action.REPLACE)
 
 
 def rows_remapped(gpu: GpuCase) -> Finding | None:
@@ -95,7 +78,10 @@ CHECKS = (
 1. Drain the GPU: its memory can no longer be repaired.
 2. Replace the board; {_PROOF}.
 """,
-        gpu=row_remap_failed,
+        gpu=while_set(
+            lambda now: now.row_remap_failed,
+            fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE),
+        ),
     ),
     Check(
         name="gpu_ecc_sram_threshold",
@@ -104,7 +90,10 @@ CHECKS = (
 1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
 2. Replace the board; {_PROOF}.
 """,
-        gpu=sram_threshold,
+        gpu=while_set(
+            lambda now: now.ecc_sram_threshold_exceeded,  # only root can read it
+            fail("The SRAM had more uncorrectable errors than the driver's threshold.", Action.REPLACE),
+        ),
     ),
     Check(
         name="gpu_row_remap_many",

@@ -21,7 +21,7 @@ def driver_down(facts: Facts) -> Finding | None:
         return PASSED
     stuck = facts.node.nvml_stuck_seconds or 0.0
     # While the sampler is replaced no call is in progress: the last observation counts too.
-    hangs = facts.node.abandoned_children or any(max(one.values) > 0 for one in facts.series(STUCK))
+    hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))
     silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")
     action = Action.REBOOT if hangs else Action.INSPECT

@@ -118,7 +118,7 @@ def slow_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def explains_slow_run(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause explains the slow run: it was found at the same time."""
+    """Return whether the cause explains the slow run: both occurred at the same time."""
     return together
 
 

@@ -186,7 +186,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
 
 
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
-    """Yield Xids of this boot and the last day at addresses without a known GPU, except application errors."""
+    """Yield Xids of this boot and the last day at addresses without a GPU of the agent, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
@@ -198,7 +198,7 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return whether the address has no known GPU but should have one.
+    """Return whether the address has no GPU of the agent but should have one.
 
     It is neither excluded nor bound to another driver.
     """
@@ -219,7 +219,7 @@ _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether another verdict explains the warning.
 
-    Memory verdicts explain memory Xids, and link verdicts link Xids. Others must be found at the same time.
+    Memory verdicts explain memory Xids, and link verdicts link Xids. Others must occur at the same time.
     """
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
