@@ -29,6 +29,7 @@ from gpumon.health.checks import (
     versions,
     work,
     xid,
+    xid_applications,
     xid_warnings,
 )
 from gpumon.health.policy import Limit
@@ -44,6 +45,7 @@ SUBJECTS: Mapping[str, ModuleType] = {
     "The NVLink fabric": fabric,
     "NVLinks": nvlink,
     "NVLink errors": nvlink_errors,
+    "Xids of applications": xid_applications,
     "Other Xids": xid_warnings,
     "PCIe": pcie,
     "Temperature": thermal,
