@@ -77,7 +77,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
 def _findings(
     check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
 ) -> Iterator[tuple[Key, Finding | None]]:
-    """Yield the finding for each device. A check that raises is unknown for that device and for no other."""
+    """Yield the finding for each device; None for a device whose case raises, which `gpumon_check_failing` reports."""
     for device, function in check.cases(devices):
         key, finding = (check.name, device), None
         try:
