@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from each_case import each_case
-from folded import said, told
+from reduced_reports import log_lines, reduce_all
 
 from gpumon.health.products import PRODUCTS
 from gpumon.model.gpu import Gpu
@@ -53,7 +53,7 @@ def poll(*gpus: GpuReading) -> Snapshot:
 
 def node(count: int, name: str, up: tuple[float, ...], *, given_away: int = 0, mig: float = 0.0) -> Report:
     gpus = poll(*(gpu(number, name, up, mig=mig) for number in range(count)))
-    return told(bus(count, given_away=given_away), gpus, gpus)
+    return reduce_all(bus(count, given_away=given_away), gpus, gpus)
 
 
 def shown(state: GpuState) -> set[float | None]:
@@ -110,11 +110,11 @@ def test_a_board_of_which_virtual_machines_have_a_part_is_divided() -> None:
 
 def test_a_guest_may_have_been_given_a_part_of_the_fabric() -> None:
     """Four GPUs of eight look like a board of four: what was never up is no fault there, what went down is."""
-    dark = told(bus(4), poll(*(gpu(n, SXM, (0.0,) * 18, guest=True) for n in range(4))))
+    dark = reduce_all(bus(4), poll(*(gpu(n, SXM, (0.0,) * 18, guest=True) for n in range(4))))
     assert [shown(state) for state in dark.gpus] == [{None}] * 4
 
-    lit = told(poll(*(gpu(n, SXM, (1.0,) * 18, guest=True) for n in range(4))), report=dark)
-    one = told(poll(*(gpu(n, SXM, (0.0,) + (1.0,) * 17, guest=True) for n in range(4))), report=lit)
+    lit = reduce_all(poll(*(gpu(n, SXM, (1.0,) * 18, guest=True) for n in range(4))), report=dark)
+    one = reduce_all(poll(*(gpu(n, SXM, (0.0,) + (1.0,) * 17, guest=True) for n in range(4))), report=lit)
     assert [shown(state) for state in one.gpus] == [{0.0, 1.0}] * 4
 
 
@@ -128,10 +128,10 @@ def test_a_bridge_that_carries_some_links_should_carry_all(down: tuple[int, ...]
 
 def test_a_bridge_to_a_gpu_of_a_virtual_machine_carries_nothing() -> None:
     """Before the other was given away its links were up; what leads elsewhere is missed all the same."""
-    both = told(bus(2), poll(bridged(0), bridged(1)))
+    both = reduce_all(bus(2), poll(bridged(0), bridged(1)))
     assert shown(both.gpus[0]) == {1.0}
-    given = told(poll(bridged(0, up=0.0)), PciBus(functions={**BUS, OTHER: "vfio-pci"}), report=both)
-    alone = told(poll(bridged(0, up=0.0)), report=given)
+    given = reduce_all(poll(bridged(0, up=0.0)), PciBus(functions={**BUS, OTHER: "vfio-pci"}), report=both)
+    alone = reduce_all(poll(bridged(0, up=0.0)), report=given)
     assert {link: one.up for link, one in alone.gpus[0].links.items()} == {str(link): None for link in range(11)} | {
         "11": 0.0
     }
@@ -140,8 +140,8 @@ def test_a_bridge_to_a_gpu_of_a_virtual_machine_carries_nothing() -> None:
 def test_with_mig_on_no_link_is_known_to_be_down() -> None:
     """Not even one that was up before; with MIG off again it counts."""
     report = node(8, SXM, (1.0,) * 18)
-    on = told(poll(*(gpu(n, SXM, (0.0,) * 18, mig=1.0) for n in range(8))), report=report)
-    off = told(poll(*(gpu(n, SXM, (0.0,) * 18) for n in range(8))), report=on)
+    on = reduce_all(poll(*(gpu(n, SXM, (0.0,) * 18, mig=1.0) for n in range(8))), report=report)
+    off = reduce_all(poll(*(gpu(n, SXM, (0.0,) * 18) for n in range(8))), report=on)
 
     assert [shown(state) for state in on.gpus] == [{None}] * 8
     assert [shown(state) for state in off.gpus] == [{0.0}] * 8
@@ -154,7 +154,7 @@ def test_a_link_that_was_up_is_missed_on_any_board() -> None:
     assert [link for link, one in report.gpus[0].links.items() if one.up is None] == ["4", "5", "10", "11", "16", "17"]
     assert report.gpus[0].gpu.nvlinks_active == 12.0
 
-    broken = told(poll(gpu(0, PCIE, (0.0, *wired[1:])), gpu(1, PCIE, wired)), report=report)
+    broken = reduce_all(poll(gpu(0, PCIE, (0.0, *wired[1:])), gpu(1, PCIE, wired)), report=report)
     assert [link for link, one in broken.gpus[0].links.items() if one.up == 0.0] == ["0"]
     assert broken.gpus[0].gpu.nvlinks_active == 11.0
 
@@ -170,12 +170,12 @@ def test_links_that_go_down_are_one_line_in_the_log() -> None:
     """A GPU at a time, not a link; so is their recovery."""
     report = node(8, SXM, (1.0,) * 18)
     others = [gpu(n, SXM, (1.0,) * 18) for n in range(1, 8)]
-    down = told(poll(gpu(0, SXM, (0.0, 0.0) + (1.0,) * 16), *others), report=report)
+    down = reduce_all(poll(gpu(0, SXM, (0.0, 0.0) + (1.0,) * 16), *others), report=report)
 
-    assert said(report, down) == [(logging.WARNING, "NVLinks are down")]
-    assert said(down, replace(down)) == []
-    again = told(poll(gpu(0, SXM, (1.0,) * 18), *others), report=down)
-    assert said(down, again) == [(logging.INFO, "NVLinks are up again")]
+    assert log_lines(report, down) == [(logging.WARNING, "NVLinks are down")]
+    assert log_lines(down, replace(down)) == []
+    again = reduce_all(poll(gpu(0, SXM, (1.0,) * 18), *others), report=down)
+    assert log_lines(down, again) == [(logging.INFO, "NVLinks are up again")]
 
 
 def test_no_two_products_share_a_name() -> None:

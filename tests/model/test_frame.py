@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from folded import lost, polled, seen
 from polled import polled as simulated_poll
+from reduced_reports import gpu_reading, lost_reading, snapshot
 
 from gpumon.model.frame import Decoder, Encoder, FrameError, decode, encode
 from gpumon.model.gpu import Gpu
@@ -26,7 +26,7 @@ def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
 def test_unchanged_parts_are_the_same_objects() -> None:
     """So that nothing has to compare them again."""
     encoder, decoder = Encoder(), Decoder()
-    first, second = (decoder.decode(encoder.encode(polled(seen(0), at=at))) for at in (100.0, 101.0))
+    first, second = (decoder.decode(encoder.encode(snapshot(gpu_reading(0), at=at))) for at in (100.0, 101.0))
     assert isinstance(first, Snapshot)
     assert isinstance(second, Snapshot)
     assert second.gpus[0].gpu is first.gpus[0].gpu
@@ -36,15 +36,22 @@ def test_unchanged_parts_are_the_same_objects() -> None:
 def test_rows_and_gpus_that_disappear_and_come_back() -> None:
     """A row without a value, a GPU without readings, a GPU that is not in every snapshot."""
     encoder, decoder = Encoder(), Decoder()
-    warm = seen(0)
-    for reading in (warm, replace(warm, gpu=Gpu(name="NVIDIA H100"), links={}), lost(0), warm, seen(1), warm):
-        sent = polled(reading)
+    warm = gpu_reading(0)
+    for reading in (
+        warm,
+        replace(warm, gpu=Gpu(name="NVIDIA H100"), links={}),
+        lost_reading(0),
+        warm,
+        gpu_reading(1),
+        warm,
+    ):
+        sent = snapshot(reading)
         assert decoder.decode(encoder.encode(sent)) == sent
 
 
 def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
     """A decoder belongs to one child."""
     encoder = Encoder()
-    encoder.encode(polled(seen(0)))
+    encoder.encode(snapshot(gpu_reading(0)))
     with pytest.raises(FrameError):
-        decode(encoder.encode(polled(seen(0))))
+        decode(encoder.encode(snapshot(gpu_reading(0))))

@@ -1,10 +1,10 @@
-"""The log: each change once, the recovery as well as the failure."""
+"""The change log reports each change once, at the failure and at the recovery."""
 
 from __future__ import annotations
 
 import logging
 
-from folded import UP, fallen, healthy, lost, polled, said, seen, told
+from reduced_reports import UP, gpu_reading, healthy, log_lines, lost_reading, reduce_all, snapshot, xid79_verdict
 from sample_events import change, error_event
 
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
@@ -14,75 +14,77 @@ from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransi
 from gpumon.state.reducer_settings import ReducerSettings
 
 TERMS = ReducerSettings()
-THREE = (seen(0), seen(1), seen(2))
+THREE = (gpu_reading(0), gpu_reading(1), gpu_reading(2))
 
 
-def test_a_loss_and_its_end_are_each_told_once() -> None:
-    """The second poll that finds it lost says nothing; the first that reads it again does."""
-    well = healthy()
-    gone = told(polled(seen(0), lost(1), seen(2), at=101.0), report=well, at=101.0)
-    still = told(polled(seen(0), lost(1), seen(2), at=102.0), report=gone, at=102.0)
-    back = told(polled(*THREE, at=103.0), report=still, at=103.0)
+def test_loss_and_recovery_of_a_gpu_are_each_logged_once() -> None:
+    """The log has one line at the first poll without the GPU and one at the first poll that reads it again."""
+    healthy_report = healthy()
+    gone = reduce_all(
+        snapshot(gpu_reading(0), lost_reading(1), gpu_reading(2), at=101.0), report=healthy_report, at=101.0
+    )
+    still = reduce_all(snapshot(gpu_reading(0), lost_reading(1), gpu_reading(2), at=102.0), report=gone, at=102.0)
+    back = reduce_all(snapshot(*THREE, at=103.0), report=still, at=103.0)
 
-    assert said(well, gone) == [(logging.ERROR, "the GPU does not answer")]
-    assert said(gone, still) == []
-    assert said(still, back) == [(logging.WARNING, "the GPU answers again")]
+    assert log_lines(healthy_report, gone) == [(logging.ERROR, "the GPU does not answer")]
+    assert log_lines(gone, still) == []
+    assert log_lines(still, back) == [(logging.WARNING, "the GPU answers again")]
 
 
-def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
-    """Without it the check says nothing, and who relies on it would be misled; it is no fault."""
-    well = told(LinksSnapshot(ended_at=100.0, stuck=()), report=healthy())
-    denied = told(LinksSnapshot(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
-    still = told(LinksSnapshot(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
+def test_missing_permission_for_processes_is_logged_once() -> None:
+    """The log reports once, at INFO, that permission to list processes is missing, with the remedy."""
+    healthy_report = reduce_all(LinksSnapshot(ended_at=100.0, stuck=()), report=healthy())
+    denied = reduce_all(LinksSnapshot(ended_at=101.0, denied=("processes",)), report=healthy_report, at=101.0)
+    still = reduce_all(LinksSnapshot(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
 
     words = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
-    assert said(well, denied) == [(logging.INFO, words)]
-    assert said(denied, still) == []
-    assert [one.fields["remedy"] for one in changes(well, denied)] == [
+    assert log_lines(healthy_report, denied) == [(logging.INFO, words)]
+    assert log_lines(denied, still) == []
+    assert [line.fields["remedy"] for line in changes(healthy_report, denied)] == [
         "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
     ]
 
 
-def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
-    """Attempts that fail alike are one line."""
+def test_a_missing_driver_is_logged_once_with_its_remedy() -> None:
+    """Repeated attempts that fail with the same error log one line."""
     down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
-    first = told(UP)
-    gone = told(down, report=first)
+    first = reduce_all(UP)
+    gone = reduce_all(down, report=first)
 
     (line,) = changes(first, gone)
     assert (line.level, line.fields["remedy"]) == (logging.ERROR, "modprobe nvidia")
-    assert said(gone, told(down, report=gone)) == []
+    assert log_lines(gone, reduce_all(down, report=gone)) == []
 
 
-def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
-    """With its rule and the labels of the instance."""
-    raised = VerdictTransition(verdict=fallen("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
-    wrong = told(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
-    firing = told(Tick(), report=wrong, terms=TERMS)
-    cleared = told(
+def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
+    """The log lines of an alert contain its rule and its labels."""
+    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
+    wrong = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
+    firing = reduce_all(Tick(), report=wrong, terms=TERMS)
+    cleared = reduce_all(
         VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET),)),
         report=firing,
         terms=TERMS,
     )
-    resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
+    resolved = reduce_all(Tick(), report=cleared, at=106.0, terms=TERMS)
 
     (verdict,) = changes(healthy(), wrong)
     assert (verdict.fields["gpu"], verdict.fields["device"]) == (1, "GPU-1")
     (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
-    assert said(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
+    assert log_lines(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
 
 
-def test_an_error_is_told_once_a_burst_in_words() -> None:
-    """The level follows the severity; what goes on, what was recalled and what is history is not said again."""
-    well = healthy()
+def test_an_error_is_logged_once_per_burst() -> None:
+    """The level follows the severity; continued, recalled and historical errors are not logged again."""
+    healthy_report = healthy()
     news = (change(1, 79), change(2, 13), change(3, 48, historical=True))
-    first = told(ErrorChanges(changes=news), report=well, terms=TERMS)
-    more = told(ErrorChanges(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
-    recalled = told(StoredState(events=(error_event(9, 94),)), report=more, terms=TERMS)
+    first = reduce_all(ErrorChanges(changes=news), report=healthy_report, terms=TERMS)
+    more = reduce_all(ErrorChanges(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
+    recalled = reduce_all(StoredState(events=(error_event(9, 94),)), report=more, terms=TERMS)
 
-    assert said(well, first) == [
+    assert log_lines(healthy_report, first) == [
         (logging.ERROR, "Xid 79: The GPU has fallen off the bus"),
         (logging.WARNING, "Xid 13: Graphics engine exception"),
     ]
-    assert said(first, more) == said(more, recalled) == []
+    assert log_lines(first, more) == log_lines(more, recalled) == []

@@ -1,4 +1,4 @@
-"""Counters: raw values of the driver and gains of our own integrals become what is exported."""
+"""Tests of counters: driver values and the agent's own integrals become exported totals."""
 
 from __future__ import annotations
 
@@ -19,90 +19,90 @@ def exported(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
     return counts
 
 
-def test_a_counter_starts_at_the_drivers_value_and_follows_it() -> None:
-    """The first value is taken as it is; later ones add what they grew by."""
+def test_a_counter_starts_at_the_driver_value_and_follows_it() -> None:
+    """The first value is exported unchanged; later values add their increase."""
     counts = exported({ENERGY: {"": 100.0}}, {ENERGY: {"": 130.0}})
 
     assert counts[ENERGY][""] == Count(130.0, 130.0)
 
 
 def test_a_driver_reload_does_not_make_a_counter_fall() -> None:
-    """A value that begins anew adds to what was counted before."""
+    """After a restart of the driver's counter its new values add to the previous total."""
     counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 5.0}}, {ENERGY: {"": 8.0}})
 
     assert counts[ENERGY][""].total == 1008.0
 
 
-def test_one_wrong_value_is_no_beginning() -> None:
-    """A counter that reads almost nothing for one reading, and then goes on, has not counted everything twice.
+def test_one_low_value_is_not_a_restart() -> None:
+    """One low reading does not restart a counter that continues afterwards.
 
-    What is read seldom is told again with every poll until it is read anew.
+    A rarely read value is repeated in every poll until the next reading.
     """
     counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 3.0, 3.0, 3.0, 1002.0)))
 
     assert counts[ENERGY][""] == Count(1002.0, 1002.0)
 
 
-def test_a_counter_that_begins_anew_twice_adds_up() -> None:
-    """What was counted before each beginning stays counted."""
+def test_a_counter_that_restarts_twice_adds_up() -> None:
+    """Each restart keeps the total that was counted before it."""
     counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 5.0, 8.0, 100.0, 2.0, 3.0)))
 
     assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
 
 
-def test_a_counter_that_runs_backwards_gains_nothing() -> None:
-    """However far it falls, nothing was counted meanwhile."""
+def test_a_falling_counter_adds_nothing() -> None:
+    """A counter that only falls does not increase the total."""
     counts = exported(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
 
     assert counts[ENERGY][""].total == 1000.0
 
 
-def test_what_is_counted_long_after_a_reset_is_counted() -> None:
-    """Two errors, a reset, and much later one more: three, though the driver's own count is half of what it was."""
+def test_errors_long_after_a_reset_are_counted() -> None:
+    """Two errors, a reset, and one later error make a total of three."""
     counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 1.0)))
 
     assert counts[ENERGY][""] == Count(3.0, 1.0)
 
 
 @pytest.mark.parametrize("later", [2.0, 5.0])
-def test_what_stays_low_for_long_is_a_beginning_wherever_it_goes_from_there(later: float) -> None:
-    """Somebody has set it to 0; all that comes after that is new, though it brings the count to what it was."""
+def test_a_value_that_stays_low_is_a_restart(later: float) -> None:
+    """A value that stays low for long is a restart: all later increases count, up to the old value too."""
     counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 0.0, 0.0, later)), every=15.0)
 
     assert counts[ENERGY][""] == Count(2.0 + later, later)
 
 
-def test_a_wrong_value_of_what_is_read_seldom_is_no_beginning_though_it_is_told_for_minutes() -> None:
-    """Every poll tells the last reading again."""
+def test_a_repeated_wrong_value_of_a_slow_field_is_not_a_restart() -> None:
+    """One wrong reading that is repeated in several polls does not restart the counter."""
     counts = exported(*({SELDOM: {"": raw}} for raw in (9.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0)), every=60.0)
 
     assert counts[SELDOM][""] == Count(10.0, 10.0)
 
 
-def test_of_what_is_known_to_have_begun_anew_nothing_is_doubted() -> None:
-    """What the driver has counted since then is new, whatever it was before; what did not fall has not begun anew."""
+def test_a_confirmed_reset_restarts_the_counters_that_fell() -> None:
+    """After a confirmed reset, values that fell count from zero; values that rose continue."""
     counts = exported({ENERGY: {"fell": 8.0, "rose": 10.0}}, {ENERGY: {"fell": 1.0, "rose": 18.0}})
     counts = advance(confirm_reset(counts), {ENERGY: {"fell": 8.0, "rose": 19.0}}, {}, 2.0)
 
     assert counts[ENERGY] == {"fell": Count(16.0, 8.0), "rose": Count(19.0, 19.0)}
 
 
-def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
-    """Jitter of the driver neither falls nor counts twice."""
+def test_a_small_decrease_is_not_exported() -> None:
+    """A small decrease neither lowers the total nor counts twice."""
     counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
 
     assert counts[ENERGY][""].total == 1001.0
 
 
-def test_a_sum_that_loses_a_part_counts_on() -> None:
-    """A link of eighteen goes down, and its bytes with it: those of the others go on being counted at once."""
+def test_a_sum_that_loses_a_part_continues() -> None:
+    """When one of 18 links goes down, the sum continues with the bytes of the other links."""
     counts = exported(*({ENERGY: {"": raw}} for raw in (1800.0, 1702.0, 1704.0, 1710.0)))
 
     assert counts[ENERGY][""] == Count(1808.0, 1710.0)
 
 
-def test_a_counter_never_goes_from_driver_to_integral() -> None:
-    """Once the driver has counted, an integral of the same row is ignored, and the other way round."""
+def test_a_counter_keeps_its_source() -> None:
+    """A row keeps its first source: after a driver value it ignores integrals, and the reverse."""
     driver_first = advance(advance({}, {ENERGY: {"": 10.0}}, {}, 0.0), {}, {ENERGY: {"": 5.0}}, 1.0)
     integral_first = advance(advance({}, {}, {ENERGY: {"": 5.0}}, 0.0), {ENERGY: {"": 10.0}}, {}, 1.0)
 
@@ -110,8 +110,8 @@ def test_a_counter_never_goes_from_driver_to_integral() -> None:
     assert integral_first[ENERGY][""].total == 5.0
 
 
-def test_a_drivers_counter_that_was_not_read_now_is_absent_now() -> None:
-    """Its total is remembered, but not shown, until it is read again."""
+def test_a_driver_counter_without_a_reading_is_absent() -> None:
+    """A driver counter without a current reading is absent, and its total is kept."""
     counts = exported({ENERGY: {"": 10.0}})
 
     assert ENERGY not in totals(Gpu(), counts, {})
@@ -119,8 +119,8 @@ def test_a_drivers_counter_that_was_not_read_now_is_absent_now() -> None:
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e12), min_size=1))
-def test_what_is_exported_never_falls(values: list[float]) -> None:
-    """Whatever the driver says, the exported counter stays or grows."""
+def test_exported_counters_never_fall(values: list[float]) -> None:
+    """The exported counter never decreases, whatever the driver returns."""
     counts: Counts = {}
     last = 0.0
     for number, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""What is beyond the caps is cut, counted, and the largest stay."""
+"""Series above the limits are dropped and counted; the largest remain."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def dropped(report: Report) -> dict[str, float]:
     return {reason: count for reason, count in (report.node.dropped_series_total or {}).items() if count}
 
 
-def test_a_page_within_the_caps_is_whole() -> None:
-    """Nothing is cut of what real nodes have, and every reason is there at 0."""
+def test_a_report_within_the_limits_is_unchanged() -> None:
+    """Reports of real nodes are not limited, and every reason has a count of 0."""
     for report in (samples.healthy(16), samples.partitioned(), samples.grace(), samples.troubled()):
         after = limit_series(report)
         assert (after.gpus, after.ports) == (report.gpus, report.ports)
         assert after.node.dropped_series_total == dict.fromkeys(MAX_SERIES, 0.0)
 
 
-def test_the_xids_that_came_most_often_stay() -> None:
-    """Whatever garbage a log brings, those that are counted most are shown, in their order."""
+def test_the_most_frequent_xids_remain() -> None:
+    """The most frequent Xids remain, in numerical order."""
     counts = {str(xid): float(xid % 100) for xid in range(200)}
     times = dict.fromkeys(counts, 1.7e9)
     after = limit_series(with_gpu(gpu=Gpu(up=1.0, xid_errors_total=counts, xid_last_timestamp_seconds=times)))
@@ -54,23 +54,23 @@ def test_the_xids_that_came_most_often_stay() -> None:
         ({"gpu": Gpu(processes=70.0, process_memory_bytes={"1,a": 1.0, "2,b": 1.0})}, "processes", 68),
     ],
 )
-def test_every_cut_is_counted_by_its_reason(changes: dict[str, object], reason: str, cut: float) -> None:
-    """By the series that are not there; of processes, which the sampler cuts, by what it counted."""
+def test_dropped_series_are_counted_by_reason(changes: dict[str, object], reason: str, cut: float) -> None:
+    """Dropped series are counted by reason; dropped processes are counted from the sampler's own count."""
     after = limit_series(with_gpu(**changes))
     state = after.gpus[0]
     assert max(len(state.migs), len(state.links)) <= MAX_SERIES["links"]
     assert dropped(after) == {reason: cut}
 
 
-def test_a_count_of_what_was_cut_does_not_fall() -> None:
-    """It is a counter: that of the worst moment."""
+def test_the_count_of_dropped_series_does_not_fall() -> None:
+    """The count of dropped series is a counter that keeps its maximum."""
     worst = limit_series(with_gpu(migs=(example_parts.mig(),) * 20))
     healed = replace(worst, gpus=samples.healthy(1).gpus)
     assert dropped(limit_series(healed)) == dropped(worst) == {"migs": 32.0}
 
 
-def test_errors_of_switches_are_cut_to_the_most_frequent() -> None:
-    """Of all NVSwitches together."""
+def test_nvswitch_errors_are_limited_to_the_most_frequent() -> None:
+    """The limit holds for the errors of all NVSwitches together."""
     report = samples.healthy(1)
     counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
     after = limit_series(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))

@@ -1,4 +1,4 @@
-"""A node of three GPUs as messages to `reduce`, and the Report after them."""
+"""Messages of a node with three GPUs, and the Report after `reduce`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
 UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
 
 
-def seen(index: int, **values: object) -> GpuReading:
+def gpu_reading(index: int, **values: object) -> GpuReading:
     """Return a reading of healthy GPU `index`."""
     gpu = Gpu(name="NVIDIA H100", temperature_celsius=40.0 + index, utilization_ratio=0.5, energy_joules_total=100.0)
     whole = GpuReading(
@@ -38,16 +38,20 @@ def seen(index: int, **values: object) -> GpuReading:
     return replace(whole, **values)  # type: ignore[arg-type]
 
 
-def lost(index: int, **values: object) -> GpuReading:
-    return seen(index, gpu=None, links={}, fault="lost", error="GPU is lost", watched=0.0, increments={}, **values)
+def lost_reading(index: int, **values: object) -> GpuReading:
+    return gpu_reading(
+        index, gpu=None, links={}, fault="lost", error="GPU is lost", watched=0.0, increments={}, **values
+    )
 
 
-def polled(*gpus: GpuReading, at: float = 100.0) -> Snapshot:
+def snapshot(*gpus: GpuReading, at: float = 100.0) -> Snapshot:
     present = tuple(gpu.bus_id for gpu in gpus)
     return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, present=present, visible=len(gpus))
 
 
-def told(*arrivals: Message, at: float = 100.0, report: Report | None = None, terms: ReducerSettings = TERMS) -> Report:
+def reduce_all(
+    *arrivals: Message, at: float = 100.0, report: Report | None = None, terms: ReducerSettings = TERMS
+) -> Report:
     """Return the Report after these messages, all at the same time."""
     report = report or Report(started=0.0)
     for arrival in arrivals:
@@ -57,11 +61,11 @@ def told(*arrivals: Message, at: float = 100.0, report: Report | None = None, te
 
 def healthy() -> Report:
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    return told(bus, UP, polled(seen(0), seen(1), seen(2)))
+    return reduce_all(bus, UP, snapshot(gpu_reading(0), gpu_reading(1), gpu_reading(2)))
 
 
-def fallen(uuid: str) -> Verdict:
-    """Return the event that this GPU reported this Xid."""
+def xid79_verdict(uuid: str) -> Verdict:
+    """Return a FAIL verdict for Xid 79 on this GPU."""
     return Verdict(
         check="gpu_xid_critical",
         device=uuid,
@@ -75,10 +79,10 @@ def fallen(uuid: str) -> Verdict:
     )
 
 
-def of(report: Report, uuid: str) -> GpuState:
+def gpu_state(report: Report, uuid: str) -> GpuState:
     return next(state for state in report.gpus if state.uuid == uuid)
 
 
-def said(before: Report, after: Report) -> list[tuple[int, str]]:
+def log_lines(before: Report, after: Report) -> list[tuple[int, str]]:
     """Return level and message of each log line."""
-    return [(one.level, one.message) for one in changes(before, after)]
+    return [(line.level, line.message) for line in changes(before, after)]
