@@ -45,7 +45,7 @@ def reference() -> str:
 def _check_names() -> Iterator[str]:
     """Yield the names that the settings of `health` may hold."""
     names = ", ".join(f"`{name}`" for name in BY_NAME)
-    yield f"`health.disabled_checks` lists names of checks ([docs/health.md](health.md)): {names}."
+    yield f"`health.disabled_checks` lists names of checks ([docs/alerts.md](alerts.md)): {names}."
     yield "\n`health.thresholds` holds thresholds of checks:\n"
     yield "| threshold | default | allowed | meaning |\n| --- | --- | --- | --- |"
     for limit in LIMITS.values():

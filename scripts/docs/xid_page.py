@@ -7,7 +7,7 @@ from itertools import groupby
 
 from gpumon.config.xid_file import KEYS
 from gpumon.health import nvlink5, registers
-from gpumon.health.xids import SUPPORT, TABLE, Xid
+from gpumon.health.xids import SUPPORT, TABLE
 from gpumon.state.event_grouping import PAUSE
 
 
@@ -96,36 +96,39 @@ Severity follows the first action: reset, reboot or inspection is critical, rest
 Unlisted codes are a warning. The event's text takes precedence where it has details: 154 by the action that it names,
 74 by its registers, 144 to 150 by unit and status. If the last column is empty: {SUPPORT}.
 
-| Xid | name | severity | class | action | if it recurs |
-| --- | --- | --- | --- | --- | --- |"""
+| Xid | name | severity, class | action | if it recurs |
+| --- | --- | --- | --- | --- |"""
 
 
 def _codes() -> Iterator[str]:
-    by_code = sorted(TABLE, key=lambda row: row.code)
-    for _, rows in groupby(enumerate(by_code), lambda item: (_meaning(item[1]), item[1].code - item[0])):
-        codes = [row.code for _, row in rows]
-        name, severity, kind, action, if_it_recurs = _meaning(next(row for row in by_code if row.code == codes[0]))
-        yield f"| {_range(codes)} | {name} | {severity} | {kind} | {action} | {_unless_support(if_it_recurs)} |"
+    codes: dict[tuple[str, ...], list[int]] = {}
+    for row in sorted(TABLE, key=lambda row: row.code):
+        codes.setdefault((row.name, row.severity, row.kind, row.action, row.if_it_recurs), []).append(row.code)
+    for (name, severity, kind, action, if_it_recurs), equal in codes.items():
+        yield f"| {_ranges(equal)} | {name} | {severity}, {kind} | {action} | {_unless_support(if_it_recurs)} |"
 
 
-def _meaning(row: Xid) -> tuple[str, ...]:
-    return row.name, row.severity, row.kind, row.action, row.if_it_recurs
-
-
-def _range(codes: list[int]) -> str:
-    return ", ".join(map(str, codes)) if len(codes) <= 2 else f"{codes[0]} to {codes[-1]}"
+def _ranges(codes: list[int]) -> str:
+    """Return sorted codes; three or more in sequence as a range."""
+    runs = [
+        [code for _, code in run] for _, run in groupby(enumerate(codes), key=lambda indexed: indexed[1] - indexed[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _registers() -> Iterator[str]:
     yield "## The registers of an Xid 74\n"
     yield "`NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`: seven registers, up to"
     yield "Hopper. The worst bit decides. Unlisted bits are unexpected: open a case with the vendor.\n"
-    yield "| register | bits | meaning | action |"
-    yield "| --- | --- | --- | --- |"
+    yield "| register: bits | meaning | action |"
+    yield "| --- | --- | --- |"
+    cells: dict[registers.BitFinding, list[str]] = {}
     for register, bits in registers.TABLE.items():
         for finding in dict.fromkeys(bits.values()):
-            numbers = ", ".join(str(bit) for bit in sorted(bits) if bits[bit] is finding)
-            yield f"| {register} | {numbers} | {finding.words} | {finding.action} |"
+            numbers = _ranges(sorted(bit for bit in bits if bits[bit] == finding))
+            cells.setdefault(finding, []).append(f"{register}: {numbers}")
+    for finding, places in cells.items():
+        yield f"| {'<br>'.join(places)} | {finding.words} | {finding.action} |"
 
 
 def _units() -> Iterator[str]:
@@ -135,23 +138,24 @@ def _units() -> Iterator[str]:
     yield "register also contains the unit, at a place that changed with driver R575; the name must match one of"
     yield "the places. Unlisted values are a warning, or critical if the driver reports them as fatal. If the last"
     yield f"column is empty: {SUPPORT}.\n"
-    yield "| Xid | unit | status or reason | action | if it recurs |"
-    yield "| --- | --- | --- | --- | --- |"
-    units: dict[tuple[int, str, nvlink5.Outcome], list[str]] = {}
+    yield "| Xid, unit: values | action | if it recurs |"
+    yield "| --- | --- | --- |"
+    cells: dict[nvlink5.Outcome, dict[tuple[int, str], list[str]]] = {}
     for unit in nvlink5.TABLE:
         for values, outcome in _outcomes(unit):
-            units.setdefault((unit.xid, values, outcome), []).append(" / ".join(unit.names))
-    for (xid, values, (action, if_it_recurs)), names in units.items():
-        yield f"| {xid} | {', '.join(names)} | {values} | {action} | {_unless_support(if_it_recurs)} |"
+            cells.setdefault(outcome, {}).setdefault((unit.xid, values), []).append(" / ".join(unit.names))
+    for (action, if_it_recurs), units in cells.items():
+        places = "<br>".join(f"{xid} {', '.join(names)}: {values}" for (xid, values), names in units.items())
+        yield f"| {places} | {action} | {_unless_support(if_it_recurs)} |"
 
 
 def _outcomes(unit: nvlink5.Unit) -> Iterator[tuple[str, nvlink5.Outcome]]:
     """Yield each outcome of a unit with the values that lead to it."""
-    which, outcomes = ("status", unit.by_status) if unit.by_reason is None else ("reason", unit.by_reason)
+    word, outcomes = ("", unit.by_status) if unit.by_reason is None else ("reason ", unit.by_reason)
     for outcome in dict.fromkeys(outcomes.values()):
-        yield f"{which} {_hexadecimal(number for number, other in outcomes.items() if other == outcome)}", outcome
+        yield f"{word}{_hexadecimal(number for number, other in outcomes.items() if other == outcome)}", outcome
     if unit.promoted:
-        yield f"status {_hexadecimal(unit.promoted)}, made fatal", nvlink5.PROMOTED
+        yield f"{_hexadecimal(unit.promoted)} made fatal", nvlink5.PROMOTED
 
 
 def _unless_support(text: str) -> str:
