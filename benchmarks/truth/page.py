@@ -14,15 +14,13 @@ from gpumon.health.verdict import FAIL
 INTRODUCTION = """\
 # How accurate the verdicts are
 
-`make truth` measures three things on simulated nodes and writes this page: every fault of the simulation on every node
-on which it can happen, pairs of faults, and disturbances of healthy nodes that are no faults. A complete run takes most
-of an hour on two cores.
+`make truth` measures on simulated nodes and writes this page: every fault of the simulation on every node on which it
+can happen, pairs of faults, and disturbances of healthy nodes. A run takes most of an hour on two cores.
 
 **No real hardware was measured.** The nodes are simulated ([simulation.md](simulation.md)) below an unmodified NVML
-binding. The agent is the real daemon with its sampler, links child, store and kernel log reader; only the clock and the
-processes of its host are replaced, so that an hour passes in seconds. The figures show that the agent reports the right
-verdict for what it can read. They do not show what real boards report when they fail. The results of the ranks of an
-all-reduce are generated; everything after them is the agent's own code.
+binding; the results of the ranks of an all-reduce are generated. The agent is the real daemon with a replaced clock and
+replaced host processes. The figures show that it reports the right verdict for what it can read, not what real boards
+report when they fail.
 
 | column | meaning |
 | --- | --- |
@@ -31,8 +29,6 @@ all-reduce are generated; everything after them is the agent's own code.
 | action | action of the verdict; in brackets the expected action if it differs |
 | also raised | other verdicts that are not inhibited by the expected one; fewer are better |
 | inhibited | verdicts that are inhibited by another one |
-
-Misses are explained below the table.
 """
 
 
@@ -232,12 +228,12 @@ def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcom
         verdicts = _counted(check for calm in found for check, _ in calm.verdicts_raised)
         hours = sum(calm.hours for calm in found)
         yield f"| {disturbance.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {verdicts} |"
-    true = [
-        f"- **{disturbance.name}**: `{check}` {why}"
-        for disturbance in disturbances
-        for check, why in disturbance.expected_verdicts.items()
-    ]
-    yield from (["\nExpected verdicts:\n", *true] if true else [])
+    reasons: dict[str, list[str]] = {}
+    for disturbance in disturbances:
+        for check, why in disturbance.expected_verdicts.items():
+            reasons.setdefault(f"`{check}` {why}", []).append(f"**{disturbance.name}**")
+    yield from ["\nExpected verdicts:\n"] if reasons else []
+    yield from (f"- {'; '.join(names)}: {reason}" for reason, names in reasons.items())
     yield ""
 
 

@@ -110,8 +110,8 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
             description="The {algorithm} all-reduce of {bytes} bytes on {ranks} GPUs ({name}) reached "
             "{{ $value | humanizePercentage }} of the fleet's median bus bandwidth.",
             steps="""\
-1. Fix other alerts of this node first: a link that is down, throttled clocks, PCIe below its width.
-2. Run `gpumon probe allreduce` while the node is free, and compare its table with that of another node.
+1. Fix other alerts of this node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
+2. Compare its table with that of another node.
 3. If it is still slow, compare driver, NCCL, power limits and /etc/nccl.conf with another node.
 """,
         ),

@@ -149,9 +149,8 @@ CHECKS = (
         levels=(WARN,),
         help="The agent cannot write to its store.",
         steps="""\
-1. The reason names the file and the error (full, read-only, damaged, hung). Free space or fix the file system.
-   The agent retries and stores what it kept in memory. A deleted, moved or replaced file is re-created in a minute.
-2. Until then, events and verdicts are lost if the agent restarts.
+1. The reason names the file and the error. Free space or fix the file system. Do not restart the agent: it stores what
+   it keeps in memory as soon as it can; a restart loses that. A deleted or replaced file is re-created in a minute.
 """,
         node=store_down,
         notice="store",
@@ -256,8 +255,8 @@ CHECKS = (
         levels=(WARN,),
         help="Some InfiniBand ports or services cannot be read.",
         steps="""\
-1. The reason names the quarantined device and the file whose read does not return. A hanging sysfs file means a failing
-   adapter: search the kernel log for its driver's messages.
+1. The reason names the quarantined device and the file. A sysfs file that hangs means a failing adapter: search the
+   kernel log for its driver's messages.
 """,
         node=_notice_check("links", "Some links cannot be read:"),
         notice="links",
@@ -268,8 +267,8 @@ CHECKS = (
         levels=(WARN,),
         help="A check fails with an internal error and cannot evaluate its device.",
         steps="""\
-1. Report it with the agent's log message that names the check and the error. Other checks are not affected.
-2. Until it is fixed, monitor that part by other means, or disable the check (`health.disabled_checks`).
+1. Report it with the agent's log message that names check and error. Other checks are not affected.
+2. Until it is fixed, monitor that device by other means, or disable the check (`health.disabled_checks`).
 """,
         node=check_failing,
     ),

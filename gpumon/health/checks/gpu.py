@@ -110,7 +110,7 @@ def _unlisted_text(expected: Expectation) -> str:
 
 
 def _steps(fault: str) -> str:
-    return f"1. {FAULTS[fault].action}\n2. It comes again: run the vendor's diagnostics, replace the board.\n"
+    return f"1. {FAULTS[fault].action}\n2. If it recurs: run the vendor's diagnostics, replace the board.\n"
 
 
 CHECKS = (

@@ -117,8 +117,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="The node rebooted without an orderly stop or declared maintenance.",
         steps="""\
-1. Check the BMC's event log and `last -x reboot shutdown` for the cause: power, watchdog, kernel panic, an operator.
-2. `journalctl -b -1 -e` and /api/v1/events show earlier faults: an Xid shortly before names the GPU.
+1. Check the BMC's event log and `last -x reboot shutdown`: power, watchdog, kernel panic, an operator?
+2. `journalctl -b -1 -e` and /api/v1/events: an Xid shortly before names the GPU.
 3. Before a planned reboot run `gpumon maintenance start 30m --reason ...` or `systemctl stop gpumon`.
 """,
         node=unexpected_reboot,
@@ -130,8 +130,7 @@ CHECKS: tuple[Check, ...] = (
         help="A repaired fault keeps coming back.",
         steps="""\
 1. `transitions` in /api/v1/health lists past faults and what cleared them, newest first.
-2. If the verdict names a GPU, have it replaced. Otherwise inspect what the GPUs share: power, risers, cooling, links,
-   driver.
+2. If the verdict names a GPU, replace it. Otherwise inspect what GPUs share: power, risers, cooling, links, driver.
 3. Afterwards run `gpumon ack node_repeat_offender --note "board replaced"`, which restarts the count.
 """,
         node=repeat_offender,
@@ -144,8 +143,7 @@ CHECKS: tuple[Check, ...] = (
         help="The agent crashes or is killed repeatedly.",
         steps="""\
 1. `journalctl -u gpumon -e` shows why it ended: memory limit (MemoryMax), watchdog, or an internal error.
-2. Verdicts and events are kept; readings in between are lost.
-3. Report it with the log.
+2. Report it with the log. Verdicts and events are kept; readings in between are lost.
 """,
         node=agent_restarting,
         latch=Latch(quiet=HOUR, repair=False),

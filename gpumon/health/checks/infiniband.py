@@ -195,7 +195,6 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. Each time, jobs that use it stall or fail. `mlxlink -d DEVICE -m` shows the state of cable and transceiver.
 2. Clean and reseat the cable, then replace it; try another switch port.
-3. The verdict clears when the port has been stable.
 """,
         port=flapping_port,
         windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
@@ -207,10 +206,9 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN, Level.FAIL),
         help="A port is slower than before, than required, or than similar ports.",
         steps="""\
-1. One slow port slows every job that uses all of them. `ibstat` shows rate and width (4X is all lanes).
+1. It slows every job that uses all ports. `ibstat` shows rate and width (4X is all lanes).
 2. Reseat the cable; `mlxlink -d DEVICE` shows which lane does not train.
-3. If it is intended: `gpumon inventory accept mlx5_3/1` accepts the current rate. Or set
-   `health.thresholds.infiniband_port_bytes_per_second`, or disable the check.
+3. If intended: `gpumon inventory accept mlx5_3/1` accepts the rate. Or set the threshold, or disable the check.
 """,
         port=slow_port,
         after=5 * MINUTE,

@@ -128,7 +128,6 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `gpumon_infiniband_errors_total` shows which counter increased and when.
 2. Overruns: flow control fails; check the switch port too. Link integrity and link downs: cable or transceiver.
-3. The verdict clears after an hour without new errors.
 """,
         port=fatal,
         latch=Latch(quiet=HOUR),

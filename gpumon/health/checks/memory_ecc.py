@@ -143,7 +143,7 @@ CHECKS = (
         steps="""\
 1. Do not trust the results of jobs that ran on this GPU. Drain it.
 2. Reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
-3. For errors in SRAM, or if they recur after a reset: run the vendor's diagnostics and replace the board.
+3. Errors in SRAM, or again after a reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=uncorrectable,
         latch=Latch(),
@@ -171,7 +171,7 @@ CHECKS = (
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
-1. All were corrected: jobs are not affected, and the reset can wait until the GPU is idle.
+1. Jobs are not affected: the reset can wait until the GPU is idle.
 2. If it recurs within days: run the vendor's diagnostics.
 """,
         gpu=corrected_high,

@@ -32,8 +32,8 @@ CHECKS = (
         help="The driver requests a GPU reset or a reboot of the node.",
         steps="""\
 1. Drain the GPU and carry out the verdict's action; `nvidia-smi -q | grep -A1 Recovery` shows the driver's.
-2. If it requests an end of peer-to-peer traffic: end the jobs that use more than one GPU, and check again.
-3. If the request stays after that: take the next step (a reset, a reboot), then inspect the hardware.
+2. If it requests an end of peer-to-peer traffic: end the jobs that use more than one GPU.
+3. If the request stays: take the next step (reset, reboot), then inspect the hardware.
 """,
         gpu=recovery_action,
         after=MINUTE,
@@ -45,8 +45,8 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
-1. Running jobs are not affected, and new jobs may start: the reset can wait until the GPU is idle.
-2. After the reset check that the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
+1. Jobs are not affected: the reset can wait until the GPU is idle.
+2. After the reset `gpumon_gpu_row_remap_failed` must be 0: the row was replaced.
 """,
         gpu=while_set(
             lambda now: now.row_remap_pending,

@@ -100,7 +100,7 @@ CHECKS = (
         levels=(WARN,),
         help="So many memory rows were replaced that spares are running out.",
         steps=f"""\
-1. The GPU still works as it should. Plan its replacement before a row cannot be replaced; {_PROOF}.
+1. The GPU still works. Plan its replacement before a row cannot be replaced; {_PROOF}.
 """,
         gpu=rows_remapped,
         inhibited_by={"gpu_row_remap_failed": "same"},

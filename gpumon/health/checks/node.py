@@ -34,10 +34,9 @@ CHECKS: tuple[Check, ...] = (
         help="The NVIDIA driver does not respond: no reading of the GPUs is current.",
         steps="""\
 1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` show whether the module is loaded and what it logged.
-2. The reason names the error: driver not loaded, different versions of kernel module and library, no permission, or
-   calls that do not return.
-3. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
-4. If calls hang, drain and reboot the node; a process in state D cannot be killed.
+2. The reason names the error: driver not loaded, versions that differ, no permission, or calls that do not return.
+3. Versions differ after a driver update without a reboot: reload the kernel modules or reboot.
+4. Calls hang: drain and reboot the node; a process in state D cannot be killed.
 """,
         node=driver_down,
         windows=(STUCK,),

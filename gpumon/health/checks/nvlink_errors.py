@@ -160,8 +160,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN, Level.FAIL),
         help="An NVLink persistently receives packets with checksum errors.",
         steps="""\
-1. Each packet is sent again: traffic slows down before it fails. A warning can wait for the next maintenance.
-2. From 100 a second on, drain the node and reset the GPUs.
+1. Each packet is sent again, which slows traffic. A warning can wait for the next maintenance.
+2. Critical: drain the node and reset the GPUs.
 3. If it persists: reseat or replace the board or the peer.
 """,
         gpu=crc_high,

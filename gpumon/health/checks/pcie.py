@@ -171,7 +171,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN,),
         help="The GPU's PCIe link repeats more packets than is normal for its generation.",
         steps="""\
-1. Since when, and on which of the node's GPUs? One alone has a bad link; if all are affected, they share a cause.
+1. One GPU alone has a bad link; if all GPUs of the node are affected, they share a cause. When did it begin?
 2. Reseat the board, the riser or the cable at the next maintenance; watch for Xid 79.
 """,
         gpu=replays,

@@ -172,8 +172,7 @@ CAUSES_OF_SLOW_RUNS = any_device(*FAULTS_OF_ANY_RUN, *_LINKS, *_SLOWING)
 
 
 _FIRST_STEP = """\
-1. Fix other faults of the node first: a link that is down, throttled clocks, PCIe below its width. Then run
-   `gpumon probe allreduce` while the node is free.
+1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
 """
 
 CHECKS: tuple[Check, ...] = (
@@ -224,8 +223,7 @@ CHECKS: tuple[Check, ...] = (
    /etc/nccl.conf.
 3. If this bandwidth is intended: a new driver, NCCL or setting starts a new median by itself; after any other change,
    `gpumon ack allreduce_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit for published figures.
-4. If it fell slowly (drift): check what has changed since the date in the verdict, such as dust, heat, clocks and power
-   limits.
+4. If it fell slowly (drift): what has changed since the date in the verdict: dust, heat, clocks, power limits?
 5. The next run that is ok clears the verdict.
 """,
         node=slow_run,

@@ -95,10 +95,9 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="The all-reduce is slower than the configured limit.",
         steps="""\
-1. Run it again while the node is free: `gpumon probe allreduce`.
-2. Look for other alerts of this node: a link that is down, reduced clocks, PCIe below its width.
-3. `NCCL_DEBUG=INFO` shows which transport NCCL chose; `nvidia-smi topo -m` what it could have chosen.
-4. Still slow: drain the node, leave out one GPU at a time to find the one that slows the others down.
+1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
+2. `NCCL_DEBUG=INFO` shows which transport NCCL chose; `nvidia-smi topo -m` what it could have chosen.
+3. Still slow: drain the node, leave out one GPU at a time to find the one that slows the others down.
 """,
         node=bandwidth_low,
         limits=(NCCL_BUSBW, GLOO_BUSBW),
@@ -110,8 +109,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="Small all-reduces take too long.",
         steps="""\
-1. Run it again while the node is free: `gpumon probe allreduce`. It shows other alerts of the node, too.
-2. Look at the CPUs: a power-saving governor, deep idle states, a process that keeps all of them busy.
+1. Run `gpumon probe allreduce` on the free node. It shows other alerts of the node, too.
+2. Check the CPUs: a power-saving governor, deep idle states, a process that keeps all of them busy.
 3. `NCCL_DEBUG=INFO` shows which transport NCCL chose: sockets in place of NVLink or PCIe are this slow.
 """,
         node=latency_high,

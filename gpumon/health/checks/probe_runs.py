@@ -131,8 +131,7 @@ CHECKS: tuple[Check, ...] = (
         name="allreduce_unkillable",
         help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
         steps="""\
-1. Drain the node: every process that opens that GPU hangs too. The result of the run names the stage
-   (`gpumon probe history --json`).
+1. Drain the node: every process that opens that GPU hangs too. `gpumon probe history --json` names the stage.
 2. Reboot the node; if the reboot hangs, power-cycle it.
 3. Check for Xids at that time. If it happens again, report it to NVIDIA.
 """,
@@ -147,10 +146,8 @@ CHECKS: tuple[Check, ...] = (
         help="The all-reduce fails repeatedly.",
         steps="""\
 1. Run `gpumon probe allreduce`: it prints the error, with the last lines of NCCL's log.
-2. A failure before the first operation is about the installation: check `probe.python`, PyTorch, driver and CUDA
-   versions, and /dev/shm.
-3. A failure in an operation is about the hardware or the fabric: check for Xids, links that are down, and the fabric
-   manager.
+2. Before the first operation, the installation failed: `probe.python`, PyTorch, driver and CUDA versions, /dev/shm.
+3. In an operation, hardware or fabric failed: check for Xids, links that are down, and the fabric manager.
 """,
         node=repeated_failures,
         limits=(FAILURES,),

@@ -70,8 +70,8 @@ CHECKS = (
         levels=(WARN,),
         help="The GPU has been busy nearly all the time.",
         steps="""\
-1. Training is meant to keep a GPU busy. The check is off until `health.thresholds.high_busy_ratio` is set.
-2. An inference node: it has no reserve left. Add replicas, or move work to idle GPUs.
+1. Training: intended. The check is off until its threshold is set.
+2. Inference: the node has no reserve. Add replicas, or move work to idle GPUs.
 """,
         gpu=busy,
         clear_after=15 * MINUTE,

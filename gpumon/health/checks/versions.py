@@ -101,8 +101,8 @@ CHECKS: tuple[Check, ...] = (
 1. The verdict names the difference; `health.versions` sets the expected versions.
 2. Install the expected version, or update the configuration if the change is intended.
 3. NCCL's version is that of the last run of the probe (`probe.python`), not of the jobs' images.
-4. If no firmware has a majority, ask the vendor which is right and set it in `health.versions`. GPUs that differ
-   then have their own verdict (`gpu_version_drift`).
+4. If no firmware has a majority, ask the vendor which is right and set it in `health.versions`: GPUs that differ then
+   have their own verdict (`gpu_version_drift`).
 """,
         node=of_node,
         after=15 * MINUTE,
@@ -114,7 +114,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `gpumon inventory` shows VBIOS, InfoROM and GSP firmware of all GPUs side by side.
 2. A replaced board often has another VBIOS: have the vendor's firmware flashed, in a maintenance window.
-3. If it is intended: set the version in `health.versions`, or disable the check (`health.disabled_checks`).
+3. If intended: set the version in `health.versions`, or disable the check (`health.disabled_checks`).
 """,
         gpu=of_gpu,
         after=15 * MINUTE,

@@ -222,8 +222,8 @@ CHECKS = (
         help="The driver reported an error of the GPU's hardware, firmware or links.",
         steps="""\
 1. Drain the node: memory, link, firmware or bus of this GPU failed, not the job.
-2. Carry out the action of the verdict; `gpumon xid CODE` explains any code or kernel log message.
-3. If the same code recurs after the reset: run the vendor's diagnostics and replace the board.
+2. Carry out the action of the verdict; `gpumon xid CODE` explains the code.
+3. If the code recurs after the reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=critical_xid,
         latch=Latch(),

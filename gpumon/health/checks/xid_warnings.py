@@ -174,7 +174,7 @@ CHECKS = (
         levels=(FAIL, WARN),
         help="The driver reported an unusual condition of the GPU's hardware, firmware, links or of itself.",
         steps="""\
-1. `gpumon xid CODE` explains it. The job that ran on the GPU may have failed: restart it.
+1. `gpumon xid CODE` explains it. If the GPU's job failed, restart it.
 2. If Xid 94 recurs within a day: drain the GPU and reset it.
 3. If it recurs within days: run the vendor's diagnostics.
 """,
