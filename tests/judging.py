@@ -186,10 +186,10 @@ class Ward:
             waiting = tuple(pending_to_store(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.transitions, cleared=self.report.health.cleared)
         verdicts = evaluation.restored_verdicts(health.open.values(), self.report.boot_id)
-        known = {one.key: one._replace(active=False) for one in verdicts}
+        known = {verdict.key: verdict._replace(active=False) for verdict in verdicts}
         gpus = tuple(
-            replace(one, reset_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
-            for one in self.report.gpus
+            replace(gpu, reset_at=None, gpu=replace(gpu.gpu, ecc_errors_total=dict(gpu.ecc_volatile or {}) or None))
+            for gpu in self.report.gpus
         )
         memory = replace(self.report.internal, history=SampleHistory(windows=WINDOWS))
         self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, internal=memory)
@@ -245,7 +245,7 @@ class Ward:
 
     def verdict(self, check: str, index: int | None = None) -> Verdict | None:
         """Return the verdict of a GPU, or without one of the node or the only device that has it."""
-        found = [one for one in self.verdicts.values() if one.check == check]
+        found = [verdict for verdict in self.verdicts.values() if verdict.check == check]
         if index is not None:
             found = [one for one in found if one.device == self.report.gpus[index].uuid]
         assert len(found) <= 1, found

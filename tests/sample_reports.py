@@ -134,7 +134,7 @@ def troubled() -> Report:
         "6": Nvlink(up=1.0, errors_total={"replay": 12.0, "recovery": 0.0, "crc": 0.0}),
         "7": Nvlink(),
     }
-    gpus = tuple(replace(one, gpu=hot, links=links) if one.index == 1 else one for one in report.gpus)
+    gpus = tuple(replace(gpu, gpu=hot, links=links) if gpu.index == 1 else gpu for gpu in report.gpus)
     outcomes = {3: "skipped", 7: "failed", 12: "degraded", 0: "wrong"}
     history = tuple(
         example.run(hours, outcome=outcomes.get(hours, "ok"), peak=300e9 if hours == 12 else 478e9)
@@ -170,14 +170,14 @@ def partitioned() -> Report:
     layouts = {0: ("1g.10gb",) * 7, 1: ("3g.40gb", "1c.3g.40gb")}
     gpus = tuple(
         replace(
-            one,
-            gpu=replace(one.gpu, utilization_ratio=None, memory_utilization_ratio=None, mig_mode=1.0),
-            links=dict.fromkeys(one.links, Nvlink()),
-            migs=tuple(_mig(one.index, number, profile) for number, profile in enumerate(layouts[one.index], 1)),
+            gpu,
+            gpu=replace(gpu.gpu, utilization_ratio=None, memory_utilization_ratio=None, mig_mode=1.0),
+            links=dict.fromkeys(gpu.links, Nvlink()),
+            migs=tuple(_mig(gpu.index, number, profile) for number, profile in enumerate(layouts[gpu.index], 1)),
         )
-        if one.index in layouts
-        else one
-        for one in report.gpus
+        if gpu.index in layouts
+        else gpu
+        for gpu in report.gpus
     )
     return replace(report, gpus=gpus)
 
@@ -198,15 +198,15 @@ def grace() -> Report:
     )
     gpus = tuple(
         replace(
-            one,
-            gpu=replace(one.gpu, name="NVIDIA GB200", module_power_watts=1100.0),
+            gpu,
+            gpu=replace(gpu.gpu, name="NVIDIA GB200", module_power_watts=1100.0),
             fabric=fabric,
             platform=Platform(chassis="1821325191344", slot="3", tray="12"),
             c2c_links={str(link): C2cLink(up=1.0) for link in range(10)},
         )
-        for one in report.gpus
+        for gpu in report.gpus
     )
-    return replace(report, gpus=gpus, ports=tuple(replace(one, link_layer="Ethernet") for one in report.ports))
+    return replace(report, gpus=gpus, ports=tuple(replace(port, link_layer="Ethernet") for port in report.ports))
 
 
 def disconnected() -> Report:
@@ -217,7 +217,7 @@ def disconnected() -> Report:
         4: Fabric(state=3.0, status=999.0),
         6: Fabric(state=3.0, status=0.0, health={"route_unhealthy": 1.0}),
     }
-    gpus = tuple(replace(one, fabric=fabrics.get(one.index, one.fabric)) for one in report.gpus)
+    gpus = tuple(replace(gpu, fabric=fabrics.get(gpu.index, gpu.fabric)) for gpu in report.gpus)
     down = replace(report.ports[3], link=replace(report.ports[3].link, port_up=0.0))
     return replace(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
 
@@ -240,7 +240,7 @@ def some_events() -> tuple[ErrorEvent, ...]:
 def excluding(index: int) -> Report:
     """Return a node with one of eight GPUs excluded by the configuration: NVML counts it, and it is not opened."""
     report = healthy()
-    gpus = tuple(one for one in report.gpus if one.index != index)
+    gpus = tuple(gpu for gpu in report.gpus if gpu.index != index)
     return replace(report, gpus=gpus, excluded=(example_parts.bus_id(index),))
 
 
@@ -271,7 +271,7 @@ def before_any_run(report: Report) -> Report:
 
 def faulted(report: Report, index: int, fault: str, detail: str) -> Report:
     """Return the report with one GPU that does not answer: identity, up, fault and Xid counters remain."""
-    gpus = tuple(_faulted(one, fault, detail) if one.index == index else one for one in report.gpus)
+    gpus = tuple(_faulted(gpu, fault, detail) if gpu.index == index else gpu for gpu in report.gpus)
     return replace(report, gpus=gpus)
 
 

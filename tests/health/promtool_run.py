@@ -31,7 +31,7 @@ def selector(name: str, labels: Labels) -> str:
 
 def group(step: int, series: Iterable[Series], **tests: list[dict[str, Any]]) -> dict[str, Any]:
     """One group: `alert_rule_test` and `promql_expr_test` over the same series, a value every `step` seconds."""
-    written = [{"series": selector(one.name, one.labels), "values": _written(one.values)} for one in series]
+    written = [{"series": selector(item.name, item.labels), "values": _written(item.values)} for item in series]
     return {"interval": f"{step}s", "input_series": written} | tests
 
 

@@ -18,6 +18,8 @@ def recorded() -> list[Sample]:
     """The series as Prometheus would store them, with the `up` that it makes itself."""
     families = text_string_to_metric_families(RECORDING.read_text())
     scraped = [
-        Sample(one.name, (*one.labels.items(), *TARGET), one.value) for family in families for one in family.samples
+        Sample(sample.name, (*sample.labels.items(), *TARGET), sample.value)
+        for family in families
+        for sample in family.samples
     ]
     return [*scraped, Sample("up", TARGET, 1.0)]

@@ -121,6 +121,6 @@ def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
     before = ward.report
     health = evaluate(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))
     ward.report = replace(before, health=health)
-    lines = [(one.level, one.message) for one in changes(before, ward.report) if "check" in one.message]
+    lines = [(change.level, change.message) for change in changes(before, ward.report) if "check" in change.message]
     ward.rule(health.due)
     return lines

@@ -71,7 +71,9 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node.step(-9 * DAY)
     node.crash(stopped=True)
     assert not node.go_on(HOUR, every=60).verdicts
-    assert [one.cleared_by for one in node.transitions if one.change is VerdictChange.CLEARED] == [Clearance.QUIET]
+    assert [transition.cleared_by for transition in node.transitions if transition.change is VerdictChange.CLEARED] == [
+        Clearance.QUIET
+    ]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
     ward.go_on(21 * DAY, every=HOUR * 6)
     assert ward.report.health.score == 100.0
 
-    muted = [one._replace(muted=True) for one in ward.transitions]
+    muted = [transition._replace(muted=True) for transition in ward.transitions]
     ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(muted)))
     assert ward.go_on().report.health.score == 100.0
 
@@ -287,7 +289,7 @@ def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
     for _ in range(1500):
         repaired(ward, 1, Clearance.RECOVERED, level=WARN, check="gpumon_poll_slow")
     assert len(ward.transitions) < 600
-    assert any(one.cleared_by is Clearance.RESET for one in ward.transitions)
+    assert any(transition.cleared_by is Clearance.RESET for transition in ward.transitions)
     score = ward.go_on().report.health.score
     assert score == 76.0
     ward.event(2, 95)

@@ -163,7 +163,7 @@ def test_a_bridge_that_is_half_up_is_half_down() -> None:
     """Where NVML counts just the links that bridges wire, one that is up says that there are bridges."""
     report = node(2, "NVIDIA A100 80GB PCIe", (1.0,) * 8 + (0.0,) * 4)
 
-    assert [one.up for one in report.gpus[0].links.values()] == [1.0] * 8 + [0.0] * 4
+    assert [link.up for link in report.gpus[0].links.values()] == [1.0] * 8 + [0.0] * 4
 
 
 def test_links_that_go_down_are_one_line_in_the_log() -> None:

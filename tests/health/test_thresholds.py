@@ -21,7 +21,7 @@ def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
     found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
     ward.report = replace(ward.report, health=replace(ward.report.health, open={one.key: one for one in found}))
     ward.go_on(2 * 3600.0, every=60.0)
-    assert {one.check for one in ward.verdicts.values()} == set()
+    assert {verdict.check for verdict in ward.verdicts.values()} == set()
 
 
 def _verdict(check: Check, ward: Ward) -> Verdict:

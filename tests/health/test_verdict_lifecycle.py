@@ -22,7 +22,9 @@ def sick(ward: Ward) -> Ward:
 
 def clearances(ward: Ward, check: str) -> list[Clearance | None]:
     return [
-        one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED and one.verdict.check == check
+        transition.cleared_by
+        for transition in ward.transitions
+        if transition.change is VerdictChange.CLEARED and transition.verdict.check == check
     ]
 
 
@@ -143,7 +145,7 @@ def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
     ward.reset(2)
     ward.go_on(120)
     assert ward.seen() == ["gpu_missing"]
-    assert len([one for one in ward.transitions if one.change is VerdictChange.RAISED]) == 3
+    assert len([transition for transition in ward.transitions if transition.change is VerdictChange.RAISED]) == 3
 
 
 def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> None:
@@ -214,7 +216,10 @@ def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
         ward = sick(Ward())
         ward.reset(2)
         ward.go_on(120)
-        changes = (one._replace(muted=raised or one.change is VerdictChange.CLEARED) for one in ward.transitions)
+        changes = (
+            transition._replace(muted=raised or transition.change is VerdictChange.CLEARED)
+            for transition in ward.transitions
+        )
         ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
         again = sick(ward).verdict("gpu_xid_critical", 2)
         assert again is not None
@@ -372,7 +377,10 @@ def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check
     for _ in range(2):
         [told] = ward.report.health.primary
         assert (told.check, told.action) == (check, Action.INSPECT)
-        assert [one.check for one in ward.report.health.consequences(told)] == ["gpu_lost", "gpu_xid_critical"]
+        assert [consequence.check for consequence in ward.report.health.consequences(told)] == [
+            "gpu_lost",
+            "gpu_xid_critical",
+        ]
         ward.restart()
         ward.go_on(1200, every=60)
     ward.fault(1, None)

@@ -60,7 +60,7 @@ def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> 
 
 
 def only(documents: list[dict[str, Any]], labels: dict[str, str], *names: str) -> dict[str, Any]:
-    [one] = [one for one in documents if all(str(one[name]) == labels[name] for name in names)]
+    [one] = [document for document in documents if all(str(document[name]) == labels[name] for name in names)]
     return one
 
 
@@ -174,8 +174,8 @@ def test_links_are_listed_with_their_gpu() -> None:
 def test_links_of_a_lost_gpu_are_unknown() -> None:
     """They stay listed with their peers; their state is null, not 0."""
     links = [one for one in whole(samples.lost(3))["links"] if one["gpu"] == 3]
-    assert [one["link"] for one in links] == list(range(18))
-    assert {one["up"] for one in links} == {None}
+    assert [link["link"] for link in links] == list(range(18))
+    assert {link["up"] for link in links} == {None}
     assert links[0]["peer"] == example_parts.switch(0)
 
 
@@ -281,8 +281,8 @@ def test_latched_verdict_shows_how_to_clear_it() -> None:
 def test_missing_driver_is_one_problem() -> None:
     """GPUs that are unknown because the driver is missing have no fault of their own."""
     gone = tuple(
-        replace(one, fault="unknown", detail="LibraryNotFound", since=None, gpu=Gpu(up=0.0))
-        for one in samples.healthy().gpus
+        replace(gpu, fault="unknown", detail="LibraryNotFound", since=None, gpu=Gpu(up=0.0))
+        for gpu in samples.healthy().gpus
     )
     base = samples.without_driver()
     (early,) = problems(replace(base, gpus=gone))

@@ -48,7 +48,7 @@ def test_text_and_json_list_every_metric() -> None:
     names = [entry.name for entry in catalogue()]
     lines = [line for line in text(catalogue()).splitlines() if not line.startswith(" ")]
     assert [line.partition("{")[0] for line in lines] == names
-    assert [one["name"] for one in json.loads(json.dumps(document(catalogue())))] == names
+    assert [load["name"] for load in json.loads(json.dumps(document(catalogue())))] == names
 
 
 def test_reference_page_is_current() -> None:

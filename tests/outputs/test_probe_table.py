@@ -135,7 +135,9 @@ def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history()
 def test_collectives_have_columns_of_their_own() -> None:
     """Several collectives with one algorithm are columns by collective."""
     both = tuple(
-        replace(one, collective=name) for name in ("host_to_device", "device_to_host") for one in OK.measurements[:4]
+        replace(measurement, collective=name)
+        for name in ("host_to_device", "device_to_host")
+        for measurement in OK.measurements[:4]
     )
     titles = history([run_document(replace(OK, probe="copy", measurements=both))]).splitlines()[0]
     assert " ".join(titles.split()) == (

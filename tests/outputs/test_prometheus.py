@@ -80,7 +80,9 @@ def test_any_label_value_survives_a_round_trip(name: str, serial: str) -> None:
     infos = [
         s for family in text_string_to_metric_families(page) for s in family.samples if s.name == "gpumon_gpu_info"
     ]
-    assert [(one.labels["name"], one.labels["serial"]) for one in infos] == ([(name, serial)] if name or serial else [])
+    assert [(info.labels["name"], info.labels["serial"]) for info in infos] == (
+        [(name, serial)] if name or serial else []
+    )
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
@@ -153,7 +155,11 @@ def test_series_stay_within_the_budget(profile: str) -> None:
     report = report_of(profile)
     samples = list(report.samples())
     for state in report.gpus:
-        own = [one for one in samples if ("uuid", state.uuid) in one.labels and not PARTS & set(dict(one.labels))]
+        own = [
+            sample
+            for sample in samples
+            if ("uuid", state.uuid) in sample.labels and not PARTS & set(dict(sample.labels))
+        ]
         assert len(own) <= 110
     assert profile != "h100x8" or len(samples) <= 2000
 

@@ -165,8 +165,8 @@ def test_escape_sequences_of_a_driver_stay_text() -> None:
     report = samples.lost(3)
     evil = "\x1b]0;owned\x07\x1b[2J\r\n"
     gpus = tuple(
-        replace(one, gpu=replace(one.gpu, name=evil), detail=evil if one.fault else "", uuid=evil)
-        for one in report.gpus
+        replace(gpu, gpu=replace(gpu.gpu, name=evil), detail=evil if gpu.fault else "", uuid=evil)
+        for gpu in report.gpus
     )
     text = status(replace(report, gpus=gpus, notices={"store": evil}), 400)
     assert "\x1b" not in text

@@ -19,8 +19,8 @@ def served() -> Iterator[tuple[Node, int]]:
 @pytest.fixture
 def node(served: tuple[Node, int]) -> Node:
     fresh = Node()
-    for one in fields(Node):
-        setattr(served[0], one.name, getattr(fresh, one.name))
+    for field in fields(Node):
+        setattr(served[0], field.name, getattr(fresh, field.name))
     return served[0]
 
 

@@ -109,7 +109,7 @@ def test_text_from_outside_is_not_executed(tmp_path: Path) -> None:
     """This holds for updates by the script too."""
     evil = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
     report = samples.lost(3)
-    gpus = tuple(replace(one, gpu=replace(one.gpu, name=evil)) for one in report.gpus)
+    gpus = tuple(replace(gpu, gpu=replace(gpu.gpu, name=evil)) for gpu in report.gpus)
     seen = look(Changing(reports=[report, replace(report, gpus=gpus, notices={"store": evil})]), tmp_path)
     assert "onerror" in seen.html
     assert "<title>owned" not in seen.html

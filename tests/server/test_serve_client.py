@@ -153,7 +153,7 @@ def test_history_comes_from_the_agent(port: int, token_file: Path, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[1:]] == [example.run(hours).id for hours in range(3)]
     assert main(["probe", "history", "--json", "--since", "2h30m", *given]) == 0
-    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [example.run(hours).id for hours in range(3)]
+    assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [example.run(hours).id for hours in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def board(index: int, **values: object) -> StoredGpu:
 def seven() -> Report:
     """GPU 3 is missing; another was replaced."""
     report = samples.healthy()
-    gpus = [replace(one, stored=board(one.index)) for one in report.gpus]
+    gpus = [replace(gpu, stored=board(gpu.index)) for gpu in report.gpus]
     gpus[3] = replace(gpus[3], fault="missing", detail="no longer on the PCI bus", gpu=replace(gpus[3].gpu, up=0.0))
     return replace(
         report,
@@ -133,7 +133,7 @@ def test_a_share_of_a_host_is_told_as_one() -> None:
 
 def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
     """Saying so; accepting needs the agent."""
-    flags = [one for one in flags if "listen" not in one] + ["--web.listen-address=127.0.0.1:9"]
+    flags = [flag for flag in flags if "listen" not in flag] + ["--web.listen-address=127.0.0.1:9"]
     assert main(["inventory", *flags]) == 2
     assert "there is no such store" in capsys.readouterr().err
 

@@ -115,7 +115,7 @@ def test_alerts_are_filtered(node: Node, port: int, query: str, rules: set[str])
 def test_probes_are_filtered(port: int) -> None:
     """By time and number, the newest first."""
     probes = ask(port, "/api/v1/probes?since=5h30m&limit=3").document["probes"]
-    assert [one["id"] for one in probes] == [example.run(hours).id for hours in range(3)]
+    assert [probe["id"] for probe in probes] == [example.run(hours).id for hours in range(3)]
     assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
     named = ask(port, "/api/v1/probes?since=2h30m&probe=allreduce").document["probes"]
     assert [one["probe"] for one in named] == ["allreduce"] * 3

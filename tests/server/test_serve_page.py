@@ -64,10 +64,10 @@ def test_text_from_outside_is_escaped(node: Node, port: int) -> None:
     """No text of a driver, an alert, a probe or a notice becomes markup."""
     report = samples.troubled()
     gpus = tuple(
-        replace(one, uuid=EVIL, detail=EVIL if one.fault else "", gpu=replace(one.gpu, name=EVIL))
-        for one in report.gpus
+        replace(gpu, uuid=EVIL, detail=EVIL if gpu.fault else "", gpu=replace(gpu.gpu, name=EVIL))
+        for gpu in report.gpus
     )
-    alerts = tuple(replace(one, rule=EVIL, summary=EVIL, description=EVIL) for one in report.alerts)
+    alerts = tuple(replace(alert, rule=EVIL, summary=EVIL, description=EVIL) for alert in report.alerts)
     last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL)
     evil = replace(
         report,
@@ -211,7 +211,7 @@ def test_errors_are_shown(node: Node, port: int) -> None:
 def test_links_without_any_state_are_not_drawn(node: Node, port: int) -> None:
     """A guest that reports no link state has a sentence instead of a matrix."""
     report = samples.healthy(2)
-    dark = replace(report, gpus=tuple(replace(one, links=dict.fromkeys(one.links, Nvlink())) for one in report.gpus))
+    dark = replace(report, gpus=tuple(replace(gpu, links=dict.fromkeys(gpu.links, Nvlink())) for gpu in report.gpus))
     html = page(node, port, dark)
     assert "all GPUs: 18 NVLinks, state unknown; in the fabric" in words(html)
     assert 'class="matrix"' not in html
@@ -269,11 +269,11 @@ def test_baseline_is_a_band() -> None:
     runs[3] |= {"comparisons": []}
     drawn = plot(runs)
     assert drawn is not None
-    assert [one.name for one in drawn.series] == ["default", "ring"]
-    for one in drawn.series:
-        assert [len(band.split()) for band in one.bands] == [4, 6]
-        assert [len(median.split()) for median in one.medians] == [2, 3]
-        assert len(one.line.split()) == 6
+    assert [item.name for item in drawn.series] == ["default", "ring"]
+    for item in drawn.series:
+        assert [len(band.split()) for band in item.bands] == [4, 6]
+        assert [len(median.split()) for median in item.medians] == [2, 3]
+        assert len(item.line.split()) == 6
     assert abs(drawn.series[0].label - drawn.series[1].label) >= LABEL_DISTANCE
     assert drawn.size == "8 GiB"
     assert drawn.banded
@@ -290,29 +290,29 @@ def test_baseline_is_a_band() -> None:
 def test_unfinished_run_is_a_mark_on_the_axis() -> None:
     """No line passes through it, and the heading has the size of the other runs."""
     runs = [run_document(example.run(hours)) for hours in range(3)]
-    small = [one | {"busbw_bytes_per_second": 5e3} for one in runs[0]["measurements"] if one["bytes"] < 1 << 30]
+    small = [run | {"busbw_bytes_per_second": 5e3} for run in runs[0]["measurements"] if run["bytes"] < 1 << 30]
     held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
     drawn = plot([held, *runs[1:]])
     whole = plot(runs)
     assert drawn is not None
     assert whole is not None
-    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert [len(item.line.split()) for item in drawn.series] == [2, 2]
     assert (drawn.size, drawn.ticks) == (whole.size, whole.ticks)
-    assert [(one.outcome, one.y) for one in drawn.marks if one.outcome != "ok"] == [("skipped", drawn.floor)]
+    assert [(mark.outcome, mark.y) for mark in drawn.marks if mark.outcome != "ok"] == [("skipped", drawn.floor)]
 
 
 def test_line_joins_comparable_runs_only() -> None:
     """A partial run, or one without the largest size, is a mark with a title."""
     runs = [run_document(example.run(hours)) for hours in range(4)]
     runs[0] = run_document(example.part(0, 4, 5, 6, 7))
-    runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
+    runs[2] |= {"measurements": [run for run in runs[2]["measurements"] if run["bytes"] <= 1 << 30]}
     drawn = plot(runs)
     assert drawn is not None
-    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert [len(item.line.split()) for item in drawn.series] == [2, 2]
     assert drawn.size == "8 GiB"
     assert len(drawn.marks) == 8
-    assert sum("at 8 GiB on 4 of 8 GPUs (4 to 7)" in one.title for one in drawn.marks) == 2
-    assert sum("at 1 GiB on 8 ranks" in one.title for one in drawn.marks) == 2
+    assert sum("at 8 GiB on 4 of 8 GPUs (4 to 7)" in mark.title for mark in drawn.marks) == 2
+    assert sum("at 1 GiB on 8 ranks" in mark.title for mark in drawn.marks) == 2
 
 
 def test_sizes_have_their_share_of_the_median(node: Node, port: int) -> None:
@@ -371,7 +371,7 @@ def test_plot_stays_inside_its_frame() -> None:
     for some in (runs[:1], runs, [failed, *runs]):
         drawn = plot(some)
         assert drawn is not None
-        assert all(drawn.left <= one.x <= drawn.right and 0 <= one.y <= drawn.floor for one in drawn.marks)
+        assert all(drawn.left <= mark.x <= drawn.right and 0 <= mark.y <= drawn.floor for mark in drawn.marks)
 
 
 def test_healthy_gpu_has_no_warning() -> None:

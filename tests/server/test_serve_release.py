@@ -45,7 +45,7 @@ def released(*windows: TimeWindow, holders: tuple[DeviceHolder, ...] = ()) -> Re
     report, scopes = replace(samples.healthy(), windows=windows, release_holders=holders), time_window.released(windows)
     shown = Gpu(name="NVIDIA H100", released=1.0, fault=dict.fromkeys(FAULTS, 0.0))
     gpus = tuple(
-        replace(one, released=True, gpu=shown, links={}) if scopes & {NODE, one.bus_id} else one for one in report.gpus
+        replace(gpu, released=True, gpu=shown, links={}) if scopes & {NODE, gpu.bus_id} else gpu for gpu in report.gpus
     )
     return replace(report, gpus=gpus)
 
@@ -104,7 +104,7 @@ def test_a_gpu_is_named_by_index_uuid_or_address(node: Node, port: int, name: st
 def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int) -> None:
     """Another driver has it: it is no longer in the inventory, but its release still is."""
     report = released(release(example_parts.bus_id(3)))
-    node.report = replace(report, gpus=tuple(one for one in report.gpus if one.index != 3))
+    node.report = replace(report, gpus=tuple(gpu for gpu in report.gpus if gpu.index != 3))
     assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
     assert ask(port, f"{PATH}?gpu=0000:30:00.0", "DELETE", BEARER).status == 200
     assert node.asked == [end(example_parts.bus_id(3))]

@@ -129,7 +129,7 @@ def test_history_reads_all_pages(
     monkeypatch.setattr("gpumon.cli.probe_history.PAGE", 3)
     remembering(node, *runs(8))
     assert main(["probe", "history", "--json", f"--web.listen-address=127.0.0.1:{port}", *flags]) == 0
-    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
+    assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
 
 
 def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

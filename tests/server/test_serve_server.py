@@ -177,4 +177,4 @@ def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) ->
                 time.sleep(0.01)
         waiting.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert waiting.recv(4096).startswith(b"HTTP/1.1 200")
-    assert [one.getMessage() for one in caplog.records] == ["connections cannot be accepted now"]
+    assert [record.getMessage() for record in caplog.records] == ["connections cannot be accepted now"]

@@ -318,7 +318,7 @@ def test_a_port_slower_than_its_like_is_a_warning() -> None:
     for number in (0, 1):
         slower(ward, number)
     ward.go_on(600, every=15)
-    assert {one.level for one in ward.verdicts.values()} <= {Level.WARN}
+    assert {verdict.level for verdict in ward.verdicts.values()} <= {Level.WARN}
 
 
 def test_a_port_slower_than_the_operator_says_is_a_failure() -> None:
@@ -475,4 +475,4 @@ def test_the_speed_that_ports_must_have_is_not_that_of_ethernet() -> None:
     ports = ward.report.ports
     ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
     ward.go_on(600, every=15)
-    assert {one.device for one in ward.verdicts.values()} == {"mlx5_1/1"}
+    assert {verdict.device for verdict in ward.verdicts.values()} == {"mlx5_1/1"}

@@ -204,7 +204,9 @@ def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
     assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
     ward.ran("ok").go_on(5 * MINUTE)
     assert ward.verdict("gpu_allreduce_wrong", 2) is None
-    assert [one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Clearance.RESET
+    assert [transition.cleared_by for transition in ward.transitions if transition.change is VerdictChange.CLEARED][
+        -1
+    ] is Clearance.RESET
 
 
 def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
@@ -425,7 +427,7 @@ def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int
     awaiting.ran("ok").go_on(15 * MINUTE, every=15)
     assert not awaiting.verdicts
     for ward in (awaiting, off):
-        assert [one.cleared_by for one in ward.transitions if one.change is VerdictChange.CLEARED][
+        assert [transition.cleared_by for transition in ward.transitions if transition.change is VerdictChange.CLEARED][
             -1
         ] is Clearance.REBOOT
 

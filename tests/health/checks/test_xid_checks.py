@@ -110,7 +110,7 @@ def test_advice_and_its_xid_are_one_fault(number: int) -> None:
     ward.go_on(90)
     assert len(ward.verdicts) == 2
     (primary,) = ward.report.health.primary
-    assert {one.action for one in ward.verdicts.values()} == {primary.action}
+    assert {verdict.action for verdict in ward.verdicts.values()} == {primary.action}
 
 
 def test_an_old_boot_is_over() -> None:
