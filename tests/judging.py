@@ -259,7 +259,7 @@ class Ward:
     def transitions(self) -> tuple[VerdictTransition, ...]:
         return self.report.health.history
 
-    def seen(self) -> Iterable[str]:
+    def active_checks(self) -> Iterable[str]:
         """Return the names of the checks that have a verdict."""
         return sorted({check for check, _ in self.verdicts})
 

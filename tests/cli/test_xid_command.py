@@ -20,18 +20,18 @@ def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "gpumon.yml").write_text("")
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["xid", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(said(capsys, *arguments, "--json"))
+    return json.loads(output_of(capsys, *arguments, "--json"))
 
 
 def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """What it is, how grave, and what to do now and when it comes again."""
-    assert said(capsys, "79") == (
+    assert output_of(capsys, "79") == (
         "Xid 79: The GPU has fallen off the bus\n"
         "  Severity:       critical\n"
         "  Class:          hardware\n"
@@ -42,7 +42,7 @@ def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_code_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """And says so to programs."""
-    assert "Severity:       warning" in said(capsys, "4242")
+    assert "Severity:       warning" in output_of(capsys, "4242")
     explanation = document(capsys, "4242")
     assert (explanation["xid"], explanation["known"], explanation["severity"]) == (4242, False, "warning")
 
@@ -62,13 +62,15 @@ def test_a_line_is_decoded(capsys: pytest.CaptureFixture[str], arguments: list[s
 def test_a_line_of_a_switch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no code of a GPU."""
     line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
-    assert said(capsys, "--text", line).startswith("SXid 20034: NVSwitch error, fatal\n  Severity:       critical\n")
+    assert output_of(capsys, "--text", line).startswith(
+        "SXid 20034: NVSwitch error, fatal\n  Severity:       critical\n"
+    )
     assert document(capsys, "--text", line)["sxid"] == 20034
 
 
 def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """One a line, in order."""
-    lines = said(capsys).splitlines()
+    lines = output_of(capsys).splitlines()
     assert [int(line.split()[0]) for line in lines] == sorted(XIDS)
     assert "  79  critical  hardware     The GPU has fallen off the bus. Do: reboot the node" in lines
     assert [one["xid"] for one in document(capsys)] == sorted(XIDS)
@@ -79,8 +81,8 @@ def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_
     (tmp_path / "xids.yml").write_text("79: {action: page the hardware team}\n")
     (tmp_path / "gpumon.yml").write_text(f"xids: {{file: {tmp_path}/xids.yml}}\n")
 
-    assert "  Do at once:     page the hardware team\n" in said(capsys, "79")
-    assert "  From xids.file: action\n" in said(capsys, "79")
+    assert "  Do at once:     page the hardware team\n" in output_of(capsys, "79")
+    assert "  From xids.file: action\n" in output_of(capsys, "79")
     assert document(capsys, "79")["changed"] == ["action"]
 
 

@@ -83,7 +83,7 @@ def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
     ward.link(1, 4, up=0.0)
     ward.go_on(180)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
-    assert ward.seen() == ["gpu_lost", "nvlink_down"]
+    assert ward.active_checks() == ["gpu_lost", "nvlink_down"]
 
 
 def test_a_check_that_raises_takes_no_other_with_it() -> None:

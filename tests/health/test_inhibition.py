@@ -140,7 +140,7 @@ def test_a_link_that_cannot_be_trained_is_not_the_fabric_managers_fault() -> Non
     ward.node(fabric_manager_up=0.0)
     ward.link(0, 4, up=0.0, recoveries_total={"failed": 1.0})
     ward.go_on(300)
-    assert {"fabric_manager_down", "nvlink_down", "nvlink_recovery_failed"} <= set(ward.seen())
+    assert {"fabric_manager_down", "nvlink_down", "nvlink_recovery_failed"} <= set(ward.active_checks())
     assert "nvlink_recovery_failed" in {one.check for one in ward.report.health.primary}
 
 
@@ -156,7 +156,7 @@ def test_what_came_after_its_cause_was_over_is_a_fault_of_its_own() -> None:
     ward.go_on(60)
     ward.fault(0, None)
     ward.go_on(6 * 86400, every=3600)
-    assert ward.seen() == ["gpu_lost"]
+    assert ward.active_checks() == ["gpu_lost"]
     ward.link(1, 4, up=0.0)
     ward.go_on(180)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost", "nvlink_down"]
@@ -168,7 +168,7 @@ def test_what_follows_from_something_costs_no_score() -> None:
     ward.fault(0, "lost")
     ward.event(0, 79)
     ward.go_on(60)
-    assert ward.seen() == ["gpu_lost", "gpu_xid_critical"]
+    assert ward.active_checks() == ["gpu_lost", "gpu_xid_critical"]
     assert ward.report.health.score == 80.0
 
 

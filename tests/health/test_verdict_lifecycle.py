@@ -1,4 +1,4 @@
-"""How verdicts end and what is learnt from it: resets, reboots, quiet, restarts, clocks that are set, pauses."""
+"""How verdicts end: resets, reboots, quiet time, restarts, clock steps and pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 YEAR = 365 * DAY
 
 
-def sick(ward: Ward) -> Ward:
+def with_critical_xid(ward: Ward) -> Ward:
     ward.event(2, 95)
     ward.go_on()
     assert ward.level("gpu_xid_critical", 2) is Level.FAIL
@@ -28,9 +28,9 @@ def clearances(ward: Ward, check: str) -> list[Clearance | None]:
     ]
 
 
-def test_a_reboot_has_to_prove_health() -> None:
-    """Ten minutes of it; a GPU that fails again in that time, by whatever, has proved nothing."""
-    ward = sick(Ward(gpus=6, ports=0))
+def test_a_reboot_clears_a_verdict_after_ten_healthy_minutes() -> None:
+    """A verdict clears ten healthy minutes after a reboot, and remains if the GPU fails in that time."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(590)
     assert ward.verdict("gpu_xid_critical", 2)
@@ -38,7 +38,7 @@ def test_a_reboot_has_to_prove_health() -> None:
     assert not ward.verdicts
     assert clearances(ward, "gpu_xid_critical") == [Clearance.REBOOT]
 
-    ward = sick(Ward(gpus=6, ports=0))
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(300)
     ward.fault(2, "lost")
@@ -46,9 +46,9 @@ def test_a_reboot_has_to_prove_health() -> None:
     assert ward.verdict("gpu_xid_critical", 2)
 
 
-def test_time_in_which_nobody_looked_proves_nothing() -> None:
-    """Neither a host that slept after the reboot, nor an agent that was stopped."""
-    ward = sick(Ward(gpus=6, ports=0))
+def test_time_without_evaluations_does_not_count_as_healthy() -> None:
+    """Time in which the host is suspended or the agent is stopped does not count as healthy time."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(60)
     ward.pause(3600)
@@ -58,57 +58,57 @@ def test_time_in_which_nobody_looked_proves_nothing() -> None:
     assert ward.verdict("gpu_xid_critical", 2)
 
 
-UNWATCHED = pytest.mark.parametrize("unwatched", [{"released": True}, {"fault": "init_failed"}], ids=str)
+UNREADABLE = pytest.mark.parametrize("unreadable", [{"released": True}, {"fault": "init_failed"}], ids=str)
 
 
-def watched_again(ward: Ward) -> Ward:
+def readable_again(ward: Ward) -> Ward:
     ward.gpu(2, state={"released": False, "fault": None})
     return ward
 
 
-@UNWATCHED
-def test_a_gpu_that_nobody_can_read_after_a_reboot_has_not_proved_to_be_well(unwatched: dict[str, object]) -> None:
-    """However long it was well before that; ten minutes in which it is read prove it."""
-    ward = sick(Ward(gpus=6, ports=0))
+@UNREADABLE
+def test_a_gpu_must_be_readable_for_ten_minutes_after_a_reboot(unreadable: dict[str, object]) -> None:
+    """The verdict clears only after the GPU is readable and healthy for ten minutes since the reboot."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.go_on(HOUR, every=60)
     ward.reboot()
-    ward.gpu(2, state=unwatched)
+    ward.gpu(2, state=unreadable)
     ward.go_on(600)
-    assert watched_again(ward).go_on(580).verdict("gpu_xid_critical", 2)
+    assert readable_again(ward).go_on(580).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
     assert clearances(ward, "gpu_xid_critical") == [Clearance.REBOOT]
 
 
-@UNWATCHED
-def test_a_gpu_that_nobody_can_read_after_a_reset_has_not_proved_to_be_well(unwatched: dict[str, object]) -> None:
-    """However long it was well before that; a minute in which it is read proves it."""
-    ward = sick(Ward(gpus=6, ports=0))
+@UNREADABLE
+def test_a_gpu_must_be_readable_for_a_minute_after_a_reset(unreadable: dict[str, object]) -> None:
+    """The verdict clears only after the GPU is readable and healthy for a minute since the reset."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.go_on(300)
     ward.reset(2)
     ward.go_on()
-    ward.gpu(2, state=unwatched)
+    ward.gpu(2, state=unreadable)
     ward.go_on(300)
-    assert watched_again(ward).go_on(40).verdict("gpu_xid_critical", 2)
+    assert readable_again(ward).go_on(40).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
     assert clearances(ward, "gpu_xid_critical") == [Clearance.RESET]
 
 
 @pytest.mark.slow
-@UNWATCHED
-def test_a_day_in_which_nobody_could_read_the_gpu_is_no_quiet_day(unwatched: dict[str, object]) -> None:
-    """A day in which it is read is one."""
+@UNREADABLE
+def test_quiet_time_counts_only_while_the_gpu_is_readable(unreadable: dict[str, object]) -> None:
+    """A verdict that ends after a quiet day needs a day in which the GPU is readable."""
     ward = Ward(gpus=6, ports=0)
     ward.event(2, 92)
     ward.go_on()
-    ward.gpu(2, state=unwatched)
+    ward.gpu(2, state=unreadable)
     ward.go_on(2 * DAY, every=600)
-    assert watched_again(ward).go_on(DAY - HOUR, every=600).verdict("gpu_xid", 2)
+    assert readable_again(ward).go_on(DAY - HOUR, every=600).verdict("gpu_xid", 2)
     ward.go_on(2 * HOUR, every=600)
     assert clearances(ward, "gpu_xid") == [Clearance.QUIET]
 
 
-def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
-    """An hour of quiet is an hour in which somebody looked; a restart does not begin it anew."""
+def test_quiet_time_continues_over_restarts_and_excludes_pauses() -> None:
+    """A restart of the agent keeps the quiet time, and time in which the host is suspended does not add to it."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "missing")
     ward.go_on(90)
@@ -124,35 +124,35 @@ def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
 
 
 def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
-    """Years forwards and back, again and again: what is latched stays, what was cleared stays so, news is news."""
-    ward = sick(Ward(gpus=6, ports=0))
+    """Steps of the wall clock neither clear latched verdicts nor raise cleared ones, and new errors still count."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.fault(1, "missing")
     ward.go_on(90)
     ward.fault(1, None)
     for step in (YEAR, -2 * YEAR, YEAR + 7, -DAY, DAY - 7):
         ward.step(step)
         ward.go_on(60, every=30)
-        assert ward.seen() == ["gpu_missing", "gpu_xid_critical"]
+        assert ward.active_checks() == ["gpu_missing", "gpu_xid_critical"]
     assert acknowledge(ward, "gpu_xid_critical")
     for step in (-YEAR, 2 * YEAR, -YEAR):
         ward.step(step)
         ward.go_on(60, every=30)
-        assert ward.seen() == ["gpu_missing"]
+        assert ward.active_checks() == ["gpu_missing"]
     ward.step(-DAY)
     ward.event(2, 95)
-    assert ward.go_on().verdict("gpu_xid_critical", 2), "the clock was set back, and it is news all the same"
+    assert ward.go_on().verdict("gpu_xid_critical", 2), "an error is new although the clock was set back"
     ward.step(3 * DAY)
     ward.reset(2)
     ward.go_on(120)
-    assert ward.seen() == ["gpu_missing"]
+    assert ward.active_checks() == ["gpu_missing"]
     assert len([transition for transition in ward.transitions if transition.change is VerdictChange.RAISED]) == 3
 
 
-def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> None:
-    """The battery of the clock was empty: the whole boot before was in the future."""
+def test_an_error_after_a_reboot_is_new_if_the_clock_was_ahead_before() -> None:
+    """A new error raises a verdict if the wall clock was ahead in the previous boot."""
     ward = Ward(gpus=5, ports=0)
     ward.step(YEAR)
-    sick(ward)
+    with_critical_xid(ward)
     assert acknowledge(ward, "gpu_xid_critical")
     ward.step(-YEAR)
     ward.reboot()
@@ -161,8 +161,8 @@ def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> 
     assert ward.go_on().verdict("gpu_xid_critical", 2)
 
 
-def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
-    """A link that came up again after a reset teaches the ladder; one that came up by itself does not."""
+def test_a_clearance_records_whether_a_reset_or_a_reboot_fixed_the_fault() -> None:
+    """Only a link that recovers after a reset or a reboot escalates the action of the next verdict."""
     ward = Ward(gpus=5, ports=0)
     for way, action in (
         (Clearance.RECOVERED, Action.RESET),
@@ -187,7 +187,7 @@ def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
 
 
 def test_a_reset_that_does_not_help_is_followed_by_a_reboot() -> None:
-    """Though the verdict was never cleared; and what the ladder has reached it does not give up while it lasts."""
+    """The action escalates from reset to reboot to inspect while the verdict remains active."""
     ward = Ward(gpus=5, ports=0)
     ward.link(3, 4, up=0.0)
     ward.go_on(180)
@@ -210,10 +210,10 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot() -> None:
     assert ward.verdicts[verdict.key].action is Action.INSPECT
 
 
-def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
-    """Work on a node breaks things and mends them; a fault that was there before it, and was mended in it, counts."""
+def test_faults_raised_in_maintenance_do_not_escalate_the_action() -> None:
+    """A fault raised in maintenance does not escalate the next action; one that was only cleared in it does."""
     for raised, action in ((True, Action.RESET), (False, Action.REBOOT)):
-        ward = sick(Ward())
+        ward = with_critical_xid(Ward())
         ward.reset(2)
         ward.go_on(120)
         changes = (
@@ -221,14 +221,14 @@ def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
             for transition in ward.transitions
         )
         ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
-        again = sick(ward).verdict("gpu_xid_critical", 2)
+        again = with_critical_xid(ward).verdict("gpu_xid_critical", 2)
         assert again is not None
         assert again.action is action
 
 
-def test_the_ladder_forgets_after_a_week() -> None:
-    """And what helped one GPU says nothing of another."""
-    ward = sick(Ward(gpus=6, ports=0))
+def test_the_escalation_of_an_action_expires_after_a_week() -> None:
+    """A fix older than a week, or of another GPU, does not escalate the action."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reset(2)
     ward.go_on(120)
     assert clearances(ward, "gpu_xid_critical") == [Clearance.RESET]
@@ -244,8 +244,8 @@ def test_the_ladder_forgets_after_a_week() -> None:
     assert again.action is Action.RESET
 
 
-def test_an_open_verdict_survives_a_restart_without_doubt() -> None:
-    """Nothing is raised twice, nothing is in doubt again because a check lasts, or looks back on what is forgotten."""
+def test_an_open_verdict_survives_a_restart() -> None:
+    """A restart of the agent neither clears an open verdict nor raises it a second time."""
     ward = Ward(gpus=5, ports=0)
     ward.link(3, 4, up=0.0)
     ward.go_on(180)
@@ -258,8 +258,8 @@ def test_an_open_verdict_survives_a_restart_without_doubt() -> None:
     assert len(ward.transitions) == raised
 
 
-def test_what_is_so_cannot_be_acknowledged() -> None:
-    """It can as soon as it is over; then it stays away, until it comes again."""
+def test_an_active_fault_cannot_be_acknowledged() -> None:
+    """A verdict can be acknowledged only after its fault ends, and a recurrence raises it again."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "missing")
     ward.go_on(90)
@@ -272,8 +272,8 @@ def test_what_is_so_cannot_be_acknowledged() -> None:
     assert ward.go_on(90).verdict("gpu_missing", 1)
 
 
-def test_what_follows_is_acknowledged_with_its_cause() -> None:
-    """Else it would stand by itself at once, and page for the same fault."""
+def test_an_acknowledgement_includes_inhibited_verdicts() -> None:
+    """An acknowledged verdict takes the verdicts that it inhibits with it, so that none of them becomes primary."""
     ward = Ward(gpus=5, ports=0)
     ward.event(1, 79)
     ward.fault(1, "lost")
@@ -285,8 +285,8 @@ def test_what_follows_is_acknowledged_with_its_cause() -> None:
     assert not ward.go_on(60).verdicts
 
 
-def test_a_verdict_follows_its_gpu_when_that_tells_its_name() -> None:
-    """It was raised of an address; the GPU opens later, with another index, and the verdict is the same one."""
+def test_a_verdict_of_a_pci_address_moves_to_the_uuid_of_its_gpu() -> None:
+    """A verdict raised for a PCI address remains the same verdict when the GPU reports its uuid."""
     ward = Ward(gpus=5, ports=0)
     uuid, bus_id = ward.report.gpus[4].uuid, ward.report.gpus[4].bus_id
     ward.gpu(4, state={"uuid": f"pci-{bus_id.lower()}", "fault": "missing"})
@@ -299,20 +299,20 @@ def test_a_verdict_follows_its_gpu_when_that_tells_its_name() -> None:
     assert len(ward.verdicts) == 1
 
 
-def test_verdicts_of_a_gpu_that_is_expected_no_more_go() -> None:
-    """Not at once: a GPU may be out of the inventory for a moment."""
-    ward = sick(Ward(gpus=6, ports=0))
+def test_verdicts_of_a_gpu_that_is_no_longer_expected_are_cleared() -> None:
+    """The verdicts of a GPU are cleared ten minutes after it leaves the inventory."""
+    ward = with_critical_xid(Ward(gpus=6, ports=0))
     gpus = ward.report.gpus
     ward.report = replace(ward.report, gpus=(*gpus[:2], *gpus[3:]))
     ward.go_on(300)
-    assert ward.seen() == ["gpu_xid_critical"]
+    assert ward.active_checks() == ["gpu_xid_critical"]
     ward.go_on(400)
     assert not ward.verdicts
     assert clearances(ward, "gpu_xid_critical") == [Clearance.GONE]
 
 
-def test_what_waits_goes_on_waiting_when_the_agent_is_restarted() -> None:
-    """A port that is down for four minutes is a verdict, also of an agent that does not live for four minutes."""
+def test_a_pending_verdict_keeps_its_time_over_a_restart() -> None:
+    """A restart of the agent keeps the time for which a port was down."""
     ward = Ward(gpus=1, ports=2)
     ward.port(1, link={"port_up": 0.0})
     ward.go_on(180)
@@ -322,12 +322,12 @@ def test_what_waits_goes_on_waiting_when_the_agent_is_restarted() -> None:
     ward.report = replace(ward.report, ports=())
     ward.go_on(10)
     ward.report = replace(ward.report, ports=ports)
-    assert not ward.go_on(30).verdicts, "nobody looked while the agent was away"
+    assert not ward.go_on(30).verdicts, "the time without the agent does not count"
     assert ward.go_on(30).seen() == ["ib_port_down"]
 
 
-def test_what_waited_before_a_long_gap_or_a_reboot_begins_anew() -> None:
-    """It may have come and gone meanwhile."""
+def test_a_pending_verdict_starts_again_after_a_long_gap_or_a_reboot() -> None:
+    """After five minutes without the agent, or a reboot, a port must be down for the whole time again."""
     for reboots in (False, True):
         ward = Ward(gpus=1, ports=2)
         ward.port(1, link={"port_up": 0.0})
@@ -342,8 +342,8 @@ def test_what_waited_before_a_long_gap_or_a_reboot_begins_anew() -> None:
         assert ward.go_on(90).seen() == ["ib_port_down"]
 
 
-def test_what_is_seen_to_be_well_after_a_restart_waits_no_more() -> None:
-    """Its time before the restart does not come back."""
+def test_a_healthy_reading_after_a_restart_ends_a_pending_verdict() -> None:
+    """A healthy reading after a restart discards the time for which the port was down before."""
     ward = Ward(gpus=1, ports=2)
     ward.port(1, link={"port_up": 0.0})
     ward.go_on(200)
@@ -354,8 +354,8 @@ def test_what_is_seen_to_be_well_after_a_restart_waits_no_more() -> None:
     assert not ward.go_on(200).verdicts
 
 
-def answered_by_a_reboot(slow: bool) -> Ward:  # noqa: FBT001 - of each case
-    """GPU 1 fell off the bus, and the node was rebooted for it; a slow boot ends more than six minutes later."""
+def rebooted_after_a_lost_gpu(slow: bool) -> Ward:  # noqa: FBT001 - a test case
+    """Return a node rebooted because GPU 1 fell off the bus; a slow boot takes more than six minutes longer."""
     ward = Ward(gpus=5, ports=0)
     ward.event(1, 79)
     ward.fault(1, "lost")
@@ -369,15 +369,15 @@ def answered_by_a_reboot(slow: bool) -> Ward:  # noqa: FBT001 - of each case
 
 @pytest.mark.parametrize("slow", [False, True], ids=["quick", "slow"])
 @pytest.mark.parametrize(("fault", "check"), [("missing", "gpu_missing"), ("init_failed", "gpu_init_failed")])
-def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check: str, slow: bool) -> None:  # noqa: FBT001
-    """What was so before has been answered, and stands under it; nobody is told to try the same again."""
-    ward = answered_by_a_reboot(slow)
+def test_a_gpu_that_fails_after_the_reboot_has_a_new_primary_verdict(fault: str, check: str, slow: bool) -> None:  # noqa: FBT001
+    """The current fault inhibits the verdicts from before the reboot and asks for an inspection."""
+    ward = rebooted_after_a_lost_gpu(slow)
     ward.fault(1, fault)
     ward.go_on(120)
     for _ in range(2):
-        [told] = ward.report.health.primary
-        assert (told.check, told.action) == (check, Action.INSPECT)
-        assert [consequence.check for consequence in ward.report.health.consequences(told)] == [
+        [primary] = ward.report.health.primary
+        assert (primary.check, primary.action) == (check, Action.INSPECT)
+        assert [consequence.check for consequence in ward.report.health.consequences(primary)] == [
             "gpu_lost",
             "gpu_xid_critical",
         ]
@@ -388,8 +388,8 @@ def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check
     assert not ward.go_on(700, every=20).verdicts
 
 
-def test_what_was_gone_before_the_reboot_and_is_so_ten_minutes_after_it_is_told() -> None:
-    """Until then it may come back: links train, drivers are loaded."""
+def test_a_gpu_missing_before_and_after_the_reboot_is_raised_after_ten_minutes() -> None:
+    """A GPU missing before and ten minutes after the reboot asks for an inspection."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "lost")
     ward.go_on()
@@ -402,9 +402,9 @@ def test_what_was_gone_before_the_reboot_and_is_so_ten_minutes_after_it_is_told(
     assert [(one.check, one.action) for one in ward.report.health.primary] == [("gpu_missing", Action.INSPECT)]
 
 
-def test_what_a_reboot_brought_back_stays_until_it_has_proved_itself() -> None:
-    """As any other: it stands by itself, and then it is cleared by the reboot."""
-    ward = answered_by_a_reboot(slow=False)
+def test_a_gpu_that_returns_after_a_reboot_clears_after_ten_minutes() -> None:
+    """The verdict of a GPU that returns remains primary until ten healthy minutes clear it."""
+    ward = rebooted_after_a_lost_gpu(slow=False)
     ward.fault(1, None)
     ward.go_on(590)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]

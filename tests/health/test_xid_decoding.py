@@ -22,7 +22,7 @@ def read(code: int, text: str) -> Explanation:
     return SHIPPED.read(XID, code, (text,))
 
 
-def judged(code: int, text: str) -> tuple[Severity, str]:
+def severity_and_action(code: int, text: str) -> tuple[Severity, str]:
     means = read(code, text)
     return means.severity, means.action
 
@@ -42,8 +42,8 @@ def judged(code: int, text: str) -> tuple[Severity, str]:
 )
 def test_advice_on_recovery_is_followed_by_its_number(to: str, severity: Severity, action: str) -> None:
     """Its name differs between drivers; an unknown one is quoted."""
-    assert judged(154, f"GPU recovery action changed from 0x0 (None) to {to}") == (severity, action)
-    assert judged(154, "something else") == (INFO, XIDS[154].action)
+    assert severity_and_action(154, f"GPU recovery action changed from 0x0 (None) to {to}") == (severity, action)
+    assert severity_and_action(154, "something else") == (INFO, XIDS[154].action)
 
 
 def test_of_several_advices_the_newest_counts() -> None:
@@ -129,7 +129,7 @@ def line(unit: str, info: int, status: int = 0, *, fatal: bool = False, link: st
 )
 def test_nvlink_5_lines_are_decoded(code: int, text: str, severity: Severity, action: str) -> None:
     """In the coding before R575 and the one since; what matches no rule is a warning, never nothing to do."""
-    assert judged(code, text) == (severity, action)
+    assert severity_and_action(code, text) == (severity, action)
 
 
 def test_the_link_and_the_drivers_own_word_are_told() -> None:

@@ -69,7 +69,7 @@ def test_what_the_agent_lacks_is_a_warning(
     if notice:
         ward.notice(*notice)
     assert ward.go_on(lasting, every=15).level(check) is Level.WARN
-    assert ward.seen() == [check]
+    assert ward.active_checks() == [check]
     ward.node(store_up=1.0, abandoned_children=0.0, kernel_log_up=1.0)
     ward.node(poll_duration_seconds=before.poll_duration_seconds)
     if notice:

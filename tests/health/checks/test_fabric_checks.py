@@ -19,7 +19,7 @@ def fabric(ward: Ward, index: int, **readings: object) -> None:
 
 
 def test_a_fabric_manager_that_does_not_run_is_a_failure() -> None:
-    """After a minute; one that is upgraded meanwhile is none."""
+    """A fabric manager that is down for a minute fails; a shorter interruption raises no verdict."""
     ward = Ward()
     ward.node(fabric_manager_up=1.0)
     assert not ward.go_on(60).verdicts
@@ -30,8 +30,8 @@ def test_a_fabric_manager_that_does_not_run_is_a_failure() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_nobody_misses_a_fabric_manager_that_no_gpu_needs() -> None:
-    """Images have its unit installed on boards without NVSwitches too."""
+def test_a_fabric_manager_that_no_gpu_needs_may_be_down() -> None:
+    """A stopped fabric manager raises no verdict on a board without NVSwitches."""
     ward = Ward(gpus=2)
     ward.node(fabric_manager_up=0.0)
     for index in range(2):
@@ -39,8 +39,8 @@ def test_nobody_misses_a_fabric_manager_that_no_gpu_needs() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
-def test_nobody_misses_a_fabric_manager_on_a_tray_of_a_rack() -> None:
-    """The rack's runs on the trays of its switches; the image of the compute trays may have the unit all the same."""
+def test_a_fabric_manager_on_a_compute_tray_may_be_down() -> None:
+    """A stopped fabric manager raises no verdict on a compute tray, because the switch trays run it."""
     ward = Ward(gpus=4)
     ward.node(fabric_manager_up=0.0)
     for index in range(4):
@@ -48,12 +48,12 @@ def test_nobody_misses_a_fabric_manager_on_a_tray_of_a_rack() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
-def test_a_fabric_manager_that_is_not_installed_is_nothing() -> None:
+def test_a_fabric_manager_that_is_not_installed_raises_no_verdict() -> None:
     assert not Ward().go_on(600, every=15).verdicts
 
 
-def test_services_stop_while_the_driver_is_away() -> None:
-    """It is being loaded again, or the node boots, or GPUs are released: on purpose."""
+def test_services_may_stop_at_boot_and_while_the_driver_is_unloaded_or_released() -> None:
+    """A stopped service raises no verdict during boot, while the driver is unloaded, or while a GPU is released."""
     ward = Ward(uptime=0.0)
     ward.node(fabric_manager_up=0.0)
     fabric(ward, 0, state=2.0)
@@ -67,8 +67,8 @@ def test_services_stop_while_the_driver_is_away() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
-def test_three_ends_in_ten_minutes_are_a_warning() -> None:
-    """Two are not, nor are three in an hour."""
+def test_three_stops_in_ten_minutes_are_a_warning() -> None:
+    """Two stops of the fabric manager in ten minutes raise no verdict, three raise a warning."""
     ward = Ward()
     ward.node(fabric_manager_up=1.0, service_stops_total={"fabric_manager": 7.0, "imex": 0.0})
     ward.go_on(60)
@@ -93,8 +93,8 @@ def test_three_ends_in_ten_minutes_are_a_warning() -> None:
         *({"state": 3.0, "status": 0.0, "health_summary": summary} for summary in (2.0, 3.0, 4.0)),
     ],
 )
-def test_all_that_the_fabric_says_is_looked_at(readings: dict[str, object]) -> None:
-    """State, status, every check and their sum; five minutes of it are a failure of that GPU."""
+def test_each_unhealthy_fabric_reading_raises_a_verdict(readings: dict[str, object]) -> None:
+    """Five minutes of an unhealthy state, status, check or summary raise a verdict for that GPU alone."""
     ward = Ward()
     fabric(ward, 2, **readings)
     assert not ward.go_on(285).verdicts
@@ -102,8 +102,8 @@ def test_all_that_the_fabric_says_is_looked_at(readings: dict[str, object]) -> N
     assert set(ward.verdicts) == {("fabric_unhealthy", ward.report.gpus[2].uuid)}
 
 
-def test_every_check_of_the_fabric_has_words() -> None:
-    """None is told by its bare name."""
+def test_every_fabric_check_has_a_description() -> None:
+    """The reason describes each check of the fabric and contains no identifier."""
     ward = Ward()
     fabric(ward, 2, state=3.0, health=dict.fromkeys(CHECKS, 1.0))
     verdict = ward.go_on(330).verdict("fabric_unhealthy", 2)
@@ -111,16 +111,16 @@ def test_every_check_of_the_fabric_has_words() -> None:
     assert "_" not in verdict.reason
 
 
-def test_a_guest_without_a_fabric_is_well() -> None:
-    """State 0, with whatever beside it."""
+def test_a_guest_without_a_fabric_is_healthy() -> None:
+    """Fabric state 0 is healthy, whatever the status is."""
     ward = Ward()
     for index in range(4):
         fabric(ward, index, state=0.0, status=3.0)
     assert not ward.go_on(900, every=15).verdicts
 
 
-def test_a_fabric_manager_that_is_down_explains_its_fabric_and_links() -> None:
-    """All of the GPUs, whichever was found first."""
+def test_a_stopped_fabric_manager_inhibits_fabric_and_link_verdicts() -> None:
+    """A stopped fabric manager is the only primary verdict of a node with failed links on all GPUs."""
     ward = Ward()
     ward.node(fabric_manager_up=1.0)
     ward.go_on(60)
@@ -130,12 +130,12 @@ def test_a_fabric_manager_that_is_down_explains_its_fabric_and_links() -> None:
         for link in range(18):
             ward.link(index, link, up=0.0)
     ward.go_on(400)
-    assert ward.seen() == ["fabric_manager_down", "fabric_unhealthy", "nvlink_down"]
+    assert ward.active_checks() == ["fabric_manager_down", "fabric_unhealthy", "nvlink_down"]
     assert [one.check for one in ward.report.health.primary] == ["fabric_manager_down"]
 
 
-def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
-    """And to that for ten minutes."""
+def test_imex_is_checked_only_on_a_multi_node_fabric() -> None:
+    """A stopped IMEX is a warning after ten minutes, and only on a multi-node fabric."""
     ward = Ward(gpus=4)
     ward.node(imex_up=0.0)
     assert not ward.go_on(1200, every=30).verdicts
@@ -145,8 +145,8 @@ def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
     assert ward.go_on(60).level("imex_unhealthy") is Level.WARN
 
 
-def test_a_service_that_is_disabled_is_missed_no_more() -> None:
-    """Its unit is not told of then; nor is it where files cannot be read, and then nobody can tell."""
+def test_the_verdict_of_a_disabled_service_is_cleared() -> None:
+    """The verdict is cleared if the service is disabled, and remains while service states cannot be read."""
     ward = Ward(gpus=4)
     ward.node(imex_up=0.0)
     for index in range(4):
@@ -160,8 +160,8 @@ def test_a_service_that_is_disabled_is_missed_no_more() -> None:
 
 
 @pytest.mark.parametrize(("fatal", "level"), [(True, Level.FAIL), (False, Level.WARN), (None, Level.WARN)])
-def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - as told
-    """A fatal one until the node was rebooted."""
+def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - a test case
+    """A fatal NVSwitch error remains until a reboot, any other expires after a day."""
     ward = Ward()
     ward.event(0, 20034, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
     verdict = ward.go_on().verdict("nvswitch_error")
@@ -171,7 +171,7 @@ def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Leve
 
 
 def test_a_chip_to_chip_link_that_is_down_is_a_failure() -> None:
-    """Of its GPU; after two minutes."""
+    """A chip-to-chip link that is down for two minutes asks for a reboot."""
     ward = Ward(gpus=4)
     for index in range(4):
         ward.gpu(index, state={"c2c_links": {str(link): C2cLink(up=1.0) for link in range(5)}})

@@ -49,7 +49,7 @@ def test_a_missing_gpu_is_one_verdict() -> None:
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.REBOOT)
     assert "It is no longer on the PCI bus." in verdict.reason
     assert verdict.evidence["serial"] == "S1"
-    assert ward.seen() == ["gpu_missing"]
+    assert ward.active_checks() == ["gpu_missing"]
 
 
 def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
@@ -118,7 +118,7 @@ def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
     ward.go_on(90)
 
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
-    assert ward.seen() == ["gpu_count_mismatch", "gpu_lost"]
+    assert ward.active_checks() == ["gpu_count_mismatch", "gpu_lost"]
 
 
 def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
@@ -214,7 +214,7 @@ def test_one_whose_firmware_differs_from_most_is_told() -> None:
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
     assert verdict is not None
     assert verdict.reason == (f"Its VBIOS is 96.00.A5.00.03; 7 of 8 GPUs of this product have {VBIOS}.")
-    assert ward.seen() == ["gpu_version_drift"]
+    assert ward.active_checks() == ["gpu_version_drift"]
 
     ward.gpu(5, name="NVIDIA L40S")
     assert not ward.go_on(300).verdicts
@@ -232,12 +232,12 @@ def test_a_tie_of_versions_is_told_of_the_node() -> None:
     assert verdict.reason == (
         f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7, without a majority."
     )
-    assert ward.seen() == ["node_version_drift"]
+    assert ward.active_checks() == ["node_version_drift"]
 
     ward.terms = replace(ward.terms, policy=Policy(versions={"vbios": other}))
     ward.go_on(QUARTER + 60, every=30.0)
     assert [ward.level("gpu_version_drift", n) is Level.WARN for n in range(8)] == [True] * 4 + [False] * 4
-    assert ward.seen() == ["gpu_version_drift"]
+    assert ward.active_checks() == ["gpu_version_drift"]
 
 
 def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:

@@ -18,27 +18,27 @@ BLACKWELL = {
 }
 
 
-def counted(ward: Ward, errors: Mapping[str, float], index: int = 3, link: int = 4) -> None:
-    """The link's counters gain so much."""
+def add_errors(ward: Ward, errors: Mapping[str, float], index: int = 3, link: int = 4) -> None:
+    """Add to the error counters of one link."""
     known = dict(ward.report.gpus[index].links[str(link)].errors_total or {})
     for kind, gained in errors.items():
         known[kind] = known.get(kind, 0.0) + gained
     ward.link(index, link, errors_total=known)
 
 
-def growing(ward: Ward, seconds: float, **a_minute: float) -> Ward:
-    """They gain so much every minute."""
+def add_errors_every_minute(ward: Ward, seconds: float, **a_minute: float) -> Ward:
+    """Add to the error counters of a link at a rate per minute while time passes."""
     for _ in range(int(seconds / 15)):
-        counted(ward, {kind: gained / 4 for kind, gained in a_minute.items()})
+        add_errors(ward, {kind: gained / 4 for kind, gained in a_minute.items()})
         ward.go_on(15, every=15)
     return ward
 
 
 @pytest.mark.parametrize("kind", ["replay", "recovery"])
-def test_one_repeated_packet_is_a_warning_for_a_while(kind: str) -> None:
-    """It blames the link, and is over when no other comes."""
+def test_one_replay_or_recovery_error_is_a_temporary_warning(kind: str) -> None:
+    """One error raises a warning that names the link and clears if no other error follows."""
     ward = Ward().go_on(60)
-    counted(ward, {kind: 1.0})
+    add_errors(ward, {kind: 1.0})
     verdict = ward.go_on(15).verdict("nvlink_errors", 3)
     assert verdict is not None
     assert (verdict.level, verdict.evidence["link"]) == (Level.WARN, "4")
@@ -46,44 +46,44 @@ def test_one_repeated_packet_is_a_warning_for_a_while(kind: str) -> None:
     assert not ward.go_on(420).verdicts
 
 
-def test_errors_from_before_the_agent_began_do_not_count() -> None:
-    """What a counter stands at is no error of now."""
+def test_errors_before_the_agent_started_do_not_count() -> None:
+    """Counter values from before the agent started raise no verdict."""
     ward = Ward()
-    counted(ward, {"replay": 1e6, "recovery": 1e6, "crc": 1e9})
+    add_errors(ward, {"replay": 1e6, "recovery": 1e6, "crc": 1e9})
     assert not ward.go_on(2400, every=30).verdicts
 
 
-def test_a_checksum_error_now_and_then_is_nothing() -> None:
-    """Not even one every minute and a half."""
+def test_occasional_crc_errors_raise_no_verdict() -> None:
+    """One CRC error every 90 seconds raises no verdict."""
     ward = Ward().go_on(60)
     for _ in range(12):
-        counted(ward, {"crc": 1.0})
+        add_errors(ward, {"crc": 1.0})
         ward.go_on(90)
     assert not ward.verdicts
 
 
 @pytest.mark.parametrize(("a_second", "level"), [(99.0, Level.WARN), (110.0, Level.FAIL)])
-def test_checksum_errors_that_go_on_are_judged_by_their_rate(a_second: float, level: Level) -> None:
-    """Five minutes of them; then the level follows the rate."""
+def test_the_rate_of_persistent_crc_errors_sets_the_level(a_second: float, level: Level) -> None:
+    """After five minutes the rate of CRC errors decides between warning and failure."""
     ward = Ward().go_on(60)
-    growing(ward, 210, crc=a_second * 60)
+    add_errors_every_minute(ward, 210, crc=a_second * 60)
     assert ward.level("nvlink_crc_high", 3) is Level.OK
-    growing(ward, 120, crc=a_second * 60)
+    add_errors_every_minute(ward, 120, crc=a_second * 60)
     assert ward.level("nvlink_crc_high", 3) is level
     assert not ward.go_on(3600, every=30).verdicts
 
 
-def test_a_rate_about_the_limit_is_at_least_a_warning() -> None:
-    """What is now a warning and now a failure has lasted."""
+def test_a_rate_that_varies_around_the_limit_is_at_least_a_warning() -> None:
+    """A rate that alternates between warning and failure raises at least a warning."""
     ward = Ward().go_on(60)
     for _ in range(8):
-        growing(ward, 60, crc=90 * 60)
-        growing(ward, 60, crc=140 * 60)
+        add_errors_every_minute(ward, 60, crc=90 * 60)
+        add_errors_every_minute(ward, 60, crc=140 * 60)
     assert ward.level("nvlink_crc_high", 3) >= Level.WARN
 
 
-def test_a_link_that_goes_down_and_comes_back_again_and_again_is_unfit() -> None:
-    """Though it is never down for so long that it is called so; four times in half an hour are borne."""
+def test_a_link_that_goes_down_five_times_in_half_an_hour_fails() -> None:
+    """A link fails if it goes down five times in half an hour, even if each time is short."""
     ward = Ward().go_on(60)
 
     def falls(times: int) -> None:
@@ -101,15 +101,15 @@ def test_a_link_that_goes_down_and_comes_back_again_and_again_is_unfit() -> None
     assert verdict.reason == "NVLink 7 went down 5 times in the last 30 minutes."
 
 
-def test_a_link_with_errors_most_minutes_is_unfit() -> None:
-    """Fifteen minutes of thirty are borne, sixteen are not."""
+def test_a_link_with_errors_in_most_minutes_fails() -> None:
+    """A link with errors in more than 15 of 30 minutes fails."""
     ward = Ward().go_on(60)
     for _ in range(15):
-        counted(ward, {"replay": 1.0})
+        add_errors(ward, {"replay": 1.0})
         ward.go_on(60)
     assert ward.level("nvlink_unstable", 3) is Level.OK
     for _ in range(3):
-        counted(ward, {"replay": 1.0})
+        add_errors(ward, {"replay": 1.0})
         ward.go_on(60)
     verdict = ward.verdict("nvlink_unstable", 3)
     assert verdict is not None
@@ -119,8 +119,8 @@ def test_a_link_with_errors_most_minutes_is_unfit() -> None:
     assert warning.inhibited_by == verdict.key
 
 
-def test_an_nvlink_5_link_that_could_not_be_trained_again_stays_a_failure() -> None:
-    """Until its GPU is reset; one that was trained again is a warning."""
+def test_a_failed_nvlink_5_recovery_remains_a_failure_until_the_reset() -> None:
+    """A failed link recovery is a failure until the GPU is reset; a successful recovery is a warning."""
     ward = Ward().go_on(60)
     ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
     ward.go_on(60)
@@ -135,17 +135,17 @@ def test_an_nvlink_5_link_that_could_not_be_trained_again_stays_a_failure() -> N
     assert not ward.go_on(600, every=15).verdicts
 
 
-def test_what_blackwell_corrects_or_hears_of_is_nothing() -> None:
-    """Symbol errors, discards, and what the other end has marked."""
+def test_corrected_and_remote_errors_on_blackwell_raise_no_verdict() -> None:
+    """Symbol errors, transmit discards, and errors marked by the remote end raise no verdict."""
     ward = Ward()
     ward.link(3, 4, errors_total=BLACKWELL)
     ward.go_on(60)
-    growing(ward, 1200, symbol=1e4, transmit_discard=10.0, receive_remote=10.0, effective=1.0)
+    add_errors_every_minute(ward, 1200, symbol=1e4, transmit_discard=10.0, receive_remote=10.0, effective=1.0)
     assert not ward.verdicts
 
 
-def test_wrong_bits_above_the_limit_are_a_failure() -> None:
-    """Those of a good link are not."""
+def test_a_bit_error_ratio_above_the_limit_raises_a_verdict() -> None:
+    """A bit error ratio above the limit raises a verdict that names the link; a normal ratio raises none."""
     ward = Ward()
     for link in range(18):
         ward.link(3, link, bit_error_ratio={"effective": 1e-12, "symbol": 1e-7})
@@ -159,8 +159,8 @@ def test_wrong_bits_above_the_limit_are_a_failure() -> None:
     assert not ward.go_on(120).verdicts
 
 
-def test_a_link_slower_than_its_neighbours_is_a_warning() -> None:
-    """Even of a product that nobody has written down."""
+def test_links_slower_than_those_of_other_gpus_are_a_warning() -> None:
+    """Slow links are detected by comparison, also for a product that is not in the tables."""
     ward = Ward()
     for index in range(4):
         ward.gpu(index, name="NVIDIA Unheard Of", nvlink_speed_bytes_per_second=40e9)
@@ -171,8 +171,8 @@ def test_a_link_slower_than_its_neighbours_is_a_warning() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_links_that_are_all_slower_than_their_product_are_a_warning() -> None:
-    """An H100's are good for 25 GB/s each way, and mostly do a little more."""
+def test_links_slower_than_the_nominal_speed_are_a_warning() -> None:
+    """H100 links below the nominal 25 GB/s in each direction raise a warning."""
     ward = Ward(gpus=2)
     for index in range(2):
         ward.gpu(index, nvlink_speed_bytes_per_second=12.5e9)
@@ -182,8 +182,8 @@ def test_links_that_are_all_slower_than_their_product_are_a_warning() -> None:
     }
 
 
-def test_who_cannot_be_read_keeps_what_was_found() -> None:
-    """Links that are not read are neither well nor worse."""
+def test_unreadable_links_keep_their_verdicts() -> None:
+    """Links that are not read neither raise nor clear verdicts."""
     ward = Ward()
     ward.link(3, 9, bit_error_ratio={"effective": 2e-11})
     assert ward.go_on(360).seen() == ["nvlink_ber_high"]
@@ -191,22 +191,22 @@ def test_who_cannot_be_read_keeps_what_was_found() -> None:
     assert ward.go_on(3600, every=30).seen() == ["nvlink_ber_high"]
 
 
-def test_a_released_neighbour_says_nothing_of_links() -> None:
-    """Its reset takes links of others down, and has them trained again."""
+def test_links_are_not_judged_while_a_peer_is_released() -> None:
+    """The reset of a released GPU takes links of its peers down, which raises no verdict."""
     ward = Ward().go_on(60)
     ward.gpu(0, state={"released": True, "links": {}})
     ward.link(3, 4, up=0.0)
-    counted(ward, {"replay": 12.0, "recovery": 3.0})
+    add_errors(ward, {"replay": 12.0, "recovery": 3.0})
     ward.go_on(600, every=15)
     ward.gpu(0, state={"released": False, "links": ward.report.gpus[1].links})
     ward.link(3, 4, up=1.0)
-    counted(ward, {"replay": 2.0})
+    add_errors(ward, {"replay": 2.0})
     ward.reset(0)
     assert not ward.go_on(900, every=15).verdicts
 
 
-def test_an_xid_of_the_link_is_the_cause_and_another_is_not() -> None:
-    """The driver's own word on links comes first; memory errors explain no link."""
+def test_only_a_link_xid_inhibits_link_verdicts() -> None:
+    """An Xid of the link inhibits its verdicts; a memory error does not."""
     ward = Ward()
     ward.event(3, 74)
     ward.event(1, 95)
@@ -220,21 +220,21 @@ def test_an_xid_of_the_link_is_the_cause_and_another_is_not() -> None:
     assert other.inhibited_by is None
 
 
-def test_errors_towards_a_lost_gpu_stand_under_it() -> None:
-    """Those of its peers, not those of others."""
+def test_link_errors_towards_a_lost_gpu_are_inhibited() -> None:
+    """A lost GPU inhibits link verdicts of its peers only."""
     ward = Ward(gpus=2)
     for index in range(2):
         peers = {"4": NvlinkPeer(peer_type="gpu", peer=ward.report.gpus[1 - index].bus_id)}
         ward.gpu(index, state={"peers": peers})
     ward.go_on(60)
     ward.fault(0, "lost")
-    counted(ward, {"replay": 5.0}, 1)
+    add_errors(ward, {"replay": 5.0}, 1)
     ward.go_on(30)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
 
 
-def test_a_link_that_only_the_last_agent_knew_stays_a_failure() -> None:
-    """Where links are learnt, a restart forgets which should be up: that proves nothing, and a person may say so."""
+def test_a_failed_link_remains_after_a_restart_if_expected_links_are_learned() -> None:
+    """A restart that loses the learned links does not clear the verdict, which an operator can acknowledge."""
     ward = Ward()
     ward.link(3, 4, up=0.0)
     ward.go_on(150)
@@ -249,8 +249,8 @@ def test_a_link_that_only_the_last_agent_knew_stays_a_failure() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_sleeping_links_and_mig_are_nothing() -> None:
-    """A link that sleeps is up; with MIG on, nobody expects any."""
+def test_sleeping_links_and_mig_raise_no_verdict() -> None:
+    """A sleeping link counts as up, and with MIG enabled no link is expected."""
     ward = Ward()
     for index in range(4):
         links = {name: replace(one, up=None) for name, one in ward.report.gpus[index].links.items()}
@@ -259,11 +259,11 @@ def test_sleeping_links_and_mig_are_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", [145, 149])
-def test_a_link_that_is_down_explains_an_xid_that_tells_no_more(code: int) -> None:
-    """Without its registers nobody can tell what the Xid asks for; that the link is down says enough."""
+def test_a_link_that_is_down_inhibits_an_xid_without_registers(code: int) -> None:
+    """A link that is down inhibits an Xid whose text has no registers."""
     ward = Ward(gpus=4, ports=0)
     ward.event(3, code)
     ward.link(3, 4, up=0.0)
     ward.go_on(200)
-    assert ward.seen() == ["gpu_xid", "nvlink_down"]
+    assert ward.active_checks() == ["gpu_xid", "nvlink_down"]
     assert [one.check for one in ward.report.health.primary] == ["nvlink_down"]

@@ -190,7 +190,7 @@ def test_a_storm_of_corrected_errors_is_one_fault() -> None:
         ward.ecc(0, corrected_dram=1_500_000)
         ward.go_on(15)
     assert primary(ward) == [("gpu_ecc_corrected_storm", Action.RESET)]
-    assert ward.seen() == ["gpu_ecc_corrected_high", "gpu_ecc_corrected_storm", "gpu_xid"]
+    assert ward.active_checks() == ["gpu_ecc_corrected_high", "gpu_ecc_corrected_storm", "gpu_xid"]
 
 
 def test_a_storm_of_lines_stands_under_what_they_say() -> None:
@@ -201,4 +201,4 @@ def test_a_storm_of_lines_stands_under_what_they_say() -> None:
         ward.gpu(0, xid_errors_total={"95": step * 50.0})
         ward.go_on(10)
     assert primary(ward) == [("gpu_xid_critical", Action.RESET)]
-    assert ward.seen() == ["gpu_xid_critical", "gpu_xid_storm"]
+    assert ward.active_checks() == ["gpu_xid_critical", "gpu_xid_storm"]

@@ -20,7 +20,7 @@ def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:
     assert (verdict.check, verdict.level, ward.report.health.level) == ("gpumon_history_unread", UNKNOWN, UNKNOWN)
     assert verdict.reason.endswith("healthy: /var/lib/gpumon/gpumon.db: it belongs to a newer version.")
     ward.go_on(600, every=60)
-    assert ward.seen() == ["gpumon_history_unread"]
+    assert ward.active_checks() == ["gpumon_history_unread"]
     ward.report = replace(ward.report, internal=replace(ward.report.internal, restored=True))
     ward.node(store_up=1.0)
     assert ward.go_on().report.health.level is OK

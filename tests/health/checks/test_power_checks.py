@@ -82,7 +82,7 @@ def test_only_a_limit_that_is_too_low_is_told(limits: dict[str, float], expected
     """Below what was asked for, or well below the board's; all of them are in use."""
     ward = ward_with(clock_event_active=CAPPED, power_watts=500.0, **limits)
     assert ward.go_on(40 * MINUTE, every=30).level("gpu_power_cap_low", 3) is expected
-    assert set(ward.seen()) <= {"gpu_power_cap_low"}
+    assert set(ward.active_checks()) <= {"gpu_power_cap_low"}
 
 
 def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:

@@ -133,9 +133,9 @@ def test_the_gpu_that_a_run_blames_has_the_verdict() -> None:
     """The node has none then; a path between two GPUs is nobody's alone."""
     ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
     assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
-    assert ward.seen() == ["gpu_allreduce_slow"]
+    assert ward.active_checks() == ["gpu_allreduce_slow"]
     ward = Probed().ran("degraded", "baseline", blames=(2, 3)).go_on()
-    assert ward.seen() == ["allreduce_slow"]
+    assert ward.active_checks() == ["allreduce_slow"]
     assert ward.verdicts["allreduce_slow", ""].reason.endswith("GPU so and so.")
 
 
@@ -186,7 +186,7 @@ def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> 
     verdict = ward.verdict("gpu_allreduce_wrong", 2)
     assert verdict is not None
     assert (verdict.level, verdict.action, verdict.evidence["wrong_elements"]) == (Level.FAIL, Action.REPLACE, 7.0)
-    assert ward.seen() == ["gpu_allreduce_wrong"]
+    assert ward.active_checks() == ["gpu_allreduce_wrong"]
     ward.ran("ok").go_on(3 * HOUR, every=300)
     assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
     ward = Probed().ran("wrong").go_on()

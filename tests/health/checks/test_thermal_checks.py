@@ -119,7 +119,7 @@ def test_one_hot_gpu_has_one_primary_verdict() -> None:
     events = {"hw_slowdown": 1.0, "hw_thermal": 1.0, "sw_thermal": 1.0}
     ward.gpu(3, thermal_margin_celsius=-4.0, memory_temperature_celsius=99.0, clock_event_active=events)
     ward.go_on(900, every=15)
-    assert ward.seen() == ["gpu_hw_slowdown", "gpu_memory_temperature_high", "gpu_thermal_margin_low"]
+    assert ward.active_checks() == ["gpu_hw_slowdown", "gpu_memory_temperature_high", "gpu_thermal_margin_low"]
     (primary,) = ward.report.health.primary
     assert (primary.check, primary.level, primary.action) == ("gpu_thermal_margin_low", Level.FAIL, Action.INSPECT)
 

@@ -62,7 +62,7 @@ def test_processes_of_a_gpu_that_hangs_follow_from_it() -> None:
     ward.processes(stuck=(stuck(ward, "3"),))
     ward.gpu(2, **HELD)
     ward.go_on(6 * MINUTE)
-    assert ward.seen() == ["gpu_memory_orphaned", "gpu_process_stuck", "gpu_stuck"]
+    assert ward.active_checks() == ["gpu_memory_orphaned", "gpu_process_stuck", "gpu_stuck"]
     assert [one.check for one in ward.report.health.primary] == ["gpu_stuck"]
 
 
@@ -209,7 +209,7 @@ def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0, **HELD)
     ward.go_on(16 * MINUTE, every=15)
-    before = ward.seen()
+    before = ward.active_checks()
     ward.gpu(3, state={"released": True}, persistence_mode=None, memory_used_bytes=None, processes=None)
     assert ward.go_on(20 * MINUTE, every=30).seen() == before == ["gpu_memory_orphaned", "gpu_persistence_off"]
 

@@ -243,11 +243,11 @@ def test_what_many_xids_mean_can_be_acknowledged(check: str, code: int, gpus: tu
                 ward.go_on(90)
 
     come()
-    assert ward.seen() == [check]
+    assert ward.active_checks() == [check]
     assert [one.check for one in acknowledge(ward, check)] == [check]
     assert not ward.go_on(600, every=60).verdicts
     come()
-    assert ward.seen() == [check]
+    assert ward.active_checks() == [check]
 
 
 def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
@@ -408,7 +408,7 @@ def test_app_everywhere() -> None:
     verdict = ward.verdict("xid_app_everywhere")
     assert verdict is not None
     assert (verdict.level, verdict.action, verdict.device) == (Level.WARN, Action.RESTART, "")
-    assert ward.seen() == ["xid_app_everywhere"]
+    assert ward.active_checks() == ["xid_app_everywhere"]
     assert not ward.go_on(DAY + 1900, every=1800).verdicts
 
 
@@ -589,7 +589,7 @@ def test_an_xid_where_no_gpu_is() -> None:
     assert "00000000:9B:00.0" in verdict.reason
     ward.gpu(1, state={"bus_id": "00000000:9B:00.0", "uuid": "GPU-9b"})
     ward.go_on(120)
-    assert ward.seen() == ["gpu_xid_critical"], "now the GPU is known, and it is its own"
+    assert ward.active_checks() == ["gpu_xid_critical"], "now the GPU is known, and it is its own"
 
 
 def test_an_xid_where_no_gpu_is_can_be_acknowledged_and_is_forgotten_after_a_day() -> None:
