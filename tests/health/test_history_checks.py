@@ -64,7 +64,7 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node.crash(stopped=True)
     node.step(-3 * DAY)
     node.go_on(20 * HOUR, every=600)
-    assert node.seen() == ["node_unexpected_reboot"]
+    assert node.active_checks() == ["node_unexpected_reboot"]
     node.step(9 * DAY)
     node.go_on(5 * HOUR, every=600)
     assert not node.verdicts

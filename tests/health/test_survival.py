@@ -193,7 +193,7 @@ def test_a_kill_during_a_transition_is_harmless(moment: str) -> None:
         one.killed_before = moment
         one.event(1, XID)
         one.go_on(10, every=5)
-        assert one.seen() == ["gpu_xid_critical"]
+        assert one.active_checks() == ["gpu_xid_critical"]
         one.killed_before = moment
         one.reset(1)
         one.go_on(120)

@@ -323,7 +323,7 @@ def test_a_pending_verdict_keeps_its_time_over_a_restart() -> None:
     ward.go_on(10)
     ward.report = replace(ward.report, ports=ports)
     assert not ward.go_on(30).verdicts, "the time without the agent does not count"
-    assert ward.go_on(30).seen() == ["ib_port_down"]
+    assert ward.go_on(30).active_checks() == ["ib_port_down"]
 
 
 def test_a_pending_verdict_starts_again_after_a_long_gap_or_a_reboot() -> None:
@@ -339,7 +339,7 @@ def test_a_pending_verdict_starts_again_after_a_long_gap_or_a_reboot() -> None:
             ward.pause(300)
             ward.restart()
         assert not ward.go_on(180).verdicts
-        assert ward.go_on(90).seen() == ["ib_port_down"]
+        assert ward.go_on(90).active_checks() == ["ib_port_down"]
 
 
 def test_a_healthy_reading_after_a_restart_ends_a_pending_verdict() -> None:

@@ -108,9 +108,9 @@ def test_command_prints_what_was_cleared(
     """It clears what can be cleared and lists the rest; a refusal exits 1."""
     at = flags(port, tmp_path)
     assert main(["ack", "--all", "--note", "looked at it", *at]) == 0
-    told = capsys.readouterr().out
-    assert "acknowledged: gpu_xid_critical of GPU 1: Something with GPU 1." in told
-    assert "not cleared: gpu_lost of GPU 2" in told
+    output = capsys.readouterr().out
+    assert "acknowledged: gpu_xid_critical of GPU 1: Something with GPU 1." in output
+    assert "not cleared: gpu_lost of GPU 2" in output
     assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
 
     assert main(["ack", "gpu_lost", *at]) == 1

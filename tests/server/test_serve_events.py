@@ -47,7 +47,7 @@ def store(folder: Path, *events: ErrorEvent) -> Path:
     return path
 
 
-def found(port: int, query: str = "") -> list[str]:
+def event_ids(port: int, query: str = "") -> list[str]:
     return [one["id"] for one in ask(port, f"/api/v1/events?{query}").document["events"]]
 
 
@@ -107,8 +107,8 @@ def test_search_continues_until_the_limit(node: Node, port: int, tmp_path: Path)
     common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE_SIZE + 7)]
     node.store = store(tmp_path, *critical, *common)
 
-    assert found(port, "severity=critical") == ["e3", "e1"]
-    assert found(port, "severity=critical&limit=1") == ["e3"]
+    assert event_ids(port, "severity=critical") == ["e3", "e1"]
+    assert event_ids(port, "severity=critical&limit=1") == ["e3"]
 
 
 def test_event_has_meaning_and_action(node: Node, port: int) -> None:
@@ -140,9 +140,9 @@ def test_events_of_switches_and_of_the_log_have_no_gpu(node: Node, port: int) ->
         (None, None, None, None),
         (None, 12028, None, "00000000:C1:00.0"),
     ]
-    assert found(port, "sxid=12028") == found(port, "kind=sxid") == ["e1"]
-    assert found(port, "kind=overrun") == ["e2"]
-    assert found(port, "gpu=0") == []
+    assert event_ids(port, "sxid=12028") == event_ids(port, "kind=sxid") == ["e1"]
+    assert event_ids(port, "kind=overrun") == ["e2"]
+    assert event_ids(port, "gpu=0") == []
 
 
 def test_events_of_a_removed_gpu_are_found(node: Node, port: int) -> None:
@@ -155,8 +155,8 @@ def test_events_of_a_removed_gpu_are_found(node: Node, port: int) -> None:
         events=(replace(event(0, 60), uuid=gone.uuid), event(4, 30)),
     )
 
-    assert found(port, "gpu=GPU-gone") == ["e0"]
-    assert found(port, "gpu=0") == ["e4"]
+    assert event_ids(port, "gpu=GPU-gone") == ["e0"]
+    assert event_ids(port, "gpu=0") == ["e4"]
     (shown,) = ask(port, "/api/v1/events?gpu=GPU-gone").document["events"]
     assert (shown["gpu"], shown["uuid"]) == (None, "GPU-gone")
     assert is_problem(ask(port, "/api/v1/events?gpu=GPU-never"), 404)

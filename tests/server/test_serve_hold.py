@@ -116,8 +116,8 @@ def test_what_is_left_of_a_run_is_no_success(
     assert is_problem(answer, 409)
     assert (answer.document["holders"][0]["pid"], answer.document["hold"]) == (99, SHOWN)
     assert main(["probe", "hold", "--owner", "4711", *flags]) == 1
-    told = capsys.readouterr()
-    assert (told.out, "rank 99 of the probe" in told.err, "Reboot the node" in told.err) == ("", True, True)
+    captured = capsys.readouterr()
+    assert (captured.out, "rank 99 of the probe" in captured.err, "Reboot the node" in captured.err) == ("", True, True)
 
 
 def test_what_nobody_has_looked_at_is_no_success(
@@ -129,8 +129,8 @@ def test_what_nobody_has_looked_at_is_no_success(
     assert is_problem(answer, 409)
     assert (answer.document["detail"], answer.document["holders"]) == ("NVML has not been read.", [])
     assert main(["probe", "hold", *flags]) == 1
-    told = capsys.readouterr()
-    assert (told.out, "NVML has not been read." in told.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "NVML has not been read." in captured.err) == ("", True)
 
 
 def test_an_agent_that_does_not_answer_is_no_success(
@@ -162,7 +162,7 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
 
 
 @each_case(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["hold", "--ttl", "soon"], "--ttl 'soon' is not a duration: write 90s, 5m or 1h30m"),
         (["hold", "--owner", "x" * 101], "101 characters"),
@@ -172,11 +172,11 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
     ],
 )
 def test_the_command_says_what_is_wrong(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     """Before anything is asked of the agent."""
     assert main(["probe", *arguments, *flags]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert node.asked == []
 
 

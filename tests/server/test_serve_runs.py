@@ -46,7 +46,7 @@ def remembering(node: Node, *results: ProbeResult) -> None:
     node.report = replace(samples.healthy(), probe=ProbeState(history=results))
 
 
-def found(port: int, query: str = "") -> list[str]:
+def run_ids(port: int, query: str = "") -> list[str]:
     return [one["id"] for one in ask(port, f"/api/v1/probes?{query}").document["probes"]]
 
 
@@ -77,7 +77,7 @@ def test_runs_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Pa
     old, both, unstored = runs(3)
     remembering(node, both, unstored)
     node.store = store(tmp_path, old, both)
-    assert found(port) == ["r0", "r1", "r2"]
+    assert run_ids(port) == ["r0", "r1", "r2"]
 
 
 def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) 
     count = 2 * PAGE_SIZE + 7
     remembering(node)
     node.store = store(tmp_path, *runs(count))
-    assert found(port, "limit=1000") == [f"r{hours}" for hours in range(count)]
+    assert run_ids(port, "limit=1000") == [f"r{hours}" for hours in range(count)]
     first = ask(port, "/api/v1/probes?limit=150").document["probes"]
-    assert found(port, f"limit=150&until={first[-1]['started']}") == [f"r{hours}" for hours in range(150, count)]
+    assert run_ids(port, f"limit=150&until={first[-1]['started']}") == [f"r{hours}" for hours in range(150, count)]
 
 
 def test_stored_run_is_shown(node: Node, port: int, tmp_path: Path) -> None:

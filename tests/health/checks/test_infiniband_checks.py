@@ -132,7 +132,7 @@ def test_a_port_that_was_up_before_the_last_boot_is_a_failure(expected: bool | N
     remember(ward, expected=expected)
     silent(ward)
     assert not ward.go_on(400).verdicts
-    assert ward.go_on(300).seen() == verdicts
+    assert ward.go_on(300).active_checks() == verdicts
 
 
 def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> None:
@@ -140,7 +140,7 @@ def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> No
     ward = node().go_on(30)
     remember(ward, expected=True)
     down(ward)
-    assert ward.go_on(260).seen() == ["ib_port_down"]
+    assert ward.go_on(260).active_checks() == ["ib_port_down"]
     remember(ward, expected=False)
     assert not ward.go_on(75).verdicts
     assert ward.transitions[-1].cleared_by is Clearance.GONE
@@ -151,7 +151,7 @@ def test_verdicts_on_a_port_that_is_called_otherwise_now_go() -> None:
     """When its new name has been there for ten minutes; the others can be read meanwhile."""
     ward = node().go_on(30)
     down(ward, 3)
-    assert ward.go_on(260).seen() == ["ib_port_down"]
+    assert ward.go_on(260).active_checks() == ["ib_port_down"]
     ward.report = replace(ward.report, ports=ward.report.ports[:3])
     assert ward.go_on(500).verdicts
     assert not ward.go_on(120).verdicts
@@ -175,7 +175,7 @@ def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
     down(ward)
     ward.go_on(300)
     ports, ward.report = ward.report.ports, replace(ward.report, ports=())
-    assert ward.go_on(900, every=15).seen() == ["ib_port_down"]
+    assert ward.go_on(900, every=15).active_checks() == ["ib_port_down"]
     ward.report = replace(ward.report, ports=ports)
     up(ward)
     assert not ward.go_on(90).verdicts

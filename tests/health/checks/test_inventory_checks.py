@@ -246,10 +246,10 @@ def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:
     pair.gpu(1, vbios="96.00.A5.00.03", name="NVIDIA L40S")
     assert not pair.go_on(QUARTER + 60, every=30.0).verdicts
     pair.gpu(1, name=pair.report.gpus[0].gpu.name)
-    assert pair.go_on(QUARTER + 60, every=30.0).seen() == ["node_version_drift"]
+    assert pair.go_on(QUARTER + 60, every=30.0).active_checks() == ["node_version_drift"]
     pair.fault(1, "stuck")
     pair.gpu(1, name=None, vbios=None)
-    assert "node_version_drift" not in pair.go_on(300).seen()
+    assert "node_version_drift" not in pair.go_on(300).active_checks()
 
 
 def test_a_configured_firmware_is_everybodys() -> None:
@@ -268,7 +268,7 @@ def test_what_is_accepted_ends_the_verdict_at_the_next_look() -> None:
     """Whoever accepts seven of eight, and asks `gpumon check` then, is told that all is well."""
     ward = Ward(gpus=7, ports=0)
     expecting(ward, Expectation(count=8, basis=Basis.PRODUCT), visible=7)
-    assert ward.go_on(90).seen() == ["gpu_count_mismatch"]
+    assert ward.go_on(90).active_checks() == ["gpu_count_mismatch"]
     expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
     assert not ward.go_on(5).verdicts
     assert ward.transitions[-1].cleared_by is Clearance.GONE
@@ -278,7 +278,7 @@ def test_a_gpu_that_is_back_has_to_stay() -> None:
     """The number that was accepted is there again: it may go once more."""
     ward = Ward(gpus=7, ports=0)
     expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=6)
-    assert ward.go_on(90).seen() == ["gpu_count_mismatch"]
+    assert ward.go_on(90).active_checks() == ["gpu_count_mismatch"]
     ward.node(gpus_visible=7.0)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts

@@ -125,7 +125,7 @@ def test_a_failed_nvlink_5_recovery_remains_a_failure_until_the_reset() -> None:
     ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
     ward.go_on(60)
     ward.link(3, 4, recoveries_total={"successful": 1.0, "failed": 0.0})
-    assert ward.go_on(15).seen() == ["nvlink_errors"]
+    assert ward.go_on(15).active_checks() == ["nvlink_errors"]
     ward.link(3, 4, recoveries_total={"successful": 1.0, "failed": 1.0})
     verdict = ward.go_on(15).verdict("nvlink_recovery_failed", 3)
     assert verdict is not None
@@ -186,9 +186,9 @@ def test_unreadable_links_keep_their_verdicts() -> None:
     """Links that are not read neither raise nor clear verdicts."""
     ward = Ward()
     ward.link(3, 9, bit_error_ratio={"effective": 2e-11})
-    assert ward.go_on(360).seen() == ["nvlink_ber_high"]
+    assert ward.go_on(360).active_checks() == ["nvlink_ber_high"]
     ward.gpu(3, state={"links": {}})
-    assert ward.go_on(3600, every=30).seen() == ["nvlink_ber_high"]
+    assert ward.go_on(3600, every=30).active_checks() == ["nvlink_ber_high"]
 
 
 def test_links_are_not_judged_while_a_peer_is_released() -> None:

@@ -140,4 +140,4 @@ def test_who_does_not_answer_is_not_judged() -> None:
     ward.gpu(3, pcie_link_width=8.0)
     ward.go_on(330)
     ward.gpu(3, pcie_link_width=None, pcie_link_generation=None, pcie_replays_total=None, pcie_errors_total=None)
-    assert ward.go_on(900, every=15).seen() == ["pcie_width_degraded"]
+    assert ward.go_on(900, every=15).active_checks() == ["pcie_width_degraded"]

@@ -422,7 +422,7 @@ def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int
     off.probe(next_run=None)
     for ward in (awaiting, off):
         ward.go_on(20 * MINUTE, every=15)
-    assert {"allreduce_wrong", "gpu_allreduce_wrong", "allreduce_slow"} & set(awaiting.seen())
+    assert {"allreduce_wrong", "gpu_allreduce_wrong", "allreduce_slow"} & set(awaiting.active_checks())
     assert not off.verdicts
     awaiting.ran("ok").go_on(15 * MINUTE, every=15)
     assert not awaiting.verdicts

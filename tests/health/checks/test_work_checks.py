@@ -211,7 +211,7 @@ def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
     ward.go_on(16 * MINUTE, every=15)
     before = ward.active_checks()
     ward.gpu(3, state={"released": True}, persistence_mode=None, memory_used_bytes=None, processes=None)
-    assert ward.go_on(20 * MINUTE, every=30).seen() == before == ["gpu_memory_orphaned", "gpu_persistence_off"]
+    assert ward.go_on(20 * MINUTE, every=30).active_checks() == before == ["gpu_memory_orphaned", "gpu_persistence_off"]
 
 
 def test_each_of_them_can_be_switched_off() -> None:

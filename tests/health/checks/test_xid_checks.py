@@ -97,7 +97,7 @@ def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, le
         assert ward.go_on(60).level(check, 0) > Level.OK
         ward.event(0, 154, text=ADVICE.format(newer))
         ward.go_on(90)
-    assert alone.seen() == left
+    assert alone.active_checks() == left
     assert reasoned.level("gpu_xid_critical", 0) is Level.FAIL
 
 
@@ -222,7 +222,7 @@ def test_recurring() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_recurring"]
     ward.go_on(10)
     ward.reset(1)
-    assert ward.go_on(HOUR, every=60).seen() == ["gpu_xid_recurring"]
+    assert ward.go_on(HOUR, every=60).active_checks() == ["gpu_xid_recurring"]
     assert not ward.go_on(DAY, every=1800).verdicts
 
 
