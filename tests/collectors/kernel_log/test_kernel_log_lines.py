@@ -1,4 +1,4 @@
-"""What the NVIDIA drivers print is understood, whatever form it has, and no process is named by what comes out."""
+"""Driver messages in the kernel log are parsed in every format, and the result names no process."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def xid(code: int, text: str, **values: object) -> Line:
         ),
     ],
 )
-def test_each_form_is_understood(printed: str, line: Line) -> None:
-    """With and without process, MIG instance, PCI domain and number; the words are kept, the process is not."""
+def test_every_xid_format_is_parsed(printed: str, line: Line) -> None:
+    """An Xid is parsed with and without process, MIG instance, PCI domain and number, and the process is removed."""
     assert parse(printed) == line
 
 
@@ -106,13 +106,13 @@ def test_each_form_is_understood(printed: str, line: Line) -> None:
         "my-program: I saw NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
     ],
 )
-def test_all_else_is_left_alone(printed: str) -> None:
-    """What names no device or no error, and the lines below an SXid, which are the same error."""
+def test_other_lines_are_ignored(printed: str) -> None:
+    """Lines without a device or an error, and continuation lines of an SXid, are ignored."""
     assert parse(printed) is None
 
 
-def test_a_line_as_people_have_it_is_understood_too() -> None:
-    """With what dmesg or the journal put before it."""
+def test_lines_with_a_dmesg_or_syslog_prefix_are_parsed() -> None:
+    """A line with a dmesg or syslog prefix is parsed."""
     line = xid(79, "GPU has fallen off the bus.")
     printed = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
     for before in ("", "[ 12.345678] ", "Nov 20 16:04:01 gpu-17 kernel: "):
@@ -131,9 +131,9 @@ printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_si
 )
 @example(pid=1234, name="a, b, c", quote="{}", code=13)
 def test_no_process_is_named(pid: int, name: str, quote: str, code: int) -> None:
-    """Neither the id nor any part of a name comes out, commas in it or not."""
-    told = f"pid={quote.format(pid)}, name={name}, the text: intr <>"
-    line = parse(f"NVRM: Xid (PCI:0000:1b:00): {code}, {told}")
+    """The result contains neither the PID nor any part of a process name, with or without commas."""
+    text = f"pid={quote.format(pid)}, name={name}, the text: intr <>"
+    line = parse(f"NVRM: Xid (PCI:0000:1b:00): {code}, {text}")
 
     assert line is not None
     assert line.text in {"the text: intr <>", ""}
@@ -150,8 +150,8 @@ words = st.sampled_from(
 
 
 @given(st.lists(st.one_of(words, st.text(), st.from_regex(r"pid=.{0,9}, name=.{0,9},"))).map("".join))
-def test_nothing_is_too_strange(printed: str) -> None:
-    """Whatever a line holds, parsing does not raise, and what comes out is short and printable."""
+def test_arbitrary_lines_are_parsed_safely(printed: str) -> None:
+    """Parsing of any line does not raise, and the result is short and printable."""
     line = parse(printed) or parse_quoted(printed)
     texts = [without_processes(printed), line.text if line is not None else ""]
 
@@ -177,8 +177,8 @@ PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
         ("pcieport 0000:15:01.0: DPC: ERR_FATAL detected", PORT),
     ],
 )
-def test_fatal_errors_of_pcie_are_of_the_device_that_they_come_from(printed: str, bus_id: str) -> None:
-    """As kernels from 4.19 to 6.15 print them."""
+def test_fatal_pcie_errors_belong_to_their_source_device(printed: str, bus_id: str) -> None:
+    """Fatal PCIe errors are parsed in the formats of kernels 4.19 to 6.15."""
     line = parse(printed)
 
     assert line is not None
@@ -201,8 +201,8 @@ def test_fatal_errors_of_pcie_are_of_the_device_that_they_come_from(printed: str
         "mlx5_ib: Mellanox Connect-IB Infiniband driver",
     ],
 )
-def test_what_is_corrected_or_happens_every_day_is_no_news(printed: str) -> None:
-    """Corrected errors are counted elsewhere; monitoring of transceivers fails commands all the time."""
+def test_corrected_and_routine_errors_are_ignored(printed: str) -> None:
+    """Corrected PCIe errors and failed commands of transceiver monitoring are ignored."""
     assert parse(printed) is None
 
 
@@ -241,8 +241,8 @@ def test_what_is_corrected_or_happens_every_day_is_no_news(printed: str) -> None
         ),
     ],
 )
-def test_an_adapter_in_trouble_is_told_by_its_driver(printed: str, code: int, text: str) -> None:
-    """Of one function of a card; the process that the driver names is not told."""
+def test_adapter_errors_of_the_driver_are_parsed(printed: str, code: int, text: str) -> None:
+    """An adapter error names one function of the card, and the process is removed."""
     line = parse(f"mlx5_core 0000:86:00.1: {printed}")
 
     assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=NIC_ERRORS[code].fatal)

@@ -1,4 +1,4 @@
-"""The kernel's messages are read as they come, from the device and from what stands in for it."""
+"""The kernel's messages are read as they arrive, from the device or from a file or FIFO."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def record(sequence: int, text: str = "x") -> bytes:
 
 
 def sequences(log: KernelLog) -> list[int]:
-    return [one.sequence for one in log.read()]
+    return [record.sequence for record in log.read()]
 
 
-def test_each_record_is_told_once_from_the_oldest_on(tmp_path: Path) -> None:
-    """What stood there before it was opened comes first, and when that has been read once is known."""
+def test_each_record_is_read_once_from_the_oldest(tmp_path: Path) -> None:
+    """Records from before the open come first, and the reader reports when it has read all of them."""
     path = tmp_path / "kmsg"
     path.write_bytes(XID)
     log = KernelLog(path)
@@ -45,19 +45,19 @@ def test_each_record_is_told_once_from_the_oldest_on(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_the_kernel_escaped_is_read_as_it_was(tmp_path: Path) -> None:
-    """A newline within a message, and letters that are not ASCII."""
+def test_kernel_escapes_are_decoded(tmp_path: Path) -> None:
+    """Escaped newlines and non-ASCII characters in a message are decoded."""
     path = tmp_path / "kmsg"
     path.write_bytes(rb"4,1,1,-;NVRM: fallen\x0aNVRM: off \xc3\xa9 \x5cx" + b"\n")
     log = KernelLog(path)
-    (one,) = log.read()
+    (record_read,) = log.read()
 
-    assert one.text == "NVRM: fallen\nNVRM: off \u00e9 \\x"
+    assert record_read.text == "NVRM: fallen\nNVRM: off \u00e9 \\x"
     log.close()
 
 
 def test_a_gap_is_an_overrun(tmp_path: Path) -> None:
-    """Missing numbers are records that were lost; those left out on purpose are not."""
+    """Missing sequence numbers are lost records; intentionally filtered records are not."""
     path = tmp_path / "kmsg"
     path.write_bytes(record(1) + record(2) + record(5) + record(6) + record(9))
     log = KernelLog(path)
@@ -69,19 +69,19 @@ def test_a_gap_is_an_overrun(tmp_path: Path) -> None:
 
 
 def test_no_log_is_neither_up_nor_denied() -> None:
-    """Without a path nothing is opened."""
+    """Without a path no file is opened."""
     log = KernelLog(None)
     assert (log.read(), log.up, log.denied, log.caught_up, log.fileno()) == ((), None, False, False, None)
 
 
-def test_a_folder_is_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    """A path that is wrong costs the kernel log, and not the agent."""
+def test_a_folder_is_an_unreadable_log(tmp_path: Path) -> None:
+    """A wrong path makes the kernel log unavailable and does not affect the agent."""
     log = KernelLog(tmp_path)
     assert (log.read(), log.up, log.denied, log.fileno()) == ((), False, False, None)
 
 
-def test_records_come_whole(tmp_path: Path) -> None:
-    """A record that is still being written waits for its end; the lines below one and broken lines are left out."""
+def test_partial_records_wait_for_their_end(tmp_path: Path) -> None:
+    """A partial record waits for its end; continuation lines and malformed lines are ignored."""
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
@@ -94,8 +94,8 @@ def test_records_come_whole(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_fifo_can_be_waited_for(tmp_path: Path) -> None:
-    """A selector wakes when a record comes, and stays quiet after its writer has gone."""
+def test_a_selector_wakes_for_a_record_of_a_fifo(tmp_path: Path) -> None:
+    """A selector wakes for a record and does not wake after the writer has closed the FIFO."""
     path = tmp_path / "kmsg"
     os.mkfifo(path)
     log = KernelLog(path)
@@ -111,8 +111,8 @@ def test_a_fifo_can_be_waited_for(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
-    """One read ends after so many records, and the next goes on without losing one."""
+def test_a_storm_is_read_in_several_reads(tmp_path: Path) -> None:
+    """One read ends after the maximum number of records, and the next continues without a loss."""
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
@@ -120,14 +120,14 @@ def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
 
     pieces = [log.read() for _ in range(4)]
 
-    assert [one.sequence for piece in pieces for one in piece] == list(range(3 * MAX_LINES))
+    assert [line.sequence for piece in pieces for line in piece] == list(range(3 * MAX_LINES))
     assert len(pieces[0]) < 1.5 * MAX_LINES
     log.close()
 
 
 @pytest.mark.parametrize("content", [b"Nov 20 17:00:00 host kernel: usb\n" * 10 * MAX_LINES, b"\0" * (1 << 25)])
-def test_what_is_no_kernel_log_is_read_in_pieces_as_well(content: bytes, tmp_path: Path) -> None:
-    """A wrong path may name anything: no read takes all of it, and nothing of it is kept."""
+def test_a_file_that_is_not_a_kernel_log_is_read_in_pieces(content: bytes, tmp_path: Path) -> None:
+    """A read of any other file is limited in size, and nothing of the file is kept."""
     path = tmp_path / "syslog"
     path.write_bytes(content)
     log = KernelLog(path)
@@ -141,8 +141,8 @@ def test_what_is_no_kernel_log_is_read_in_pieces_as_well(content: bytes, tmp_pat
     log.close()
 
 
-def test_absence_is_not_a_lack_of_permission(tmp_path: Path) -> None:
-    """Where there is no kernel log nothing is up or denied; it is read as soon as there is one."""
+def test_a_missing_log_is_not_denied(tmp_path: Path) -> None:
+    """A missing log is neither up nor denied, and is read as soon as it exists."""
     path = tmp_path / "kmsg"
     log = KernelLog(path)
     assert (log.up, log.denied, log.read()) == (None, False, ())
@@ -157,8 +157,8 @@ def test_absence_is_not_a_lack_of_permission(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_lack_of_permission_is_told(tmp_path: Path) -> None:
-    """A log that may not be opened is down and denied, and is read once it may be."""
+def test_missing_permission_for_the_log_is_reported(tmp_path: Path) -> None:
+    """A log without permission is down and denied, and is read after permission is granted."""
     path = tmp_path / "kmsg"
     path.touch(mode=0o600)
     tmp_path.chmod(0o700)
@@ -178,24 +178,24 @@ def test_lack_of_permission_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="the kernel log cannot be written")
 def test_the_real_device_is_read() -> None:
-    """A message written to /dev/kmsg comes back as a record, with a sequence number and a time."""
+    """A message written to /dev/kmsg is read as a record with a sequence number and a time."""
     log = KernelLog(Path("/dev/kmsg"))
     text = f"gpumon test {os.getpid()}"
     with Path("/dev/kmsg").open("wb", buffering=0) as kernel:
         kernel.write(f"<7>{text}\n".encode())
 
     records = list(log.read())
-    while log.more:  # a host that had much to say
+    while log.more:  # the buffer of the host may be large
         records += log.read()
 
-    (record,) = (one for one in records if one.text == text)
+    (record,) = (line for line in records if line.text == text)
     assert record.sequence > 0
     assert record.seconds > 0
     log.close()
 
 
-def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EPIPE is the kernel's word for records overwritten before they were read; the ones left still come."""
+def test_an_overrun_is_counted_and_reading_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPIPE, the kernel's error for overwritten records, is counted, and the remaining records are read."""
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
@@ -221,8 +221,8 @@ def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: 
     log.close()
 
 
-def test_a_device_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in reading closes the log, which is then down, and the next read begins anew."""
+def test_a_failed_device_is_reopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read error closes the log, which is down until the next read reopens it."""
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)

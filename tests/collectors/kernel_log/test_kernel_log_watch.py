@@ -1,4 +1,4 @@
-"""Each line of the kernel log counts once, over restarts and reboots; what was there before the agent is history."""
+"""Each kernel log line counts once over restarts and reboots; lines from before the first start are historical."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ def line(sequence: int, xid: int = 79, text: str = "GPU has fallen off the bus."
 
 
 class AgentRunOnLog:
-    """One life of an agent, beside a log that goes on."""
+    """One run of an agent beside a log that continues."""
 
     def __init__(self, path: Path) -> None:
-        self.told: list[ErrorObservation] = []
+        self.observations: list[ErrorObservation] = []
         self.now = NOW
-        self.watch = KernelLogWatch(path, BOOT, self.told.extend, now=lambda: self.now, wall=lambda: WALL)
+        self.watch = KernelLogWatch(path, BOOT, self.observations.extend, now=lambda: self.now, wall=lambda: WALL)
 
-    def resumed(self, told: LogPosition | None) -> list[tuple[int, bool]]:
-        self.watch.resume(told)
+    def resume(self, stored: LogPosition | None) -> list[tuple[int, bool]]:
+        self.watch.resume(stored)
         return self.read()
 
     def read(self) -> list[tuple[int, bool]]:
-        """Xid, and whether it is history, of what is told by all there is to read."""
-        self.told.clear()
+        """Return code and history flag of each Xid in all available records."""
+        self.observations.clear()
         self.watch.read()
         while self.watch.log.more:
             self.watch.read()
         self.watch.read()
-        return [(one.code, one.historical) for one in self.told if one.kind == XID]
+        return [
+            (observation.code, observation.historical) for observation in self.observations if observation.kind == XID
+        ]
 
 
 @pytest.fixture
@@ -50,120 +52,122 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def life(path: Path) -> Iterator[AgentRunOnLog]:
-    life = AgentRunOnLog(path)
-    yield life
-    life.watch.close()
+def agent_run(path: Path) -> Iterator[AgentRunOnLog]:
+    agent_run = AgentRunOnLog(path)
+    yield agent_run
+    agent_run.watch.close()
 
 
-def test_at_first_installation_the_ring_is_history(life: AgentRunOnLog, path: Path) -> None:
-    """It is told as history; what comes after is news."""
-    assert life.resumed(None) == [(13, True), (48, True)]
+def test_at_the_first_start_the_buffer_is_historical(agent_run: AgentRunOnLog, path: Path) -> None:
+    """At the first start existing records are historical and later records are new."""
+    assert agent_run.resume(None) == [(13, True), (48, True)]
 
     with path.open("a") as log:
         log.write(line(13, 79))
-    assert life.read() == [(79, False)]
-    assert life.watch.position == LogPosition(BOOT, 13)
+    assert agent_run.read() == [(79, False)]
+    assert agent_run.watch.position == LogPosition(BOOT, 13)
 
 
-def test_after_a_restart_only_what_came_meanwhile_is_told(life: AgentRunOnLog) -> None:
-    """By sequence: what the agent before told is not told again, what it did not is news."""
-    assert life.resumed(LogPosition(BOOT, 10)) == [(48, False)]
+def test_after_a_restart_only_new_records_are_reported(agent_run: AgentRunOnLog) -> None:
+    """After a restart only records above the stored sequence number are reported."""
+    assert agent_run.resume(LogPosition(BOOT, 10)) == [(48, False)]
 
 
-def test_after_a_reboot_the_whole_ring_is_news(life: AgentRunOnLog) -> None:
-    """The faults of the boot itself included, whatever the sequence was in the boot before."""
-    assert life.resumed(LogPosition(OTHER, 400_000)) == [(13, False), (48, False)]
+def test_after_a_reboot_the_whole_buffer_is_new(agent_run: AgentRunOnLog) -> None:
+    """After a reboot all records of the new boot are new, whatever the stored sequence number."""
+    assert agent_run.resume(LogPosition(OTHER, 400_000)) == [(13, False), (48, False)]
 
 
-def test_nothing_is_read_before_it_is_known_where_to_go_on(life: AgentRunOnLog) -> None:
-    """The kernel keeps what waits."""
-    assert life.read() == []
-    assert life.watch.position is None
+def test_no_record_is_read_before_the_position_is_set(agent_run: AgentRunOnLog) -> None:
+    """Before the position is set no record is read, because the kernel buffers them."""
+    assert agent_run.read() == []
+    assert agent_run.watch.position is None
 
 
 @pytest.mark.parametrize(
-    ("told", "ring"),
+    ("stored", "buffered"),
     [(None, [(13, True), (48, True)]), (LogPosition(BOOT, 10), [(48, False)]), (LogPosition(BOOT, 12), [])],
 )
-def test_a_store_that_is_late_keeps_no_news_back(
-    life: AgentRunOnLog, path: Path, told: LogPosition | None, ring: list[tuple[int, bool]]
+def test_a_late_store_does_not_delay_new_records(
+    agent_run: AgentRunOnLog, path: Path, stored: LogPosition | None, buffered: list[tuple[int, bool]]
 ) -> None:
-    """What comes is told; what stood there waits until it is known whether it was told before."""
-    life.watch.begin()
-    assert life.read() == []
+    """New records are reported before the store is read; older records wait for the stored position."""
+    agent_run.watch.begin()
+    assert agent_run.read() == []
     with path.open("a") as log:
         log.write(line(13, 94))
-    assert life.read() == [(94, False)]
+    assert agent_run.read() == [(94, False)]
 
-    life.told.clear()
-    life.watch.resume(told)
-    assert [(one.code, one.historical) for one in life.told] == ring
-    assert life.watch.position == LogPosition(BOOT, 13)
+    agent_run.observations.clear()
+    agent_run.watch.resume(stored)
+    assert [(observation.code, observation.historical) for observation in agent_run.observations] == buffered
+    assert agent_run.watch.position == LogPosition(BOOT, 13)
 
 
-def test_lost_records_are_told_as_an_overrun(life: AgentRunOnLog, path: Path) -> None:
-    """Those overwritten while it ran, and those overwritten while no agent did."""
-    assert life.resumed(LogPosition(BOOT, 3)) == [(13, False), (48, False)]
-    (overrun,) = [one for one in life.told if one.kind == OVERRUN]
+def test_lost_records_are_reported_as_an_overrun(agent_run: AgentRunOnLog, path: Path) -> None:
+    """Records overwritten while the agent ran, or while it was stopped, are reported as an overrun."""
+    assert agent_run.resume(LogPosition(BOOT, 3)) == [(13, False), (48, False)]
+    (overrun,) = [observation for observation in agent_run.observations if observation.kind == OVERRUN]
     assert (overrun.times, overrun.text) == (1, "6 records of the kernel log were overwritten before they were read")
 
     with path.open("a") as log:
         log.write(line(20) + line(30))
-    life.read()
-    (overrun,) = [one for one in life.told if one.kind == OVERRUN]
+    agent_run.read()
+    (overrun,) = [observation for observation in agent_run.observations if observation.kind == OVERRUN]
     assert (overrun.times, overrun.text) == (2, "16 records of the kernel log were overwritten before they were read")
-    assert life.watch.log.overruns == 3
+    assert agent_run.watch.log.overruns == 3
 
 
-def test_equal_lines_are_told_together(life: AgentRunOnLog, path: Path) -> None:
-    """A storm costs little more than its reading, and loses neither count nor the time of its ends."""
-    life.resumed(LogPosition(BOOT, 12))
+def test_equal_lines_are_merged(agent_run: AgentRunOnLog, path: Path) -> None:
+    """Equal lines become few observations that keep the count and the times of the first and last line."""
+    agent_run.resume(LogPosition(BOOT, 12))
     storm = 2 * MAX_LINES
     with path.open("a") as log:
         log.write(line(13))
-    life.read()
+    agent_run.read()
     with path.open("a") as log:
         log.writelines(line(14 + number, 95, "Uncontained", NOW - 40 + number / 1000) for number in range(storm))
-    life.read()
+    agent_run.read()
 
-    assert sum(one.times for one in life.told) == storm
-    assert len(life.told) <= 4
-    assert [one.text for one in life.told] == ["Uncontained"] * len(life.told)
-    assert life.told[-1].at - life.told[0].since == pytest.approx(storm / 1000, abs=0.1)
+    assert sum(observation.times for observation in agent_run.observations) == storm
+    assert len(agent_run.observations) <= 4
+    assert [observation.text for observation in agent_run.observations] == ["Uncontained"] * len(agent_run.observations)
+    assert agent_run.observations[-1].at - agent_run.observations[0].since == pytest.approx(storm / 1000, abs=0.1)
 
 
-def test_lines_of_several_instances_name_none(life: AgentRunOnLog, path: Path) -> None:
-    """An error of two parts of a GPU is not pinned on one of them."""
-    life.resumed(LogPosition(BOOT, 12))
+def test_merged_lines_of_several_instances_have_no_instance(agent_run: AgentRunOnLog, path: Path) -> None:
+    """An error of two instances of a GPU names no instance."""
+    agent_run.resume(LogPosition(BOOT, 12))
     with path.open("a") as log:
         for sequence, instance in ((13, "02"), (14, "02"), (15, "01 GPU-CI:00")):
             text = f"NVRM: Xid (PCI:0000:1b:00 GPU-I:{instance}): {94 if sequence < 15 else 95}, Contained"
             log.write(f"4,{sequence},{round(NOW * 1e6)},-;{text}\n")
         log.write(f"4,16,{round(NOW * 1e6)},-;NVRM: Xid (PCI:0000:1b:00 GPU-I:02): 95, Uncontained\n")
-    life.read()
+    agent_run.read()
 
-    assert [(one.code, one.times, one.gpu_instance_id) for one in life.told] == [(94, 2, 2), (95, 2, None)]
+    assert [
+        (observation.code, observation.times, observation.gpu_instance_id) for observation in agent_run.observations
+    ] == [(94, 2, 2), (95, 2, None)]
 
 
-def test_a_line_is_dated_by_the_kernel(life: AgentRunOnLog, path: Path) -> None:
-    """Not by when it was read: a paused agent reads late."""
-    life.resumed(LogPosition(BOOT, 12))
+def test_a_line_has_the_time_of_the_kernel(agent_run: AgentRunOnLog, path: Path) -> None:
+    """A line has the kernel's time, not the time at which a paused agent reads it."""
+    agent_run.resume(LogPosition(BOOT, 12))
     with path.open("a") as log:
         log.write(line(13, seconds=NOW))
-    life.read()
-    assert (life.told[0].at, life.told[0].wall) == (NOW, WALL)
+    agent_run.read()
+    assert (agent_run.observations[0].at, agent_run.observations[0].wall) == (NOW, WALL)
 
-    life.now = NOW + 60
+    agent_run.now = NOW + 60
     with path.open("a") as log:
         log.write(line(14, 13, seconds=NOW + 2))
-    life.read()
-    assert [one.at for one in life.told] == pytest.approx([NOW + 2], abs=0.1)
-    assert [one.wall for one in life.told] == pytest.approx([WALL - 58], abs=0.1)
+    agent_run.read()
+    assert [observation.at for observation in agent_run.observations] == pytest.approx([NOW + 2], abs=0.1)
+    assert [observation.wall for observation in agent_run.observations] == pytest.approx([WALL - 58], abs=0.1)
 
 
-def test_the_clocks_may_come_apart() -> None:
-    """NTP corrects ours and not the kernel's stamps: over months that is minutes, and is learnt from fresh records."""
+def test_clock_drift_is_corrected() -> None:
+    """The drift between the kernel's timestamps and the agent's clock is measured with fresh records."""
     now = [1000.0]
     clock = KernelClock(lambda: now[0])
     clock.measure(1000.0)
@@ -177,8 +181,8 @@ def test_the_clocks_may_come_apart() -> None:
     assert clock.at(now[0] - 3600.0 - 297.0) == pytest.approx(now[0] - 3600.0, abs=4.0)
 
 
-def test_a_host_without_a_log_is_quiet(tmp_path: Path) -> None:
-    """Nothing is told, and no position is made up."""
-    life = AgentRunOnLog(tmp_path / "none")
-    assert life.resumed(None) == []
-    assert (life.watch.log.up, life.watch.position) == (None, None)
+def test_a_host_without_a_log_reports_no_record(tmp_path: Path) -> None:
+    """A missing log gives no record and no position."""
+    agent_run = AgentRunOnLog(tmp_path / "none")
+    assert agent_run.resume(None) == []
+    assert (agent_run.watch.log.up, agent_run.watch.position) == (None, None)

@@ -1,4 +1,4 @@
-"""Writes ports as the kernel shows them, for tests that read real files."""
+"""Write ports in the format of sysfs, for tests that read real files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_port(
     counters: dict[str, str] | None = None,
     hardware: dict[str, str] | None = None,
 ) -> Path:
-    """A port, active and idle unless said otherwise. Returns its folder."""
+    """Add a port, active and without traffic by default, and return its folder."""
     folder = sysfs / "class" / "infiniband" / device / "ports" / port
     write(folder, ACTIVE | (files or {}))
     write(folder / "counters", IDLE if counters is None else counters)

@@ -1,4 +1,4 @@
-"""The running agent and the links of its node: ports and services that fail, a child that hangs, one that is killed."""
+"""The running agent and its links: failed ports and services, a hung child, a killed child."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CALM = {"busy": True}
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path)
-    one.simulate(CALM)
-    one.start()
-    eventually(lambda: len(up(one.metrics())) == 8)
-    yield one
-    one.stop()
+    running_agent = Agent(tmp_path)
+    running_agent.simulate(CALM)
+    running_agent.start()
+    eventually(lambda: len(up(running_agent.metrics())) == 8)
+    yield running_agent
+    running_agent.stop()
 
 
 def up(metrics: Metrics) -> dict[str, float]:
-    """By device."""
+    """Return the states of the ports by device."""
     return {dict(labels)["device"]: value for (name, labels), value in metrics.values.items() if name == PORT_UP}
 
 
-def test_links_that_fail_show_everywhere_hide_nothing_and_come_back(agent: Agent) -> None:
-    """A port down, a device that hangs, a stopped fabric manager, all NVLinks of a GPU down: metrics, API and log."""
+def test_failed_links_are_reported_everywhere_and_recover(agent: Agent) -> None:
+    """A port down, a hung device, a stopped fabric manager, and all NVLinks of a GPU down: metrics, API and log."""
     assert agent.metrics().value("gpumon_fabric_manager_up") == 1
     received = eventually(lambda: agent.metrics().value(RECEIVED, device="mlx5_0"))
     ports = {"mlx5_3": {"state": "down", "counters": {"link_downed": 1}}, "mlx5_5": {"hang": True}}
@@ -49,7 +49,7 @@ def test_links_that_fail_show_everywhere_hide_nothing_and_come_back(agent: Agent
     assert (port["device"], port["port_up"], port["port_speed_bytes_per_second"]) == ("mlx5_3", 0, None)
     node = agent.get("/api/v1/node")
     assert (node["nvml_up"], node["fabric_manager_up"]) == (1, 0)
-    assert [one["subject"] for one in node["notices"]] == ["links"]
+    assert [notice["subject"] for notice in node["notices"]] == ["links"]
     assert node["notices"][0]["message"].startswith("mlx5_5 is quarantined: reading class/infiniband/mlx5_5/")
 
     agent.simulate(CALM)

@@ -18,7 +18,7 @@ HOST = "pid:[4026531836]"
 
 
 class Host:
-    """A host's /proc, and the time."""
+    """The /proc of a host, and a clock."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -44,7 +44,7 @@ class Host:
         threads: dict[int, str] | None = None,
         stack: str = "[<0>] nfs_wait_bit+0x1/0x2 [nfs]",
     ) -> None:
-        """With these threads; without any named, its first one."""
+        """Add a process with these threads, or with its first thread only."""
         folder = self.root / "proc" / str(pid)
 
         def stat(thread: int, state: str) -> str:
@@ -62,12 +62,12 @@ class Host:
         (folder / "stat").write_text(stat(pid, state))
 
     def poll(self, times: int = 2) -> tuple[StuckProcess, ...] | None:
-        """Every quarter of a minute."""
-        found: tuple[StuckProcess, ...] | None = ()
+        """Poll every 15 seconds and return the last result."""
+        stuck_processes: tuple[StuckProcess, ...] | None = ()
         for _ in range(times):
             self.now += 15
-            found = self.processes.poll()
-        return found
+            stuck_processes = self.processes.poll()
+        return stuck_processes
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_process_asleep_in_the_kernel_with_a_gpu_is_stuck(host: Host) -> None:
-    """Since it was first seen so; its GPUs by their device nodes."""
+def test_a_process_in_state_d_with_a_gpu_is_stuck(host: Host) -> None:
+    """A stuck process has the time of its first poll in state D and the GPUs of its device nodes."""
     host.process(2000, "D", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidia11", "/dev/nvidia3")
     assert host.poll(1) == ()
     assert host.poll(20) == (StuckProcess(since=1015.0, gpus=("11", "3")),)
@@ -96,21 +96,21 @@ def test_a_process_asleep_in_the_kernel_with_a_gpu_is_stuck(host: Host) -> None:
     ],
     ids=["asleep as usual", "holds none", "the agent's own", "a kernel thread", "ended"],
 )
-def test_who_is_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
-    """Look as often as you like."""
+def test_processes_that_are_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
+    """Processes in these states are never stuck, after any number of polls."""
     make(host)
     assert host.poll(5) == ()
 
 
-def test_who_runs_now_and_then_is_not_stuck(host: Host) -> None:
-    """A job that reads its data is in state D at nearly every look."""
+def test_a_process_that_runs_between_polls_is_not_stuck(host: Host) -> None:
+    """A process in state D that uses CPU time between polls, as a job that reads its data, is not stuck."""
     for ran in range(30):
         host.process(2000, "D", "/dev/nvidia3", ran=ran)
         assert host.poll(1) == ()
 
 
-def test_who_comes_back_begins_anew(host: Host) -> None:
-    """The next time is another."""
+def test_a_process_stuck_again_has_a_new_start_time(host: Host) -> None:
+    """A process that recovers and is stuck again has a new start time."""
     host.process(2000, "D", "/dev/nvidia3")
     assert host.poll(4)
     host.process(2000, "S", "/dev/nvidia3")
@@ -119,15 +119,15 @@ def test_who_comes_back_begins_anew(host: Host) -> None:
     assert host.poll(2) == (StuckProcess(since=host.now - 15, gpus=("3",)),)
 
 
-def test_what_was_killed_and_cannot_end_is_stuck(host: Host) -> None:
-    """Its first thread is gone, its files are closed: the stack of another thread leads into the driver."""
+def test_a_killed_process_that_cannot_end_is_stuck(host: Host) -> None:
+    """A killed process without open files is stuck if the stack of one of its threads is in the driver."""
     stack = "[<0>] os_acquire_rwlock_write+0x35/0x40 [nvidia]\n[<0>] nvidia_close+0x1/0x2 [nvidia]"
     host.process(2000, "Z", threads={2000: "Z", 2001: "D", 2002: "S"}, stack=stack)
     assert host.poll() == (StuckProcess(since=1015.0),)
 
 
 class Unprivileged(Tree):
-    """What the kernel answers to a user who is not root, about files of others."""
+    """A tree that denies links to open files, as the kernel does for files of other users."""
 
     def link(self, path: str) -> str:
         if "/fd/" in path:
@@ -135,8 +135,8 @@ class Unprivileged(Tree):
         return super().link(path)
 
 
-def test_other_peoples_processes_may_be_hidden(host: Host) -> None:
-    """Without privileges: that is said, and is no trouble."""
+def test_processes_of_other_users_can_be_denied(host: Host) -> None:
+    """Without privileges the result is unknown and the collector is denied, without a read error."""
     host.process(2000, "D", "/dev/nvidia3")
     processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
     assert processes.poll() is None
@@ -146,45 +146,45 @@ def test_other_peoples_processes_may_be_hidden(host: Host) -> None:
 
 
 def test_a_container_sees_its_own_processes(host: Host) -> None:
-    """Its PID namespace is not the kernel's first."""
+    """An agent in a PID namespace other than the first is contained."""
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.link(f"proc/{SELF}/ns/pid", "pid:[4026532758]")
     assert host.poll() == ()
     assert host.processes.contained is True
 
 
-def test_a_file_that_cannot_be_read_names_no_process(host: Host) -> None:
-    """What is said of it can be read by everybody."""
+def test_a_read_error_names_no_process(host: Host) -> None:
+    """A read error has no PID, because every client can read it."""
     (host.root / "proc/2000/stat").mkdir(parents=True)
     assert host.poll() == ()
     assert host.processes.read_errors.words == "proc/*/stat: Is a directory"
 
 
-def test_too_many_processes_are_named_as_such(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all are looked at."""
+def test_too_many_processes_are_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the maximum number of processes the reader reports an error."""
     monkeypatch.setattr("gpumon.collectors.links.processes.MAX_PROCESSES", 1)
     assert host.poll() == ()
     assert host.processes.read_errors.words == "proc: has more than 1 processes"
     assert MAX_PROCESSES > 10_000
 
 
-def test_where_there_is_no_proc_nobody_can_tell(tmp_path: Path) -> None:
-    """Nor when it was left aside because it does not answer, nor in a recording."""
+def test_processes_are_unknown_without_proc(tmp_path: Path) -> None:
+    """Without /proc, in quarantine, and in a recording the stuck processes are unknown."""
     assert ProcessReader(lambda _: Tree(tmp_path)).poll() is None
     assert ProcessReader(lambda _: Tree(Path("/")), (COLLECTOR,)).poll() is None
     assert ProcessReader(lambda _: EmptyTree()).poll() is None
 
 
-def test_this_host_can_be_looked_at() -> None:
-    """Its real /proc, whoever runs the test."""
+def test_the_real_proc_can_be_read() -> None:
+    """The real /proc can be read by any user."""
     processes = ProcessReader(lambda _: Tree(Path("/")))
     assert processes.poll() is None or not processes.denied
     assert processes.contained is not None
     assert not processes.read_errors.words
 
 
-def test_a_scenario_holds_processes_fast(tmp_path: Path) -> None:
-    """From one time to another, and with the GPUs that it names."""
+def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
+    """A scenario has stuck processes with its GPUs and for its period."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("stuck_processes: [{gpus: [3, 4], since: 60, until: 300}, {gpus: [9]}]\n")
     with pytest.raises(SimulationError, match="no GPU 9; there are 0 to 7"):
@@ -193,8 +193,8 @@ def test_a_scenario_holds_processes_fast(tmp_path: Path) -> None:
     now = 0.0
     tree = open_tree("h100x8", scenario=scenario, epoch=0.0, clock=lambda: now)
     processes = ProcessReader(lambda _: tree, clock=lambda: now)
-    found = {}
+    stuck_processes = {}
     for now in (0.0, 59.0, 75.0, 90.0, 299.0, 301.0):
-        found[now] = processes.poll()
+        stuck_processes[now] = processes.poll()
     stuck = (StuckProcess(since=75.0, gpus=("3", "4")),)
-    assert found == {0.0: (), 59.0: (), 75.0: (), 90.0: stuck, 299.0: stuck, 301.0: ()}
+    assert stuck_processes == {0.0: (), 59.0: (), 75.0: (), 90.0: stuck, 299.0: stuck, 301.0: ()}

@@ -1,4 +1,4 @@
-"""SchedulerReader from the files of a host: what is installed, what runs, and where the agent itself is a job."""
+"""SchedulerReader reads from files which scheduler is installed or runs, and whether the agent is a job of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Host:
         self.schedulers = SchedulerReader(lambda _: Tree(folder), environment=environment or {}, clock=lambda: self.now)
 
     def add(self, *files: str) -> None:
-        for one in files:
-            path, _, text = one.partition("=")
+        for file in files:
+            path, _, text = file.partition("=")
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(text)
 
 
 @each_case(
-    ("files", "found"),
+    ("files", "expected"),
     [
         ((), ()),
         (("proc/1/comm=systemd\n", "proc/71/comm=slurmctld\n", "usr/bin/kubectl="), ()),
@@ -42,28 +42,28 @@ class Host:
         (("proc/4711/comm=slurmd\n", "var/lib/kubelet/config.yaml="), ("slurmd", "kubelet")),
     ],
 )
-def test_a_scheduler_is_found_by_what_it_leaves_on_a_host(
-    tmp_path: Path, files: tuple[str, ...], found: tuple[str, ...]
+def test_a_scheduler_is_detected_by_its_files(
+    tmp_path: Path, files: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    """Its unit, its program or its process: that of a node, not of a controller or a client."""
-    assert Host(tmp_path, *files).schedulers.poll() == found
+    """A scheduler of a node is detected by its unit, program or process; a controller or a client is not."""
+    assert Host(tmp_path, *files).schedulers.poll() == expected
 
 
-def test_a_unit_of_the_host_that_is_a_link_is_found_from_a_container(tmp_path: Path) -> None:
-    """There it leads nowhere: its target is below the host's root."""
+def test_a_symlinked_unit_of_the_host_is_found_from_a_container(tmp_path: Path) -> None:
+    """A unit file that links to a path below the host's root is found from a container."""
     host = Host(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
     (tmp_path / "etc/systemd/system/slurmd.service").symlink_to("/nonexistent/slurm/slurmd.service")
     assert host.schedulers.poll() == ("slurmd",)
 
 
-def test_an_agent_in_a_pod_knows_of_the_kubelet(tmp_path: Path) -> None:
-    """It may see nothing of the host."""
+def test_an_agent_in_a_pod_detects_the_kubelet(tmp_path: Path) -> None:
+    """An agent in a pod detects the kubelet without access to files of the host."""
     host = Host(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
     assert host.schedulers.poll() == ("kubelet",)
 
 
-def test_a_scheduler_that_is_installed_later_is_found_at_the_next_look(tmp_path: Path) -> None:
-    """All processes are looked at once a minute."""
+def test_a_scheduler_installed_later_is_found_by_the_next_poll(tmp_path: Path) -> None:
+    """All processes are read once per minute."""
     host = Host(tmp_path)
     assert host.schedulers.poll() == ()
     host.add("proc/4711/comm=slurmd\n")
@@ -72,7 +72,7 @@ def test_a_scheduler_that_is_installed_later_is_found_at_the_next_look(tmp_path:
     assert host.schedulers.poll() == ("slurmd",)
 
 
-def test_files_that_do_not_answer_leave_it_unknown(tmp_path: Path) -> None:
-    """The collector is left aside, and nobody can tell."""
+def test_a_quarantined_collector_reports_unknown_schedulers(tmp_path: Path) -> None:
+    """A quarantined collector leaves the schedulers unknown."""
     Host(tmp_path, "usr/sbin/slurmd=")
     assert SchedulerReader(lambda _: Tree(tmp_path), (COLLECTOR,), environment={}).poll() is None

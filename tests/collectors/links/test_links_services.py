@@ -1,4 +1,4 @@
-"""ServiceReader from systemd's own files: installed, masked, running, stopped, or nobody can tell."""
+"""ServiceReader reads from systemd's files whether a service is installed, masked, running, stopped or unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNIT = "nvidia-fabricmanager.service"
 
 
 class Host:
-    """The files of a host that systemd runs; the fabric manager is not installed yet."""
+    """The files of a systemd host on which the fabric manager is not installed yet."""
 
     def __init__(self, folder: Path, hierarchy: str = "") -> None:
         self.root = folder
@@ -38,34 +38,34 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_unit_that_is_not_installed_is_left_out(host: Host) -> None:
-    """GB200 needs no fabric manager: nothing is missing."""
+def test_a_unit_that_is_not_installed_is_omitted(host: Host) -> None:
+    """A unit that is not installed has no entry, as on GB200 without a fabric manager."""
     assert host.poll() == {}
 
 
 @pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"])
 def test_an_installed_unit_without_processes_is_stopped(host: Host, folder: str) -> None:
-    """Systemd removes the cgroup of a unit that has ended."""
+    """An installed unit without a cgroup is stopped, because systemd removes the cgroup at its end."""
     host.install(folder=folder)
     assert host.poll() == {UNIT: False}
 
 
 def test_a_unit_with_processes_runs(host: Host) -> None:
-    """Its cgroup is populated, itself or below."""
+    """A unit runs if its cgroup, or a child cgroup, is populated."""
     host.install()
     host.run()
     assert host.poll() == {UNIT: True}
 
 
-def test_a_cgroup_that_is_left_empty_is_no_running_service(host: Host) -> None:
-    """For a moment, while it ends."""
+def test_a_unit_with_an_empty_cgroup_is_stopped(host: Host) -> None:
+    """An empty cgroup, which exists briefly while a unit ends, is a stopped unit."""
     host.install()
     host.run(text="populated 0\nfrozen 0\n")
     assert host.poll() == {UNIT: False}
 
 
-def test_a_unit_may_be_given_another_slice(host: Host) -> None:
-    """Slice= is the operator's choice."""
+def test_a_unit_can_be_in_another_slice(host: Host) -> None:
+    """A unit is found in the slice that the operator configured."""
     host.install()
     host.run(slice_="nvidia")
     assert host.poll() == {UNIT: True}
@@ -73,7 +73,7 @@ def test_a_unit_may_be_given_another_slice(host: Host) -> None:
 
 @pytest.mark.parametrize(("processes", "runs"), [("1234\n1240\n", True), ("", False)])
 def test_cgroups_of_version_1_list_processes(tmp_path: Path, processes: str, *, runs: bool) -> None:
-    """They have no cgroup.events, and systemd its own hierarchy."""
+    """With cgroup v1 a unit runs if cgroup.procs of systemd's hierarchy lists a process."""
     host = Host(tmp_path, "systemd")
     host.install()
     host.run("cgroup.procs", processes)
@@ -81,7 +81,7 @@ def test_cgroups_of_version_1_list_processes(tmp_path: Path, processes: str, *, 
 
 
 def test_a_masked_unit_is_not_installed(host: Host) -> None:
-    """An operator who masks it does not want to hear that it is stopped."""
+    """A masked unit has no entry, so that it raises no alarm."""
     host.install()
     mask = host.root / "etc" / "systemd" / "system" / UNIT
     mask.parent.mkdir(parents=True)
@@ -93,11 +93,11 @@ IMEX = "nvidia-imex.service"
 
 
 @pytest.mark.parametrize(
-    ("folder", "told"),
+    ("folder", "expected"),
     [("", {}), ("multi-user.target.wants", {IMEX: False}), ("slurmd.service.requires", {IMEX: False})],
 )
-def test_imex_is_missed_only_where_something_starts_it(host: Host, folder: str, told: dict[str, bool]) -> None:
-    """Where it runs in pods, or for a job, its unit is disabled on purpose; the fabric manager's never is."""
+def test_imex_is_stopped_only_if_a_unit_starts_it(host: Host, folder: str, expected: dict[str, bool]) -> None:
+    """IMEX is stopped only if another unit wants it, because pods and jobs start it with its unit disabled."""
     host.install()
     units = host.root / "usr/lib/systemd/system"
     (units / IMEX).write_text("[Service]\n")
@@ -105,29 +105,29 @@ def test_imex_is_missed_only_where_something_starts_it(host: Host, folder: str, 
         wants = host.root / "etc/systemd/system" / folder
         wants.mkdir(parents=True)
         (wants / IMEX).symlink_to(f"/usr/lib/systemd/system/{IMEX}")
-    assert host.poll() == {UNIT: False, **told}
+    assert host.poll() == {UNIT: False, **expected}
     cgroup = host.cgroups / "system.slice" / IMEX
     cgroup.mkdir()
     (cgroup / "cgroup.events").write_text("populated 1\n")
     assert host.poll() == {UNIT: False, IMEX: True}
 
 
-def test_without_systemd_nobody_can_tell(tmp_path: Path) -> None:
-    """A container image may have the unit, but nothing runs it there."""
+def test_services_are_unknown_without_systemd(tmp_path: Path) -> None:
+    """Without a systemd slice no service is reported, as in a container image with the unit file."""
     host = Host(tmp_path)
     host.install()
     (host.cgroups / "system.slice").rmdir()
     assert host.poll() == {}
 
 
-def test_left_aside_it_is_not_touched(host: Host) -> None:
-    """Its files may hang as well."""
+def test_a_quarantined_collector_reads_no_service(host: Host) -> None:
+    """A quarantined collector reads no service file."""
     host.install()
     assert host.poll(COLLECTOR) == {}
 
 
-def test_a_unit_that_is_started_anew_between_two_looks_has_ended(tmp_path: Path) -> None:
-    """None of its processes is one of before; that one of several goes is nothing."""
+def test_a_unit_restarted_between_two_polls_has_ended(tmp_path: Path) -> None:
+    """A unit has ended if none of its previous processes remains; the end of one process of several is ignored."""
     host = Host(tmp_path)
     host.install()
     host.run()
@@ -145,8 +145,8 @@ def test_a_unit_that_is_started_anew_between_two_looks_has_ended(tmp_path: Path)
     assert (services.poll(), services.ended) == ({UNIT: False}, ())
 
 
-def test_a_unit_whose_processes_are_in_groups_below_ends_when_it_stops(host: Host) -> None:
-    """Who they are is not to be seen: that it runs is."""
+def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: Host) -> None:
+    """A unit whose processes cannot be listed ends when its cgroup is empty."""
     host.install()
     host.run()
     services = ServiceReader(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))

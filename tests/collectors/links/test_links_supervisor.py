@@ -1,4 +1,4 @@
-"""The supervisor of the links child, with real children on a simulated node: hangs, kills, children that do not end."""
+"""The supervisor of the links child, with real children on a simulated node: hangs, kills, unkillable children."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ ALL = {f"mlx5_{n}" for n in range(8)}
 OTHERS = ALL - {"mlx5_3"}
 
 
-class Watched:
-    """A supervisor, its loop, and what it told."""
+class SupervisedLinks:
+    """A supervisor, its loop, and its messages."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = Loop()
         self.scenario = folder / "scenario.yml"
         self.suffer({})
         self.state = LinksStatus()
-        self.seen: list[LinksSnapshot] = []
+        self.snapshots: list[LinksSnapshot] = []
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = LinksSupervisor(
             self.loop,
             lambda page: LinksOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
-            on_snapshot=self.seen.append,
+            on_snapshot=self.snapshots.append,
             on_state=self._note,
             deadlines=LinksDeadlines(read=1.0, first_retry=2.0),
         )
@@ -50,8 +50,8 @@ class Watched:
         written.rename(self.scenario)
 
     def devices(self) -> set[str]:
-        """Of the last look."""
-        return {port.device for port in self.seen[-1].ports} if self.seen else set()
+        """Return the devices of the last snapshot."""
+        return {port.device for port in self.snapshots[-1].ports} if self.snapshots else set()
 
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
@@ -65,28 +65,28 @@ def children() -> set[int]:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
+def watched(tmp_path: Path) -> Iterator[SupervisedLinks]:
     before = unreaped()
-    one = Watched(tmp_path)
-    one.until(lambda: one.devices() == ALL)
-    yield one
-    one.supervisor.stop()
-    one.until(lambda: not one.supervisor.running and unreaped() <= before)
+    supervised = SupervisedLinks(tmp_path)
+    supervised.until(lambda: supervised.devices() == ALL)
+    yield supervised
+    supervised.supervisor.stop()
+    supervised.until(lambda: not supervised.supervisor.running and unreaped() <= before)
 
 
 @pytest.mark.slow
-def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watched: Watched) -> None:
-    """Its neighbours go on being read by another child; it is tried again, and again, until it answers."""
+def test_a_hung_device_is_quarantined_until_it_answers(watched: SupervisedLinks) -> None:
+    """Another child reads the other ports, and the supervisor retries the hung device until it answers."""
     watched.suffer({"mlx5_3": {"hang": True}})
     watched.until(lambda: watched.state.quarantined)
     began = watched.state.quarantined["mlx5_3"].wall
     assert "class/infiniband/mlx5_3" in watched.state.quarantined["mlx5_3"].detail
     watched.until(lambda: watched.devices() == OTHERS)
 
-    looks = len(watched.seen)
+    count = len(watched.snapshots)
     (tried,) = children()
     watched.until(lambda: children() and children() != {tried})
-    watched.until(lambda: len(watched.seen) > looks and watched.state.quarantined)
+    watched.until(lambda: len(watched.snapshots) > count and watched.state.quarantined)
     assert watched.devices() == OTHERS
     assert watched.state.quarantined["mlx5_3"].wall == began
 
@@ -97,8 +97,8 @@ def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watche
 
 
 @pytest.mark.slow
-def test_a_child_that_sigkill_does_not_end_is_named_and_its_device_not_tried(watched: Watched, tmp_path: Path) -> None:
-    """Another child reads the rest; only when the first has ended is the device tried again."""
+def test_an_unkillable_child_is_reported_without_retries(watched: SupervisedLinks, tmp_path: Path) -> None:
+    """Another child reads the other ports, and the device is retried only after the first child has ended."""
     (pid,) = children()
     with held(build(tmp_path), pid):
         watched.suffer({"mlx5_3": {"hang": True}})
@@ -113,13 +113,13 @@ def test_a_child_that_sigkill_does_not_end_is_named_and_its_device_not_tried(wat
     watched.until(lambda: watched.devices() == ALL)
 
 
-def test_a_child_that_dies_is_replaced_and_its_end_is_told(watched: Watched) -> None:
-    """Until the next look there is somebody to blame for what is not seen."""
+def test_a_dead_child_is_replaced_and_reported(watched: SupervisedLinks) -> None:
+    """The status names the trouble until the next snapshot."""
     (pid,) = children()
-    looks = len(watched.seen)
+    count = len(watched.snapshots)
     os.kill(pid, signal.SIGKILL)
 
     watched.until(lambda: watched.state.trouble)
-    watched.until(lambda: len(watched.seen) > looks)
+    watched.until(lambda: len(watched.snapshots) > count)
     watched.until(lambda: not watched.state.trouble)
     assert watched.devices() == ALL

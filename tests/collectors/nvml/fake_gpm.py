@@ -1,4 +1,4 @@
-"""GPU performance monitoring that answers what a test says, and notes what is done with its samples."""
+"""A simulated GPM that returns configured values and records the use of its samples."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ NO_PERMISSION, NOT_SUPPORTED = 4, 3
 
 @dataclass
 class FakeGpm:
-    """`value` is what every metric reads, `values` and `codes` what single ones do, by number."""
+    """`value` is the result of every metric; `values` and `codes` are those of single metrics, by number."""
 
     value: float = 50.0
     values: dict[int, float] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     supported: int = 1
     refusal: int = 0
-    """What taking a sample answers."""
+    """Return code of taking a sample."""
     living: set[int] = field(default_factory=set)
     asked: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of each look at two samples: how many metrics, the earlier sample, the later."""
+    """For each read of two samples: number of metrics, earlier sample, later sample."""
     taken: list[int] = field(default_factory=list)
     made: int = 0
 

@@ -1,4 +1,4 @@
-"""Functions of a test's own in front of the simulated library: what it cannot be told to answer."""
+"""Test functions in front of the simulated library, for answers that a scenario cannot give."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pynvml
 
 from gpumon.sim.pointers import Function
 
-_kept: list[Any] = []
-"""An address outlives no callback."""
+_callbacks: list[Any] = []
+"""The callbacks are kept alive, because an address does not keep its callback."""
 
 ENTRY = struct.Struct("<IIqqIi8s")  # nvmlFieldValue_t: number, scope, timestamp, latency, type, return code, value
 
 
 class Overlay:
-    """Stands at `pynvml.nvmlLib`; what it does not have, the library below answers."""
+    """The replacement of `pynvml.nvmlLib`; functions that it lacks come from the simulated library."""
 
     def __init__(self, below: Any, functions: Mapping[str, Any]) -> None:
         self._below = below
@@ -32,9 +32,12 @@ class Overlay:
 
 @contextmanager
 def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
-    """C functions by name, put in front for a while. A Python function is wrapped: it gets integers and addresses."""
+    """Put these C functions, by name, in front of the library. A Python function gets integers and addresses."""
     below = pynvml.nvmlLib
-    made = {name: wrapped(one) if not isinstance(one, Function) else one for name, one in functions.items()}
+    made = {
+        name: wrapped(function) if not isinstance(function, Function) else function
+        for name, function in functions.items()
+    }
     pynvml._nvmlGetFunctionPointer_cache.clear()
     pynvml.nvmlLib = Overlay(below, made)
     try:
@@ -45,16 +48,16 @@ def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
 
 
 def wrapped(function: Callable[..., int]) -> Function:
-    """A C function that converts and checks no argument, as ctypes hands out those of a library."""
+    """A C function without argument conversion or checks, as ctypes returns it for a library."""
     callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * len(signature(function).parameters))(function)
-    _kept.append(callback)
+    _callbacks.append(callback)
     return Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
 
 def answering(change: Callable[[int, int], tuple[int, int, int, bytes] | None]) -> Any:
-    """A batch of fields as simulated, but for what `change` says of a number and scope.
+    """A batch of fields as simulated, except where `change` replaces a number and scope.
 
-    It answers None to leave a field alone, or its timestamp, type, return code and value.
+    It returns None to leave a field alone, or its timestamp, type, return code and value.
     """
     simulated = pynvml.nvmlLib.nvmlDeviceGetFieldValues
 

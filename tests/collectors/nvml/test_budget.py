@@ -1,4 +1,4 @@
-"""What it costs: calls into the driver, each of which holds a lock that the training job needs."""
+"""The cost of polls in driver calls, each of which holds a lock that the training job needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.reading import FAST, RARE, SLOW, Tier
 
 WITHOUT_GPM, WITH_GPM = 60.0, 75.0
-"""Calls a second on eight H100, at most."""
+"""Maximum number of calls per second on eight H100."""
 LENGTHY = {
     "nvmlDeviceGetPcieThroughput",
     "nvmlDeviceGetComputeRunningProcesses_v3",
@@ -22,7 +22,7 @@ LENGTHY = {
 
 
 def calls_of(poll: Poll, *tiers: Tier) -> Counter[str]:
-    """Calls into the library by function, of a poll at which these tiers are due, and of the look for events."""
+    """Return the number of library calls by function in a poll with these due tiers, including events."""
     counted = poll.simulation.node.library._trace._calls
     before = Counter(counted)
     poll.node._due = dict.fromkeys(poll.node._due, float("inf")) | dict.fromkeys(tiers, 0.0)
@@ -32,7 +32,7 @@ def calls_of(poll: Poll, *tiers: Tier) -> Counter[str]:
 
 
 def steady(poll: Poll) -> Poll:
-    """What is asked once has been asked."""
+    """Repeat polls until calls that are made only once are done."""
     poll.poll()
     for _ in range(2):
         poll.poll_later(all_tiers=True)
@@ -40,23 +40,23 @@ def steady(poll: Poll) -> Poll:
 
 
 def calls_a_second(poll: Poll) -> float:
-    """Every tier at its own pace."""
+    """Every tier has its own interval."""
     fast, slow, rare = (calls_of(poll, *tiers).total() for tiers in ((FAST,), (FAST, SLOW), (FAST, SLOW, RARE)))
     return fast / FAST.value + (slow - fast) / SLOW.value + (rare - slow) / RARE.value
 
 
 @pytest.mark.parametrize(("gpm", "most"), [(False, WITHOUT_GPM), (True, WITH_GPM)])
 def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
-    """Eight H100 with 18 links each, as counted in the library itself."""
+    """The calls on eight H100 with 18 links each, counted in the library, are within the budget."""
     with polled(extent=Extent(gpm=gpm)) as poll:
         rate = calls_a_second(steady(poll))
 
-    assert most - 10 < rate <= most  # far below, and something is no longer read
+    assert most - 10 < rate <= most  # far below this limit, a metric is no longer read
 
 
 @each_case("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "l40sx4", "t4x1", "h100migx8"])
-def test_nothing_lengthy_is_asked_at_every_poll(profile: str) -> None:
-    """The sampling of PCIe throughput never, the lists of processes in the slow tier."""
+def test_no_slow_call_is_in_a_fast_poll(profile: str) -> None:
+    """PCIe throughput sampling is never called, and process lists are in the slow tier."""
     with polled(profile) as poll:
         steady(poll)
         fast, all_tiers = calls_of(poll, FAST), calls_of(poll, FAST, SLOW, RARE)
@@ -65,8 +65,8 @@ def test_nothing_lengthy_is_asked_at_every_poll(profile: str) -> None:
     assert "nvmlDeviceGetPcieThroughput" not in all_tiers
 
 
-def test_fields_take_one_call_a_tier_and_gpu() -> None:
-    """Those of 18 links and of the GPU itself together."""
+def test_fields_take_one_call_per_tier_and_gpu() -> None:
+    """One batch per tier and GPU has the fields of the GPU and of its 18 links."""
     with polled() as poll:
         steady(poll)
         batches = [calls_of(poll, *tiers)["nvmlDeviceGetFieldValues"] for tiers in ((FAST,), (FAST, SLOW))]
@@ -74,8 +74,8 @@ def test_fields_take_one_call_a_tier_and_gpu() -> None:
     assert batches == [8, 16]
 
 
-def test_on_blackwell_ecc_and_link_counters_are_apart() -> None:
-    """In one batch, totals of ECC cannot be had."""
+def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
+    """On Blackwell ECC totals fail in one batch with link counters, so two batches are used."""
     with polled("b200x8") as poll:
         steady(poll)
         slow = calls_of(poll, FAST, SLOW)["nvmlDeviceGetFieldValues"]
@@ -83,8 +83,8 @@ def test_on_blackwell_ecc_and_link_counters_are_apart() -> None:
     assert slow == 8 + 2 * 8
 
 
-def test_while_it_watches_each_poll_asks_once_who_holds_a_gpu() -> None:
-    """Those are the slowest of the driver's calls, and the slow tier is then read at every poll as well."""
+def test_while_watching_each_poll_lists_processes_once() -> None:
+    """While watching, each poll lists processes once, also when the slow tier is due in every poll."""
     with polled("t4x1") as poll:
         steady(poll).node.watching = True
         for tiers in ((FAST,), (FAST, SLOW)):

@@ -1,4 +1,4 @@
-"""The event set: what is asked for, what is told, and what a driver that answers nonsense costs."""
+"""The event set: registered types, delivered events, and the cost of invalid answers of a driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 
 
 def answers(*events: tuple[int, ...], then: int = TIMEOUT) -> Callable[..., int]:
-    """A wait that gives these events in turn, and then this code for ever."""
+    """Return a wait function that returns these events in turn, and then always this code."""
     left = list(events)
 
     def wait(_set: int, out: int, _milliseconds: int) -> int:
@@ -34,14 +34,14 @@ def answers(*events: tuple[int, ...], then: int = TIMEOUT) -> Callable[..., int]
 
 
 def address(poll: Poll, index: int) -> int:
-    """The handle of a GPU, as the driver writes it into an event."""
+    """Return the handle of a GPU, as the driver writes it into an event."""
     bus_id = sorted(poll.simulation.node.pci_functions())[index].encode()
     return ctypes.cast(pynvml.nvmlDeviceGetHandleByPciBusId(bus_id), ctypes.c_void_p).value or 0
 
 
 @pytest.mark.parametrize(("profile", "asked"), [("h100x8", XID | MIG), ("t4x1", XID)])
-def test_only_what_a_gpu_supports_is_asked_for(profile: str, asked: int) -> None:
-    """One unsupported type, and the driver registers none at all."""
+def test_only_supported_event_types_are_registered(profile: str, asked: int) -> None:
+    """Only supported types are registered, because one unsupported type makes the driver register none."""
     registered: list[int] = []
 
     def register(_handle: int, types: int, _set: int) -> int:
@@ -54,8 +54,8 @@ def test_only_what_a_gpu_supports_is_asked_for(profile: str, asked: int) -> None
     assert set(registered) == {asked}
 
 
-def test_xids_are_told_where_the_rest_is_refused() -> None:
-    """Some events may be for root alone; Xids are asked for by themselves then."""
+def test_xids_are_registered_alone_if_other_events_are_denied() -> None:
+    """If privileged event types are denied, Xids are registered alone."""
     registered: list[int] = []
 
     def register(_handle: int, types: int, _set: int) -> int:
@@ -68,33 +68,36 @@ def test_xids_are_told_where_the_rest_is_refused() -> None:
     assert registered == [XID | MIG, XID]
 
 
-def test_an_xid_tells_its_instance_where_the_driver_knows_it() -> None:
-    """All ones stand for "cannot tell"."""
+def test_an_xid_has_its_instance_if_the_driver_reports_it() -> None:
+    """An instance of all ones is absent."""
     with polled() as poll:
         poll.poll()
         gpu = address(poll, 3)
         with overlaid({"nvmlEventSetWait_v2": answers((gpu, XID, 31, 2, 1), (gpu, XID, 79, ALL_ONES, ALL_ONES))}):
-            told = poll.node.events.take()
+            events = poll.node.events.take()
 
-    assert [(one.xid, one.gpu_instance_id, one.compute_instance_id) for one in told] == [(31, 2, 1), (79, None, None)]
+    assert [(event.xid, event.gpu_instance_id, event.compute_instance_id) for event in events] == [
+        (31, 2, 1),
+        (79, None, None),
+    ]
 
 
 @pytest.mark.parametrize("kind", [MIG, UNAVAILABLE, RECOVERY])
-def test_what_is_announced_is_read_at_once(tmp_path: Path, kind: int) -> None:
-    """The GPU's slow readings are taken with the next poll, those of its neighbours when they are due."""
+def test_a_gpu_with_an_announced_change_is_read_at_once(tmp_path: Path, kind: int) -> None:
+    """The next poll reads the slow fields of the announced GPU; other GPUs keep their interval."""
     with polled(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit('gpus: {"*": {set: {pcie_width: 4}}}')
         with overlaid({"nvmlEventSetWait_v2": answers((address(poll, 3), kind, 0, ALL_ONES, ALL_ONES))}):
-            told = poll.node.events.take()
-        gpus = [seen.gpu for seen in poll.poll().gpus]
+            events = poll.node.events.take()
+        gpus = [reading.gpu for reading in poll.poll().gpus]
 
-    assert told == []
+    assert events == []
     assert [gpu and gpu.pcie_link_width for gpu in gpus] == [16, 16, 16, 4, 16, 16, 16, 16]
 
 
-def calls_of(poll: Poll, wait: Callable[..., int], looks: int) -> Counter[str]:
-    """How often a wait is called in so many looks."""
+def calls_of(poll: Poll, wait: Callable[..., int], polls: int) -> Counter[str]:
+    """Return how often a wait is called in this number of polls."""
     counted: Counter[str] = Counter()
 
     def counting(the_set: int, out: int, milliseconds: int) -> int:
@@ -102,14 +105,14 @@ def calls_of(poll: Poll, wait: Callable[..., int], looks: int) -> Counter[str]:
         return wait(the_set, out, milliseconds)
 
     with overlaid({"nvmlEventSetWait_v2": counting}):
-        for _ in range(looks):
+        for _ in range(polls):
             poll.node.events.take()
     return counted
 
 
 @pytest.mark.parametrize("kind", [XID, MIG, CLOCK])
-def test_a_storm_costs_a_bounded_number_of_calls(kind: int) -> None:
-    """A driver that has another event at every call does not keep the readings waiting."""
+def test_an_event_storm_has_a_max_number_of_calls(kind: int) -> None:
+    """A driver with a new event at every call delays the poll by a limited number of calls."""
     with polled() as poll:
         poll.poll()
         event: tuple[Any, ...] = (address(poll, 3), kind, 0, 0, 0)
@@ -118,12 +121,12 @@ def test_a_storm_costs_a_bounded_number_of_calls(kind: int) -> None:
             ctypes.memmove(out, DATA.pack(*event), DATA.size)
             return 0
 
-        assert calls_of(poll, storm, looks=2) == {"wait": 128}
+        assert calls_of(poll, storm, polls=2) == {"wait": 128}
 
 
-def test_a_wait_that_fails_is_not_asked_again_at_once() -> None:
-    """Any error but a timeout comes back at once, every time: without a pause that would spin."""
+def test_a_failed_wait_is_not_repeated_at_once() -> None:
+    """A wait that fails at once is not repeated in the same interval."""
     with polled() as poll:
         poll.poll()
 
-        assert calls_of(poll, answers(then=UNKNOWN), looks=50) == {"wait": 1}
+        assert calls_of(poll, answers(then=UNKNOWN), polls=50) == {"wait": 1}

@@ -14,25 +14,25 @@ from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids, version
     [("570.172.08", None), ("575.57.08", 252), ("580.65.06", 252), ("580.82.07", 270), ("610.57.04", 270)],
 )
 def test_renumbered_fields_follow_the_driver(driver: str, hw_thermal: int | None) -> None:
-    """The slowdown counters are 251 to 253 up to 580.65 and 269 to 271 from 580.82; before 575 there are none."""
+    """The slowdown counters are fields 251 to 253 up to 580.65, 269 to 271 from 580.82, and absent before 575."""
     assert field_ids(driver).get("CLOCKS_EVENT_HW_THERMAL") == hw_thermal
 
 
-def test_every_field_has_one_number_a_driver() -> None:
-    """No driver gives two fields the same number."""
+def test_field_numbers_are_unique_per_driver() -> None:
+    """No driver has two fields with the same number."""
     for driver in ("470.10", "535.183.01", "570.10", "575.57", "580.65", "580.82", "610.57"):
         numbers = list(field_ids(driver).values())
         assert len(numbers) == len(set(numbers))
 
 
-def test_numbers_are_those_of_the_newest_bindings() -> None:
-    """As far as they call a field what we call it: the bindings follow the newest driver."""
+def test_field_numbers_match_the_newest_bindings() -> None:
+    """The numbers for the newest driver match the bindings for every common field name."""
     newest = field_ids("9999")
     theirs = {name: getattr(pynvml, f"NVML_FI_DEV_{name}", None) for name in newest}
-    known = {name: number for name, number in theirs.items() if number is not None}
+    numbered = {name: number for name, number in theirs.items() if number is not None}
 
-    assert len(known) > 0.8 * len(newest)
-    assert {name: newest[name] for name in known} == known
+    assert len(numbered) > 0.8 * len(newest)
+    assert {name: newest[name] for name in numbered} == numbered
 
 
 @each_case(
@@ -45,8 +45,8 @@ def test_numbers_are_those_of_the_newest_bindings() -> None:
         ("575.51.02", "CLOCKS_EVENT_SW_POWER_CAP"),
     ],
 )
-def test_a_driver_is_not_asked_for_what_came_after_it(driver: str, first: str) -> None:
-    """What another number means there, nobody knows: each field begins with a driver that had it."""
+def test_a_driver_is_not_queried_for_newer_fields(driver: str, first: str) -> None:
+    """A field is not read from a driver older than its first version, where its number may mean another field."""
     since = next(row.since for row in FIELD_IDS if row.name == first)
     before = ".".join(str(part) for part in (since[0] - 1, *since[1:]))
 
@@ -56,6 +56,6 @@ def test_a_driver_is_not_asked_for_what_came_after_it(driver: str, first: str) -
 
 @pytest.mark.parametrize(("text", "parsed"), [("580.65.06", (580, 65, 6)), ("580", (580,)), ("545.23.beta", (545, 23))])
 def test_versions_are_compared_as_numbers(text: str, parsed: tuple[int, ...]) -> None:
-    """580.100 is later than 580.82."""
+    """Driver 580.100 is later than 580.82."""
     assert version(text) == parsed
     assert version("580.100") > version("580.82")

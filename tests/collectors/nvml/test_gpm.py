@@ -1,4 +1,4 @@
-"""GPU performance monitoring: two samples a GPU, one look at all metrics, and what drivers do wrong."""
+"""GPU performance monitoring (GPM): two samples per GPU, one call for all metrics, and errors of drivers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def monitored(gpm: FakeGpm, profile: str = "h100x1", *, extent: Extent | None = 
 
 
 def first(poll: Poll) -> Gpu:
-    """GPU 0, when time for another sample has passed."""
+    """Return GPU 0 of a poll that is late enough for another sample."""
     gpu = poll.poll_later().gpus[0].gpu
     assert gpu is not None
     return gpu
 
 
-def test_ratios_are_of_the_time_between_two_polls() -> None:
-    """Absent until there are two samples, then of each interval; the older sample is overwritten."""
+def test_ratios_cover_the_time_between_two_polls() -> None:
+    """Ratios are absent until there are two samples, then cover each interval; the older sample is overwritten."""
     gpm = FakeGpm(value=50.0)
     with monitored(gpm) as poll:
         before = first(poll).sm_active_ratio
@@ -43,13 +43,13 @@ def test_ratios_are_of_the_time_between_two_polls() -> None:
         first(poll)
 
     assert (before, after.sm_active_ratio, after.dram_active_ratio) == (None, 0.25, 0.5)
-    one, other, again = gpm.taken
-    assert one == again != other
-    assert gpm.asked == [(9, one, other), (9, other, one)]
+    oldest, older, newest = gpm.taken
+    assert oldest == newest != older
+    assert gpm.asked == [(9, oldest, older), (9, older, oldest)]
 
 
-def test_two_calls_a_gpu_and_poll_are_all_it_costs() -> None:
-    """One sample, one look: 2 x 8 on a full node."""
+def test_gpm_takes_two_calls_per_gpu_and_poll() -> None:
+    """One sample and one read per GPU: 2 x 8 calls on a full node."""
     with monitored(FakeGpm(), "h100x8") as poll:
         poll.poll_later()
         poll.poll_later()
@@ -67,8 +67,8 @@ def _calls(poll: Poll) -> int:
     return poll.page.calls - before
 
 
-def test_samples_come_no_quicker_than_the_driver_allows() -> None:
-    """Of polls less than 100 ms apart, one takes no sample, and what was read stands."""
+def test_samples_respect_the_min_interval_of_the_driver() -> None:
+    """Of two polls within 100 ms one takes no sample, and the previous reading remains."""
     gpm = FakeGpm()
     with monitored(gpm) as poll:
         poll.poll_later()
@@ -86,8 +86,8 @@ def test_samples_come_no_quicker_than_the_driver_allows() -> None:
     assert len(gpm.taken) == taken
 
 
-def test_a_metric_that_fails_is_absent_alone() -> None:
-    """Each has a code of its own, and may be NaN."""
+def test_only_the_failed_metric_is_absent() -> None:
+    """Each metric has its own return code and may be NaN."""
     gpm = FakeGpm(codes={SM_ACTIVE: NOT_SUPPORTED}, values={TENSOR: math.nan})
     with monitored(gpm) as poll:
         first(poll)
@@ -99,15 +99,15 @@ def test_a_metric_that_fails_is_absent_alone() -> None:
 
 
 @pytest.mark.parametrize(("answered", "ratio"), [(100.4, 1.0), (300.0, None), (-5.0, None)])
-def test_a_little_more_than_all_is_all(answered: float, ratio: float | None) -> None:
-    """Units are not sampled at quite the same moment; what is far off is nonsense."""
+def test_a_ratio_slightly_above_one_is_one(answered: float, ratio: float | None) -> None:
+    """A ratio slightly above 1 is 1, because units are sampled at different times; a larger one is invalid."""
     with monitored(FakeGpm(value=answered)) as poll:
         first(poll)
         assert first(poll).sm_active_ratio == ratio
 
 
 def test_without_support_nothing_is_sampled() -> None:
-    """Before Hopper, and on guests with a share of a GPU."""
+    """GPUs before Hopper and guests with a part of a GPU have no samples."""
     gpm = FakeGpm(supported=0)
     with monitored(gpm) as poll:
         first(poll)
@@ -116,8 +116,8 @@ def test_without_support_nothing_is_sampled() -> None:
     assert (gpm.taken, snapshot.errors, snapshot.denied) == ([], {}, ())
 
 
-def test_missing_permission_is_told_as_one_collector() -> None:
-    """It may come after minutes and go again: nothing is counted as an error, and it is asked again."""
+def test_missing_permission_is_reported_as_one_collector() -> None:
+    """Missing permission, which can change at run time, is no error and is retried."""
     gpm = FakeGpm()
     with monitored(gpm) as poll:
         first(poll)
@@ -135,8 +135,8 @@ def test_missing_permission_is_told_as_one_collector() -> None:
     assert allowed.gpus[0].gpu.sm_active_ratio == 0.5
 
 
-def test_zeros_throughout_while_kernels_run_are_no_reading(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After an Xid or after days some drivers say that busy engines are idle: absent, counted, said once."""
+def test_all_zeros_on_a_busy_gpu_are_invalid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All zeros on a busy GPU, a driver defect, are absent, counted, and logged once."""
     gpm = FakeGpm(value=0.0)
     with polled("h100x1", f"gpus: {{0: {{set: {BUSY}}}}}", folder=tmp_path) as poll, overlaid(gpm.functions()):
         first(poll)
@@ -152,8 +152,8 @@ def test_zeros_throughout_while_kernels_run_are_no_reading(tmp_path: Path, caplo
     assert len([record for record in caplog.records if "engine" in record.message]) == 2
 
 
-def test_zeros_of_an_idle_gpu_are_true(tmp_path: Path) -> None:
-    """Also in the poll in which the work ends or begins."""
+def test_zeros_on_an_idle_gpu_are_valid(tmp_path: Path) -> None:
+    """Zeros on an idle GPU are valid, also in the poll in which the work starts or ends."""
     with polled("h100x1", f"gpus: {{0: {{set: {IDLE}}}}}", folder=tmp_path) as poll, overlaid(FakeGpm(0.0).functions()):
         ratios = [first(poll).sm_active_ratio for _ in range(2)]
         poll.simulation.edit(f"gpus: {{0: {{set: {BUSY}}}}}")
@@ -162,8 +162,8 @@ def test_zeros_of_an_idle_gpu_are_true(tmp_path: Path) -> None:
     assert ratios == [None, 0.0, 0.0]
 
 
-def test_samples_are_given_back(tmp_path: Path) -> None:
-    """When a GPU is lost, and at the end, before NVML is shut down: they die with its initialisation."""
+def test_samples_are_freed(tmp_path: Path) -> None:
+    """Samples are freed when a GPU is lost and before NVML is shut down."""
     gpm = FakeGpm()
     with polled("h100x8", folder=tmp_path) as poll, overlaid(gpm.functions()):
         poll.poll_later()

@@ -1,4 +1,4 @@
-"""Nonsense: what a driver or a dying GPU answers and what cannot be true is absent, counted, and said once."""
+"""Invalid values from a driver or a failing GPU are absent, counted, and logged once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_700_000_000
 
 
 def read(poll: Poll, number: int, kind: int, value: bytes, *, timestamp: int = NOW) -> Gpu:
-    """GPU 0, whose driver answers this field so."""
+    """Return GPU 0 of a poll in which the driver returns this value for the field."""
     with overlaid(
         {"nvmlDeviceGetFieldValues": answering(lambda n, _: (timestamp, kind, 0, value) if n == number else None)}
     ):
@@ -58,18 +58,18 @@ def read(poll: Poll, number: int, kind: int, value: bytes, *, timestamp: int = N
     ],
 )
 def test_bounds_follow_the_unit(row: str, value: float, expected: bool) -> None:  # noqa: FBT001 - a column
-    """The last word of a name says what the value may be."""
+    """The unit, the last word of a row's name, defines its bounds."""
     assert is_plausible(row, value) is expected
 
 
 @given(st.sampled_from(["power_watts", "utilization_ratio", "pcie_replays_total"]))
 def test_no_row_is_nan_or_infinite(row: str) -> None:
-    """Such a sample would poison every sum it is part of."""
+    """No row is NaN or infinite, because such a sample would make every sum invalid."""
     assert not any(is_plausible(row, float(value)) for value in ("nan", "inf", "-inf"))
 
 
-def test_a_ratio_of_three_is_absent_and_its_neighbours_are_not() -> None:
-    """One row is left out and counted; the rest of the same call's struct stands."""
+def test_only_the_ratio_out_of_bounds_is_absent() -> None:
+    """An invalid row is absent and counted; other rows of the same call remain."""
     with polled() as poll, overlaid({"nvmlDeviceGetUtilizationRates": _utilization(300, 40)}):
         snapshot = poll.poll()
 
@@ -95,16 +95,16 @@ def _utilization(gpu: int, memory: int) -> object:
         (DOUBLE, struct.pack("<I4x", 43)),
         (99, struct.pack("<I4x", 43)),
     ],
-    ids=["65535", "all ones", "a double", "a type that is none"],
+    ids=["65535", "all ones", "a double", "a type that does not exist"],
 )
-def test_a_field_that_cannot_be_true_is_absent(kind: int, value: bytes) -> None:
-    """A value out of bounds, NVML's way to write "no value", and a type that the field never has."""
+def test_an_invalid_field_is_absent(kind: int, value: bytes) -> None:
+    """A value out of bounds, NVML's "no value", or an unexpected type makes the field absent."""
     with polled() as poll:
         assert read(poll, MEMORY_TEMPERATURE, kind, value).memory_temperature_celsius is None
 
 
-def test_a_mask_of_all_ones_is_no_reason(tmp_path: Path) -> None:
-    """A GPU on its way out says that everything holds its clocks down: nothing is known of what does."""
+def test_a_mask_of_all_ones_is_ignored(tmp_path: Path) -> None:
+    """A clock event mask of all ones, from a failing GPU, gives no reason."""
     with polled(text="gpus: {1: {garbage: {clock_events: -1}}}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
@@ -113,8 +113,8 @@ def test_a_mask_of_all_ones_is_no_reason(tmp_path: Path) -> None:
     assert snapshot.errors == {"fast,Implausible": 1.0}
 
 
-def test_a_mode_that_is_none_changes_nothing(tmp_path: Path) -> None:
-    """MIG mode 77 is absent, and the GPU is read as before."""
+def test_an_invalid_mode_is_ignored(tmp_path: Path) -> None:
+    """A MIG mode of 77 is absent, and the GPU is read as before."""
     with polled(text="busy: true\ngpus: {1: {garbage: {mig_mode: 77}}}", folder=tmp_path) as poll:
         gpu = poll.poll().gpus[1].gpu
 
@@ -126,14 +126,14 @@ def test_a_mode_that_is_none_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ones", [struct.pack("<I4x", 0xFFFFFFFF), struct.pack("<Q", 2**64 - 1)])
 def test_a_counter_of_all_ones_is_absent(ones: bytes) -> None:
-    """Also where the name has no unit: the daemon would add it up."""
+    """A counter of all ones is absent, also if its name has no unit."""
     with polled() as poll:
         kind = UINT if ones[4:] == bytes(4) else ULONGLONG
         assert read(poll, REPLAYS, kind, ones).pcie_replays_total is None
 
 
-def test_success_with_nothing_filled_in_is_absent_and_no_error() -> None:
-    """With ECC off some drivers leave time and type at 0: nothing is wrong with the GPU."""
+def test_an_empty_success_is_absent_and_not_an_error() -> None:
+    """Success with zero time and type, as some drivers return with ECC off, is absent and not an error."""
     with polled() as poll:
         poll.poll()
         gpu = read(poll, ENERGY, DOUBLE, bytes(8), timestamp=0)
@@ -143,21 +143,21 @@ def test_success_with_nothing_filled_in_is_absent_and_no_error() -> None:
     assert errors == {}
 
 
-def test_a_total_that_cannot_be_true_leaves_no_difference() -> None:
-    """SRAM errors are a total less a part: of nonsense nothing is left, and not 0."""
+def test_an_invalid_total_gives_no_difference() -> None:
+    """If the total of SRAM errors is invalid, the difference to a part of it is absent and not 0."""
     with polled() as poll:
         gpu = read(poll, 4, ULONGLONG, struct.pack("<Q", 2**64 - 1))
 
     assert set(gpu.ecc_errors_total or {}) == {"corrected,dram", "corrected,sram", "uncorrected,dram"}
 
 
-def test_nonsense_is_said_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A GPU that talks nonsense at every poll fills no log."""
+def test_invalid_values_are_logged_once_at_start_and_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU with invalid values in every poll logs one line at the start and one at the end."""
     with polled(text="gpus: {3: {set: {temperature: 255}}}", folder=tmp_path) as poll, caplog.at_level(logging.INFO):
         for _ in range(3):
             poll.poll_all_tiers()
         poll.simulation.edit("")
         poll.poll_all_tiers()
 
-    said = [record for record in caplog.records if getattr(record, "row", "") == "temperature_celsius"]
-    assert [record.levelname for record in said] == ["WARNING", "INFO"]
+    records = [record for record in caplog.records if getattr(record, "row", "") == "temperature_celsius"]
+    assert [record.levelname for record in records] == ["WARNING", "INFO"]

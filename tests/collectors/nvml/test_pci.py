@@ -1,4 +1,4 @@
-"""The PCI bus as sysfs shows it."""
+"""The PCI bus from sysfs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumon.collectors.nvml import pci
 
 
 def add(sysfs: Path, place: str, vendor: str, kind: str) -> None:
-    """A function at this path below its root complex, and the link by which it is found."""
+    """Add a function at this path below its root complex, with its link in sysfs."""
     folder = sysfs / "devices" / place
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vendor").write_text(f"{vendor}\n")
@@ -18,8 +18,8 @@ def add(sysfs: Path, place: str, vendor: str, kind: str) -> None:
     (devices / folder.name).symlink_to(folder)
 
 
-def test_the_port_above_a_gpu_is_the_one_that_its_link_leads_to(tmp_path: Path) -> None:
-    """Behind a switch that of the switch; a GPU that a guest has on its root bus has none."""
+def test_the_port_above_a_gpu_is_found_by_its_sysfs_link(tmp_path: Path) -> None:
+    """The upstream port is a port of the switch; a GPU on the root bus of a guest has none."""
     add(tmp_path, "pci0000:15/0000:15:01.0", "0x8086", "0x060400")
     add(tmp_path, "pci0000:15/0000:15:01.0/0000:16:00.0", "0x1000", "0x060400")
     add(tmp_path, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0", "0x1000", "0x060400")

@@ -1,4 +1,4 @@
-"""An agent that is not root: what it may not see is named, and costs nothing more."""
+"""An agent without root privileges reports what is denied, at no extra cost."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t: pid, memory, GPU instan
 UNKNOWN, UNKNOWN_INSTANCE = 2**64 - 1, 2**32 - 1
 
 
-def test_what_is_for_root_is_denied_and_no_error(tmp_path: Path) -> None:
-    """It lacks a collector for good: neither a failure of the poll, nor a reason to ask again before its time."""
+def test_privileged_calls_are_denied_and_not_errors(tmp_path: Path) -> None:
+    """A denied call is neither an error nor repeated before its time."""
     with polled("h100x1", NOT_ROOT, folder=tmp_path) as poll:
         first = poll.poll()
         before = poll.simulation.node.library._trace._calls["nvmlDeviceGetSramEccErrorStatus"]
@@ -32,8 +32,8 @@ def test_what_is_for_root_is_denied_and_no_error(tmp_path: Path) -> None:
     assert (first.errors, slow.errors, after) == ({}, {}, before)
 
 
-def test_a_batch_that_is_denied_is_told_by_its_rows(tmp_path: Path) -> None:
-    """The fields fail together: their rows are named, and nothing is counted as an error."""
+def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
+    """A denied batch names the rows of its fields and is not an error."""
     with polled("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
@@ -41,8 +41,8 @@ def test_a_batch_that_is_denied_is_told_by_its_rows(tmp_path: Path) -> None:
     assert snapshot.errors == {}
 
 
-def test_instances_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
-    """MIG devices have permissions of their own."""
+def test_instances_without_permission_are_denied(tmp_path: Path) -> None:
+    """Instances have separate permissions: a denied instance is reported."""
     text = "gpus: {0: {mig: [7g.80gb], fail: {nvmlDeviceGetMigDeviceHandleByIndex: NO_PERMISSION}}}"
     with polled("h100x1", text, folder=tmp_path) as poll:
         denied = poll.poll()
@@ -54,12 +54,12 @@ def test_instances_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
 
 
 def processes(tmp_path: Path, largest: int) -> dict[str, float]:
-    """What is told of the processes on GPU 0; the second of them is known to this host."""
+    """Return the named processes on GPU 0; this host has the second PID."""
     text = "jobs: [{memory: 0.1}, {memory: 0.3}, {memory: 0.2}]"
     extent = Extent(processes=ProcessNames(largest, tmp_path))
     with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
         poll.poll()
-        pids = sorted(poll.simulation.node._node.gpus.state(0).processes, key=lambda one: -one.memory)
+        pids = sorted(poll.simulation.node._node.gpus.state(0).processes, key=lambda process: -process.memory)
         (tmp_path / str(pids[1].pid)).mkdir(exist_ok=True)
         (tmp_path / str(pids[1].pid) / "comm").write_text('py,th"on\n')
         gpu = poll.poll_all_tiers().gpus[0].gpu
@@ -68,21 +68,21 @@ def processes(tmp_path: Path, largest: int) -> dict[str, float]:
     return gpu.process_memory_bytes or {}
 
 
-def test_no_process_is_named_unless_asked_for(tmp_path: Path) -> None:
-    """How many there are is told to all, what they are is not."""
+def test_processes_are_not_named_by_default(tmp_path: Path) -> None:
+    """By default the number of processes is exported, and their names are not."""
     assert processes(tmp_path, 0) == {}
 
 
 def test_the_largest_processes_are_named(tmp_path: Path) -> None:
-    """By pid and name, the largest first; a name has no separator, and one that nobody knows is empty."""
-    found = processes(tmp_path, 2)
+    """Processes have PID and name, the largest first; a name has no separator, and an unknown name is empty."""
+    named = processes(tmp_path, 2)
 
-    assert [key.partition(",")[2] for key in found] == ["", 'py_th"on']
-    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert [key.partition(",")[2] for key in named] == ["", 'py_th"on']
+    assert list(named.values()) == sorted(named.values(), reverse=True)
 
 
-def test_a_process_whose_memory_the_driver_cannot_tell_is_left_out(tmp_path: Path) -> None:
-    """All ones is no size; the process is counted all the same."""
+def test_a_process_without_a_memory_size_is_omitted(tmp_path: Path) -> None:
+    """A process whose memory size is all ones is counted, but not named."""
 
     def running(_handle: int, count: int, out: int) -> int:
         ctypes.memmove(out, PROCESS.pack(17, UNKNOWN, UNKNOWN_INSTANCE, UNKNOWN_INSTANCE), PROCESS.size)
@@ -98,7 +98,7 @@ def test_a_process_whose_memory_the_driver_cannot_tell_is_left_out(tmp_path: Pat
 
 
 def test_more_processes_than_usual_are_all_counted(tmp_path: Path) -> None:
-    """The list does not fit at first: one more call, with more room."""
+    """A process list that does not fit is read again with more space."""
     jobs = ", ".join("{memory: 0.001}" for _ in range(100))
     with polled("h100x1", f"jobs: [{jobs}]", folder=tmp_path) as poll:
         snapshot = poll.poll()

@@ -1,4 +1,4 @@
-"""Polling: what is read, what it costs, and how a failure stays where it happened."""
+"""Polls: readings, number of calls, and failures that affect only their GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scripts.metric_facts import kind
 from scripts.missing_metrics import missing
 
 FAST_CALLS_H100X8 = 42
-"""Five a GPU, the count, and one look at the event set."""
+"""Five per GPU, the device count, and one wait on the event set."""
 
 BY_THE_DRIVER = {
     entry.name
@@ -30,8 +30,8 @@ BY_THE_DRIVER = {
 
 
 @each_case("profile", PROFILES)
-def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) -> None:
-    """As decided for each kind of node; and what is absent for good is no error. What the daemon adds is apart."""
+def test_rows_are_read_where_the_product_supports_them(profile: str) -> None:
+    """Each kind of node has exactly its supported rows; an unsupported row is not an error."""
     with polled(profile) as poll:
         poll.poll()
         snapshot = poll.poll_later()
@@ -43,8 +43,8 @@ def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) ->
     assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), len(snapshot.gpus))
 
 
-def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
-    """A T4 has no NVLink, no row remapping and no memory temperature: absent, never 0."""
+def test_fields_that_an_old_gpu_lacks_are_absent_without_an_error() -> None:
+    """A T4 has no NVLink, no row remapping and no memory temperature: the readings are absent and not 0."""
     with polled("t4x1") as poll:
         snapshot = poll.poll()
         gpu = snapshot.gpus[0].gpu
@@ -58,8 +58,8 @@ def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
     assert snapshot.errors == {}
 
 
-def test_while_it_watches_every_poll_reads_who_holds_the_gpus(tmp_path: Path) -> None:
-    """Else the lists of processes wait for the slow tier: they are the slowest of the driver's calls."""
+def test_while_watching_every_poll_reads_the_processes(tmp_path: Path) -> None:
+    """Without watching the process lists wait for the slow tier, because they are the slowest calls."""
     with polled(text="jobs: [{start: 110, gpus: [2]}]", folder=tmp_path) as poll:
         first = poll.poll_later(all_tiers=True).gpus[2]
         poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
@@ -69,16 +69,16 @@ def test_while_it_watches_every_poll_reads_who_holds_the_gpus(tmp_path: Path) ->
         watched = poll.poll_later().gpus
 
     assert (unwatched.gpu and unwatched.gpu.processes, unwatched.pids) == (0.0, ())
-    assert [seen.gpu and seen.gpu.processes for seen in watched] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    assert [len(seen.pids or ()) for seen in watched] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert [reading.gpu and reading.gpu.processes for reading in watched] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert [len(reading.pids or ()) for reading in watched] == [0, 0, 1, 0, 0, 0, 0, 0]
     assert first.pids_at == unwatched.pids_at != watched[2].pids_at
 
 
 @pytest.mark.parametrize("profile", ["h100x8", "b200x8"])
-def test_while_it_watches_every_poll_reads_what_each_link_has_moved(
+def test_while_watching_every_poll_reads_the_bytes_of_each_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """Up to Hopper in KiB, from Blackwell on in bytes; a link that is down has moved nothing, and is there."""
+    """Link bytes are read in KiB up to Hopper and in bytes from Blackwell; a link that is down has 0."""
     monkeypatch.setattr("gpumon.collectors.nvml.poll.CLOSE_SECONDS", 3600.0)
     text = "gpus: {0: {nvlinks: {3: {carried: 1000}, 4: {state: down}}, set: {nvlink_received: 5000000}}}"
     with polled(profile, text=text, folder=tmp_path) as poll:
@@ -97,43 +97,43 @@ def test_while_it_watches_every_poll_reads_what_each_link_has_moved(
     assert sum(watched.link_bytes.values()) == pytest.approx(sum(both), rel=0.01)
 
 
-def test_when_it_begins_to_watch_it_asks_once_who_reaches_whose_memory(tmp_path: Path) -> None:
-    """Of each two GPUs, the same from either end."""
+def test_peer_access_is_read_once_when_watching_starts(tmp_path: Path) -> None:
+    """Peer access is the same from both GPUs of a pair."""
     with polled(text="gpus: {1: {peer_access: {3: {nvlink: disabled_by_regkey}}}}", folder=tmp_path) as poll:
         before = poll.poll().gpus
         poll.node.watching = True
         watched = [poll.poll().gpus for _ in range(20)]
 
-    told = [gpus for gpus in watched if any(seen.peer_access for seen in gpus)]
-    assert not any(seen.peer_access for seen in before)
-    [gpus] = told
+    polls_with_access = [gpus for gpus in watched if any(reading.peer_access for reading in gpus)]
+    assert not any(reading.peer_access for reading in before)
+    [gpus] = polls_with_access
     ok = {"read": "ok", "write": "ok", "nvlink": "ok", "atomics": "ok"}
-    uuids = {seen.index: seen.uuid for seen in gpus}
-    for seen in gpus:
-        apart = {1: 3, 3: 1}.get(seen.index or 0)
-        assert seen.peer_access == {
+    uuids = {reading.index: reading.uuid for reading in gpus}
+    for reading in gpus:
+        apart = {1: 3, 3: 1}.get(reading.index or 0)
+        assert reading.peer_access == {
             uuid: {**ok, "nvlink": "disabled_by_regkey"} if index == apart else ok
             for index, uuid in uuids.items()
-            if index != seen.index
+            if index != reading.index
         }
 
 
 @pytest.mark.parametrize(
     ("profile", "nvlink"), [("t4x1", None), ("l40sx4", "not_supported"), ("h100migx8", "not_supported")]
 )
-def test_gpus_without_nvlink_reach_each_other_over_pcie_or_not_at_all(profile: str, nvlink: str | None) -> None:
-    """One GPU has no other to reach."""
+def test_gpus_without_nvlink_have_peer_access_over_pcie_or_none(profile: str, nvlink: str | None) -> None:
+    """A single GPU has no peer access."""
     with polled(profile) as poll:
         poll.poll()
         poll.node.watching = True
-        seen = [one for _ in range(20) for one in poll.poll().gpus if one.peer_access]
+        readings = [gpu for _ in range(20) for gpu in poll.poll().gpus if gpu.peer_access]
 
-    assert bool(seen) is (nvlink is not None)
-    assert {access["nvlink"] for one in seen for access in one.peer_access.values()} == ({nvlink} - {None})
+    assert bool(readings) is (nvlink is not None)
+    assert {access["nvlink"] for gpu in readings for access in gpu.peer_access.values()} == ({nvlink} - {None})
 
 
-def test_a_slow_tier_that_takes_long_waits_for_its_time_while_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has come to the GPUs must be seen at every poll."""
+def test_a_long_slow_tier_keeps_its_interval_while_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes are read in every poll while the slow tier keeps its interval."""
     with polled("t4x1") as poll:
         poll.node.watching = True
         poll.poll_later(all_tiers=True)
@@ -143,8 +143,8 @@ def test_a_slow_tier_that_takes_long_waits_for_its_time_while_it_watches(monkeyp
             assert {*poll.poll().durations} == tiers
 
 
-def test_a_fast_poll_costs_five_calls_a_gpu() -> None:
-    """What a GPU does not support is asked once, and fields go in one batch; performance monitoring is apart."""
+def test_a_fast_poll_takes_five_calls_per_gpu() -> None:
+    """Unsupported calls are made once and fields are read in one batch; GPM is not counted."""
     with polled(extent=Extent(gpm=False)) as poll:
         poll.poll()
         before = poll.page.calls
@@ -154,7 +154,7 @@ def test_a_fast_poll_costs_five_calls_a_gpu() -> None:
         assert poll.page.calls - before == FAST_CALLS_H100X8
 
 
-def test_unsupported_calls_are_not_asked_again() -> None:
+def test_unsupported_calls_are_not_repeated() -> None:
     """The second poll of a T4 makes fewer calls than the first."""
     with polled("t4x1") as poll:
         poll.poll_all_tiers()
@@ -167,23 +167,27 @@ def test_unsupported_calls_are_not_asked_again() -> None:
 
 
 @each_case("code", sorted(ERROR_NAMES))
-def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -> None:
-    """Whatever code the handle lookup of GPU 3 answers, the other seven are read."""
+def test_a_gpu_that_cannot_be_opened_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
+    """The other seven GPUs are read with any error of the handle lookup of GPU 3."""
     with polled(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
-    read = {seen.index for seen in snapshot.gpus if seen.gpu is not None}
+    read = {reading.index for reading in snapshot.gpus if reading.gpu is not None}
     assert read == {0, 1, 2, 4, 5, 6, 7}
-    assert all(seen.fault for seen in snapshot.gpus if seen.gpu is None)
+    assert all(reading.fault for reading in snapshot.gpus if reading.gpu is None)
 
 
 @each_case("code", sorted(ERROR_NAMES))
-def test_a_gpu_whose_getters_fail_hides_no_other(tmp_path: Path, code: int) -> None:
-    """Whatever code all getters of GPU 3 answer, the other seven are read and polling goes on."""
+def test_a_gpu_whose_calls_fail_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
+    """The other seven GPUs are read with any error of all calls on GPU 3, and polls continue."""
     with polled(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:
         snapshot = poll.poll()
 
-    read = {seen.index for seen in snapshot.gpus if seen.gpu is not None and seen.gpu.utilization_ratio is not None}
+    read = {
+        reading.index
+        for reading in snapshot.gpus
+        if reading.gpu is not None and reading.gpu.utilization_ratio is not None
+    }
     assert read >= {0, 1, 2, 4, 5, 6, 7}
 
 
@@ -192,13 +196,13 @@ def test_a_gpu_whose_getters_fail_hides_no_other(tmp_path: Path, code: int) -> N
     [("lost: true", "lost"), ("reset_required: true", "reset_required"), ("lookup: 4", "no_permission")],
 )
 def test_a_fault_has_its_name(tmp_path: Path, scenario: str, fault: str) -> None:
-    """NVML's codes for a whole GPU are told apart."""
+    """NVML's error codes for a whole GPU have different faults."""
     with polled(text=f"gpus: {{3: {{{scenario}}}}}", folder=tmp_path) as poll:
         assert poll.gpu(3).fault == fault
 
 
-def test_a_gpu_lost_between_polls_comes_back_by_itself(tmp_path: Path) -> None:
-    """Lost while polling: a fault with NVML's words; healed: read again, with the same identity."""
+def test_a_gpu_lost_between_polls_recovers(tmp_path: Path) -> None:
+    """A GPU lost between polls has a fault with NVML's message, and is read with the same identity after recovery."""
     with polled(folder=tmp_path) as poll:
         uuid = poll.gpu(3).uuid
         poll.simulation.edit("gpus: {3: {lost: true}}")
@@ -212,8 +216,8 @@ def test_a_gpu_lost_between_polls_comes_back_by_itself(tmp_path: Path) -> None:
     assert healed.gpu is not None
 
 
-def test_those_behind_a_gpu_that_is_not_listed_any_more_move_up(tmp_path: Path) -> None:
-    """As CUDA and nvidia-smi count them from then on."""
+def test_indices_shift_when_a_gpu_is_no_longer_listed(tmp_path: Path) -> None:
+    """The indices shift as in CUDA and nvidia-smi."""
     with polled(folder=tmp_path) as poll:
         before = [poll.gpu(place).index for place in (2, 7)]
         poll.simulation.edit("gpus: {3: {uncounted: true}}")
@@ -224,8 +228,8 @@ def test_those_behind_a_gpu_that_is_not_listed_any_more_move_up(tmp_path: Path) 
     assert (before, after, healed) == ([2, 7], [2, 6], [2, 7])
 
 
-def test_one_failing_getter_costs_one_row(tmp_path: Path) -> None:
-    """A transient failure of the temperature leaves the rest, and is counted by tier and error."""
+def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
+    """A transient error of the temperature affects no other row, and is counted by tier and error."""
     with polled(text='gpus: {3: {fail: {"nvmlDeviceGetTemperatureV": 999}}}', folder=tmp_path) as poll:
         snapshot = poll.poll()
         gpu = snapshot.gpus[3].gpu
@@ -236,8 +240,8 @@ def test_one_failing_getter_costs_one_row(tmp_path: Path) -> None:
     assert set(snapshot.errors) == {"fast,Unknown"}
 
 
-def test_a_gpu_on_which_every_getter_fails_does_not_answer(tmp_path: Path) -> None:
-    """Errors that each cost a row only are, all together, a GPU that nobody can read; its neighbours are read."""
+def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
+    """A GPU on which every call fails has a fault; other GPUs are read."""
     getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
     with polled(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
         faults = [gpu.fault for gpu in poll.poll().gpus]
@@ -246,18 +250,18 @@ def test_a_gpu_on_which_every_getter_fails_does_not_answer(tmp_path: Path) -> No
     assert not any(faults[:1] + faults[2:])
 
 
-def test_missing_permission_is_told_by_what_cannot_be_seen(tmp_path: Path) -> None:
-    """A call that is denied names its row among the denied, and its reading is absent."""
+def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
+    """A denied call names its row in `denied`, and its reading is absent."""
     with polled(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
         poll.poll()
-        snapshot = poll.poll()  # a fast one, which does not ask again
+        snapshot = poll.poll()  # a fast poll, which does not repeat the call
 
     assert snapshot.denied == ("processes",)
-    assert all(seen.gpu is not None and seen.gpu.processes is None for seen in snapshot.gpus)
+    assert all(reading.gpu is not None and reading.gpu.processes is None for reading in snapshot.gpus)
 
 
 def test_one_failing_field_of_a_batch_is_absent(tmp_path: Path) -> None:
-    """The call succeeds, one field does not: its undefined value is not read."""
+    """In a successful batch the undefined value of a failed field is not read."""
     with polled(text="gpus: {3: {fail_fields: {MEMORY_TEMP: 999}}}", folder=tmp_path) as poll:
         gpu = poll.gpu(3).gpu
 
@@ -266,8 +270,8 @@ def test_one_failing_field_of_a_batch_is_absent(tmp_path: Path) -> None:
     assert gpu.energy_joules_total is not None
 
 
-def test_gpus_left_aside_are_never_touched(tmp_path: Path) -> None:
-    """Not even by a lookup: the first call on it would end this process."""
+def test_quarantined_gpus_are_not_accessed(tmp_path: Path) -> None:
+    """A quarantined GPU gets no call, not even a lookup."""
     with polled() as poll:
         aside = sorted(poll.simulation.node.pci_functions())[5]
     text = 'gpus: {5: {crash: ["nvmlDevice*"]}}'
@@ -276,13 +280,13 @@ def test_gpus_left_aside_are_never_touched(tmp_path: Path) -> None:
 
 
 def test_gpus_bound_to_vfio_are_never_opened(tmp_path: Path) -> None:
-    """They are no part of the poll."""
+    """GPUs bound to vfio are not in the poll."""
     with polled(text="gpus: {2: {bound: vfio-pci}}", folder=tmp_path) as poll:
         assert len(poll.poll().gpus) == 7
 
 
-def test_a_driver_that_goes_away_ends_the_poll(tmp_path: Path) -> None:
-    """Not loaded any more: no GPU is to blame, the poll raises and its handles are given up."""
+def test_an_unloaded_driver_ends_the_poll(tmp_path: Path) -> None:
+    """When the driver is unloaded, the poll raises and releases its handles, and no GPU has a fault."""
     with polled(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("driver: not_loaded")
@@ -290,8 +294,8 @@ def test_a_driver_that_goes_away_ends_the_poll(tmp_path: Path) -> None:
             poll.poll()
 
 
-def test_a_driver_that_knows_nothing_any_more_ends_the_poll(tmp_path: Path) -> None:
-    """Upgraded under its library, every call fails, the count of GPUs too: that is no fault of eight GPUs."""
+def test_an_upgraded_driver_ends_the_poll(tmp_path: Path) -> None:
+    """When the driver is upgraded, every call fails: the poll raises, and no GPU has a fault."""
     with polled(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit('driver_version: "610.43.02"')
@@ -299,20 +303,20 @@ def test_a_driver_that_knows_nothing_any_more_ends_the_poll(tmp_path: Path) -> N
             poll.poll()
 
 
-def test_an_xid_is_told_once_with_its_gpu(tmp_path: Path) -> None:
-    """An Xid that appears after the first poll arrives with bus id and uuid, and only once."""
+def test_an_xid_is_reported_once_with_its_gpu(tmp_path: Path) -> None:
+    """An Xid after the first poll is reported once, with PCI address and UUID."""
     with polled(folder=tmp_path) as poll:
-        seen = poll.poll().gpus[3]
+        reading = poll.poll().gpus[3]
         poll.simulation.edit("gpus: {3: {xids: [79]}}")
         poll.simulation.now += 1.0
         events = poll.node.events.take()
 
-        assert [(event.xid, event.bus_id, event.uuid) for event in events] == [(79, seen.bus_id, seen.uuid)]
+        assert [(event.xid, event.bus_id, event.uuid) for event in events] == [(79, reading.bus_id, reading.uuid)]
         assert poll.node.events.take() == []
 
 
-def test_a_lost_gpu_does_not_silence_the_xids_of_others(tmp_path: Path) -> None:
-    """An event set with a lost GPU answers only errors: it is built again without it."""
+def test_a_lost_gpu_does_not_block_xids_of_other_gpus(tmp_path: Path) -> None:
+    """An event set with a lost GPU returns only errors, and is created again without the GPU."""
     with polled(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {3: {lost: true}}")
@@ -323,8 +327,8 @@ def test_a_lost_gpu_does_not_silence_the_xids_of_others(tmp_path: Path) -> None:
         assert [event.xid for event in poll.node.events.take()] == [48]
 
 
-def test_links_down_and_erring_are_seen(tmp_path: Path) -> None:
-    """A link that is down reads 0, one asleep 1, and errors are counted by kind."""
+def test_link_states_and_errors_are_read(tmp_path: Path) -> None:
+    """A link that is down reads 0 and a sleeping link 1; errors are counted by kind."""
     text = "gpus: {3: {nvlinks: {4: {state: down}, 5: {state: sleep}, 6: {crc: 7}}}}"
     with polled(text=text, folder=tmp_path) as poll:
         links = poll.gpu(3).links
@@ -333,8 +337,8 @@ def test_links_down_and_erring_are_seen(tmp_path: Path) -> None:
     assert (links["6"].errors_total or {})["crc"] == 7.0
 
 
-def test_what_is_set_is_what_is_read(tmp_path: Path) -> None:
-    """Values go through structs and batches unchanged, in base units."""
+def test_simulated_values_are_read_unchanged(tmp_path: Path) -> None:
+    """Values pass structs and batches unchanged, in base units."""
     text = "gpus: {3: {set: {temperature: 91, utilization: 37, power: 650}, ecc: {uncorrected_dram: 3}}}"
     with polled(text=text, folder=tmp_path) as poll:
         gpu = poll.gpu(3).gpu
@@ -344,8 +348,8 @@ def test_what_is_set_is_what_is_read(tmp_path: Path) -> None:
     assert (gpu.ecc_errors_total or {})["uncorrected,dram"] == 3.0
 
 
-def test_what_is_read_seldom_is_read_again_soon_after_an_error(tmp_path: Path) -> None:
-    """A name and a count of links that fail while the GPU is opened are there with the next slow poll."""
+def test_slow_fields_are_read_again_soon_after_an_error(tmp_path: Path) -> None:
+    """A name and a link count that fail at the first read are read by the next slow poll."""
     trouble = "{nvmlDeviceGetName: 999, nvmlDeviceGetSerial: 999}"
     text = f"gpus: {{3: {{fail: {trouble}, fail_fields: {{NVLINK_LINK_COUNT: 999}}}}}}"
     with polled(text=text, folder=tmp_path) as poll:
@@ -360,8 +364,8 @@ def test_what_is_read_seldom_is_read_again_soon_after_an_error(tmp_path: Path) -
     assert (after.gpu.name, len(after.links)) == ("NVIDIA H100 80GB HBM3", 18)
 
 
-def test_a_passing_refusal_is_not_remembered(tmp_path: Path) -> None:
-    """A call that has worked and then says "not supported" works again when the driver does."""
+def test_a_transient_not_supported_is_retried(tmp_path: Path) -> None:
+    """A call that worked and then returns "not supported" is repeated and recovers."""
     with polled(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {3: {fail: {nvmlDeviceGetUtilizationRates: 3}}}")
@@ -375,27 +379,27 @@ def test_a_passing_refusal_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its neighbours are read at every poll, and wait for few of its calls; in the end every tier of it is read."""
+    """Other GPUs are read in every poll, and all tiers of the slow GPU are read over several polls."""
     with polled(extent=Extent(gpm=False)) as poll:
         whole = poll.poll().gpus[3]
     with polled(extent=Extent(gpm=False), patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
         for module in ("poll", "turns"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: clock.now)
-        clock.poll()  # opening it takes long as well: those after it on the bus are opened by the next poll
-        seen = [clock.poll() for _ in range(150)]
+        clock.poll()  # opening it is slow too: the next poll opens the GPUs after it on the bus
+        polls = [clock.poll() for _ in range(150)]
 
-    assert all({one.index for one in gpus if one.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in seen)
-    assert max(seconds for _, seconds in seen) <= 12 * clock.seconds
-    told = [one for gpus, _ in seen for one in gpus if one.index == 3]
-    assert len(told) > 50
-    assert all(one.gpu is not None and one.gpu.temperature_celsius is not None for one in told)
-    assert told[-1].gpu == whole.gpu
-    assert told[-1].links == whole.links
+    assert all({gpu.index for gpu in gpus if gpu.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in polls)
+    assert max(seconds for _, seconds in polls) <= 12 * clock.seconds
+    slow_gpu = [gpu for gpus, _ in polls for gpu in gpus if gpu.index == 3]
+    assert len(slow_gpu) > 50
+    assert all(gpu.gpu is not None and gpu.gpu.temperature_celsius is not None for gpu in slow_gpu)
+    assert slow_gpu[-1].gpu == whole.gpu
+    assert slow_gpu[-1].links == whole.links
 
 
-def test_a_gpu_that_was_being_read_when_the_host_slept_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told with the poll that the sleep interrupted, and read again with the next one."""
+def test_a_suspend_during_a_read_does_not_make_the_gpu_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is in the poll that the suspend interrupted, and in the next poll."""
     with polled(patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.0)
         for module in ("poll", "turns"):
@@ -406,11 +410,11 @@ def test_a_gpu_that_was_being_read_when_the_host_slept_is_not_slow(monkeypatch: 
         awake, _ = clock.poll()
 
     assert slept == 3600.0
-    assert [[one.index for one in gpus if one.gpu is not None] for gpus in (asleep, awake)] == [list(range(8))] * 2
+    assert [[gpu.index for gpu in gpus if gpu.gpu is not None] for gpus in (asleep, awake)] == [list(range(8))] * 2
 
 
-def test_gpus_that_take_long_to_open_are_opened_one_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without persistence mode each takes seconds: what is open is read meanwhile; the last one completes the poll."""
+def test_slow_gpus_are_opened_one_per_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without persistence mode each open takes seconds, so that each poll opens one GPU and reads the open GPUs."""
     with polled(patience=0.5) as poll:
         now = 1000.0
         look_up = poll.library.call
@@ -425,7 +429,7 @@ def test_gpus_that_take_long_to_open_are_opened_one_a_poll(monkeypatch: pytest.M
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: now)
         polls = [poll.poll() for _ in range(9)]
 
-    read = [{one.index for one in one_poll.gpus if one.gpu is not None} for one_poll in polls]
+    read = [{gpu.index for gpu in one_poll.gpus if gpu.gpu is not None} for one_poll in polls]
     assert read == [set(range(most + 1)) for most in range(8)] + [set(range(8))]
     assert [one_poll.complete for one_poll in polls] == [False] * 7 + [True, True]
 
@@ -434,7 +438,7 @@ SLOW_BUS_ID = "00000000:61:00.0"
 
 
 class SlowCalls:
-    """A clock that goes on by so many seconds with each call on one GPU, and by a second from poll to poll."""
+    """A clock that advances by these seconds per call on one GPU, and by one second between polls."""
 
     def __init__(self, poll: Poll, bus_id: str, seconds: float) -> None:
         self.now = 1000.0
@@ -445,13 +449,13 @@ class SlowCalls:
         poll.page.enter = self._slow_enter  # type: ignore[method-assign]
 
     def poll(self) -> tuple[tuple[GpuReading, ...], float]:
-        """What a poll told, and how long it took."""
+        """Return the readings of a poll and its duration."""
         self.now += 1.0
         began = self.now
         return self._poll.poll().gpus, self.now - began
 
     def sleep_at(self, call: str, seconds: float) -> None:
-        """The host sleeps once, in this call on the GPU."""
+        """Suspend the host once, in this call on the GPU."""
         self._sleeps[call] = seconds
 
     def _slow_enter(self, call: str, bus_id: str) -> None:

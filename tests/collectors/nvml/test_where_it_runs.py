@@ -1,4 +1,4 @@
-"""Where the agent runs: host, guest or container, by files that stand in for a system's."""
+"""Detection of a host, a guest or a container from system files."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def made(root: Path, files: Mapping[str, str]) -> Path:
         ({}, {}, HOST),
     ],
 )
-def test_the_place_is_told_by_what_each_leaves(
+def test_the_place_is_detected_by_files(
     tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, str], expected: str
 ) -> None:
-    """A container in a guest is a container; bare metal of a cloud is a host."""
+    """A container in a guest is a container; a cloud's bare-metal machine is a host."""
     root = made(tmp_path, files)
 
     assert place(sysfs=root / "sys", procfs=root / "proc", root=root, environment=environment) == expected
 
 
-def test_a_share_for_a_virtual_machine_is_no_gpu_of_its_own(tmp_path: Path) -> None:
-    """Virtual functions of a GPU stand beside it on the bus, and are not counted."""
+def test_a_virtual_function_is_not_counted_as_a_gpu(tmp_path: Path) -> None:
+    """Virtual functions of a GPU on the PCI bus are not counted as GPUs."""
     devices = "bus/pci/devices"
     gpu = {"vendor": "0x10de\n", "class": "0x030200\n"}
     files = {f"{devices}/{name}/{key}": text for name in ("0000:1b:00.0", "0000:1b:00.4") for key, text in gpu.items()}
