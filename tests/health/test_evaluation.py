@@ -16,8 +16,8 @@ from gpumon.state import health_reducer
 from gpumon.state.change_log import changes
 
 
-def test_rows_are_whole() -> None:
-    """Each check has a name of its own, judges one kind of device, and follows only from what stands above it."""
+def test_every_check_row_is_complete() -> None:
+    """Each check has a unique name, applies to one kind of device, and is inhibited only by earlier rows."""
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names) == len(BY_NAME)
     limits = {limit for check in CHECKS for limit in check.limits}
@@ -30,13 +30,13 @@ def test_rows_are_whole() -> None:
         assert "gpumon status" not in check.steps, f"{check.name}: `gpumon status` prints them itself"
 
 
-def test_a_well_node_has_no_verdict() -> None:
-    """An hour in which nothing happens."""
+def test_a_healthy_node_has_no_verdict() -> None:
+    """A healthy node raises no verdict for an hour."""
     assert not Ward().go_on(3600.0, every=30.0).verdicts
 
 
 def test_a_finding_must_last() -> None:
-    """A link that is down for two polls is none of our business; one that stays down is."""
+    """A link that is down for two polls raises no verdict; one that remains down does."""
     ward = Ward()
     ward.link(3, 4, up=0.0)
     assert not ward.go_on(60).verdicts
@@ -45,8 +45,8 @@ def test_a_finding_must_last() -> None:
     assert verdict.reason == "NVLink 4 of 18 is down."
 
 
-def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
-    """And the reset has to prove itself for a minute; the next time a reset is not enough."""
+def test_a_latched_verdict_remains_until_the_gpu_is_reset() -> None:
+    """A latched verdict clears a minute after the reset, and the next one asks for more than a reset."""
     ward = Ward()
     ward.event(2, 95)
     assert ward.go_on().level("gpu_xid_critical", 2) is Level.FAIL
@@ -62,7 +62,7 @@ def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
-    """Who cannot tell must not say that it is well."""
+    """An unreadable GPU keeps its verdict, because unknown is not healthy."""
     ward = Ward()
     ward.gpu(1, row_remap_failed=1.0)
     assert ward.go_on().level("gpu_row_remap_failed", 1) is Level.FAIL
@@ -71,8 +71,8 @@ def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
     assert ward.go_on(3600.0, every=30.0).level("gpu_row_remap_failed", 1) is Level.FAIL
 
 
-def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
-    """One fault, one primary verdict."""
+def test_a_lost_gpu_inhibits_link_verdicts_of_its_peers() -> None:
+    """A lost GPU is the only primary verdict when the links of its peers are down."""
     ward = Ward(gpus=2)
     peers = ward.report.gpus[0].peers
     for index in (0, 1):
@@ -86,8 +86,8 @@ def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
     assert ward.active_checks() == ["gpu_lost", "nvlink_down"]
 
 
-def test_a_check_that_raises_takes_no_other_with_it() -> None:
-    """Nor its own other devices; what it had found stays, an operator is told, and the log says it once."""
+def test_a_check_that_raises_does_not_stop_other_checks() -> None:
+    """Other checks and devices are evaluated, open verdicts remain, a notice is shown, and one line is logged."""
     ward = Ward(gpus=3)
     ward.event(2, 95)
     ward.gpu(0, temperature_celsius=1.0)
@@ -96,11 +96,13 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
         return fail(f"{100 / (gpu.now.temperature_celsius or 0):.0f}", Action.INSPECT)
 
     row = Check(name="hot", help="Hot.", steps="1. Cool it.\n", gpu=hot)
-    before = looked(ward, row)
+    before = evaluate_with(ward, row)
     assert before == []
     ward.gpu(0, temperature_celsius=0.0)
-    assert looked(ward, row) == [(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug")]
-    assert looked(ward, row) == []
+    assert evaluate_with(ward, row) == [
+        (logging.ERROR, "a check raised an exception, its verdicts stay: report this bug")
+    ]
+    assert evaluate_with(ward, row) == []
     assert [ward.level("hot", index) for index in range(3)] == [Level.FAIL] * 3
     assert ward.level("gpu_xid_critical", 2) is Level.FAIL
     verdict = ward.verdict("gpumon_check_failing")
@@ -109,14 +111,14 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     assert verdict.reason.startswith("The check hot of GPU 0 fails: ZeroDivisionError: ")
     assert "(test_evaluation.py:" in verdict.reason
     ward.gpu(0, temperature_celsius=50.0)
-    assert looked(ward, row) == [(logging.INFO, "the check works again")]
+    assert evaluate_with(ward, row) == [(logging.INFO, "the check works again")]
     for _ in range(15):
-        looked(ward, row)
+        evaluate_with(ward, row)
     assert ward.verdict("gpumon_check_failing") is None
 
 
-def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
-    """One look, with this check before all others; what the log says of checks."""
+def evaluate_with(ward: Ward, row: Check) -> list[tuple[int, str]]:
+    """Evaluate once with this check first and return the logged lines about checks."""
     ward.at += LOOK
     before = ward.report
     health = evaluate(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))

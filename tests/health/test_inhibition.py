@@ -54,8 +54,8 @@ def folded(found: list[Verdict]) -> Health:
     return Health(open=inhibition.with_causes(known, FACTS), evaluated=True)
 
 
-def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
-    """The primary verdict above it. Loops for ever in a circle."""
+def primary_above(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
+    """Return the primary verdict above a verdict; loop forever if verdicts inhibit each other in a circle."""
     for _ in range(len(known) + 1):
         if one.inhibited_by is None:
             return one
@@ -66,11 +66,11 @@ def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
 @settings(max_examples=300)
 @given(st.lists(verdicts(), max_size=25))
 def test_invariants(found: list[Verdict]) -> None:
-    """Each stands under a primary one that is as bad as itself and not much younger; a cause that goes frees it."""
+    """A verdict is inhibited only by a primary one at least as severe, and becomes primary when that clears."""
     health = folded(found)
     known = dict(health.open)
     for one in known.values():
-        above = top(one, known)
+        above = primary_above(one, known)
         assert above.level >= one.level
         if one.inhibited_by is not None:
             lead = inhibition._lead(known[one.inhibited_by])
@@ -94,11 +94,11 @@ def test_invariants(found: list[Verdict]) -> None:
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(verdicts(), st.booleans()), max_size=25))
-def test_what_a_reboot_has_answered_makes_no_circle(found: list[tuple[Verdict, bool]]) -> None:
-    """Though it stands under what would follow from it; and nothing becomes milder."""
+def test_verdicts_from_before_a_reboot_make_no_circle(found: list[tuple[Verdict, bool]]) -> None:
+    """Verdicts from before a reboot cause neither a circle nor a lower level."""
     ages = [one._replace(since_boot="boot-0", boot_id="boot-0", active=False) if old else one for one, old in found]
     known = dict(folded(ages).open)
-    assert all(top(one, known).level >= one.level for one in known.values())
+    assert all(primary_above(one, known).level >= one.level for one in known.values())
 
 
 LATCHED = [one for one in CHECKS if one.latch is not None and one.inhibited_if is None and one.inhibited_by]
@@ -106,8 +106,8 @@ LATCHED = [one for one in CHECKS if one.latch is not None and one.inhibited_if i
 
 @each_case("row", LATCHED, ids=[row.name for row in LATCHED])
 @each_case("asked", [Action.RESET, Action.REBOOT])
-def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: Action) -> None:
-    """Whoever restarts a service because the verdict says so would not know of the reset that is due all the same."""
+def test_a_verdict_that_needs_a_reset_is_not_inhibited_by_a_milder_one(row: Check, asked: Action) -> None:
+    """A verdict whose action is a service restart does not inhibit one that needs a reset."""
     one = Verdict(
         check=row.name,
         device=devices(row.name)[0],
@@ -131,8 +131,8 @@ def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: 
             assert under is None or asks_for_no_less(one, cause), (name, action)
 
 
-def test_a_link_that_cannot_be_trained_is_not_the_fabric_managers_fault() -> None:
-    """Its link is, and that it is down follows from the fabric manager: a restart of which would not be enough."""
+def test_a_stopped_fabric_manager_does_not_inhibit_a_failed_link_training() -> None:
+    """A failed link training remains primary because a restart of the fabric manager does not fix it."""
     ward = Ward(gpus=2, ports=0)
     ward.gpu(0, state={"peers": {"4": type(next(iter(ward.report.gpus[0].peers.values())))(peer_type="switch")}})
     ward.link(0, 4, recoveries_total={"failed": 0.0})
@@ -144,8 +144,8 @@ def test_a_link_that_cannot_be_trained_is_not_the_fabric_managers_fault() -> Non
     assert "nvlink_recovery_failed" in {one.check for one in ward.report.health.primary}
 
 
-def test_what_came_after_its_cause_was_over_is_a_fault_of_its_own() -> None:
-    """A link that fails today does not follow from a GPU that was lost for a minute last week, and is latched."""
+def test_a_latched_verdict_does_not_inhibit_later_faults() -> None:
+    """A link that fails a week after a GPU was lost for a minute is a separate fault."""
     ward = Ward(gpus=2, ports=0)
     peers = ward.report.gpus[0].peers
     for index in (0, 1):
@@ -162,8 +162,8 @@ def test_what_came_after_its_cause_was_over_is_a_fault_of_its_own() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost", "nvlink_down"]
 
 
-def test_what_follows_from_something_costs_no_score() -> None:
-    """A GPU that is lost and its Xid are one fault."""
+def test_an_inhibited_verdict_does_not_lower_the_score() -> None:
+    """A lost GPU and its Xid lower the score once."""
     ward = Ward(gpus=2, ports=0)
     ward.fault(0, "lost")
     ward.event(0, 79)
@@ -172,8 +172,8 @@ def test_what_follows_from_something_costs_no_score() -> None:
     assert ward.report.health.score == 80.0
 
 
-def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
-    """Not at the next look only: a scrape may come in between."""
+def test_an_inhibited_verdict_is_primary_as_soon_as_its_cause_clears() -> None:
+    """The verdict is primary before the next evaluation, because a scrape may come in between."""
     ward = Ward(gpus=2, ports=0)
     ward.fault(0, "lost")
     ward.event(0, 79)
@@ -189,8 +189,8 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]
 
 
-def test_what_another_device_has_stands_under_nothing_that_the_reboot_has_answered() -> None:
-    """GPU 3 is back; the link of GPU 2, which had its own error as well, is down all the same."""
+def test_verdicts_from_before_a_reboot_do_not_inhibit_other_devices() -> None:
+    """A link failure of GPU 2 is primary when GPU 3, which was lost before the reboot, responds again."""
     ward = Ward()
     ward.event(2, 74)
     ward.link(2, 4, up=0.0)

@@ -40,14 +40,14 @@ def severity_and_action(code: int, text: str) -> tuple[Severity, str]:
         ("0x9 (Sing To It)", WARNING, "perform the action that it names: Sing To It"),
     ],
 )
-def test_advice_on_recovery_is_followed_by_its_number(to: str, severity: Severity, action: str) -> None:
-    """Its name differs between drivers; an unknown one is quoted."""
+def test_a_recovery_action_is_identified_by_its_number(to: str, severity: Severity, action: str) -> None:
+    """The number decides the action because its name differs between drivers; an unknown name is quoted."""
     assert severity_and_action(154, f"GPU recovery action changed from 0x0 (None) to {to}") == (severity, action)
     assert severity_and_action(154, "something else") == (INFO, XIDS[154].action)
 
 
-def test_of_several_advices_the_newest_counts() -> None:
-    """When the driver takes its advice back, it is over."""
+def test_the_newest_recovery_action_counts() -> None:
+    """A recovery action of None replaces an earlier one."""
     changed = "GPU recovery action changed from"
     texts = (f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)", f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
     advice = error_event(1, 154, texts=texts, text=texts[0])
@@ -75,8 +75,8 @@ def nvlink(*values: int) -> str:
         ((1 << 30 | 1 << 20, 0, 0, 1 << 16, 1 << 27, 0, 0), registers.PARITY),
     ],
 )
-def test_registers_of_an_nvlink_error_say_what_to_do(values: tuple[int, ...], finding: registers.BitFinding) -> None:
-    """The worst bit decides; each is named with its link, register and meaning."""
+def test_nvlink_registers_select_the_action(values: tuple[int, ...], finding: registers.BitFinding) -> None:
+    """The most severe bit selects the action, and the reason names each link, register and meaning."""
     means = read(74, nvlink(*values))
 
     assert (means.severity, means.action) == (CRITICAL, finding.action)
@@ -85,7 +85,7 @@ def test_registers_of_an_nvlink_error_say_what_to_do(values: tuple[int, ...], fi
 
 
 def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
-    """No bit is written twice under different findings, and none is left without a place in the order."""
+    """No bit has two findings, and each finding has a rank."""
     used = {finding for bits in registers.TABLE.values() for finding in bits.values()}
     assert used | {registers.UNEXPECTED} == set(registers.WORST_FIRST)
     assert all(0 <= bit < 32 for bits in registers.TABLE.values() for bit in bits)
@@ -128,32 +128,32 @@ def line(unit: str, info: int, status: int = 0, *, fatal: bool = False, link: st
     ],
 )
 def test_nvlink_5_lines_are_decoded(code: int, text: str, severity: Severity, action: str) -> None:
-    """In the coding before R575 and the one since; what matches no rule is a warning, never nothing to do."""
+    """Both codings, before and since R575, are decoded; a line that matches no rule is a warning."""
     assert severity_and_action(code, text) == (severity, action)
 
 
-def test_the_link_and_the_drivers_own_word_are_told() -> None:
-    """Where there is a link."""
+def test_a_decoded_nvlink_5_line_includes_link_and_severity() -> None:
+    """The explanation contains the link, if there is one, and the severity that the driver reports."""
     assert read(145, line("RLW_REMAP", 4, 0x40, fatal=True)).detail == "RLW_REMAP of link 13: fatal."
     assert read(149, line("NETIR", 24, link="-1")).detail == "NETIR: not fatal."
 
 
-def test_a_text_of_another_form_leaves_the_row_as_it_is() -> None:
-    """NVML gives no text at all."""
+def test_an_unrecognized_text_keeps_the_catalogue_row() -> None:
+    """Without a text that can be decoded, as from NVML, the row of the catalogue applies."""
     for text in ("", "NVLink error"):
         assert read(149, text).action == XIDS[149].action
         assert read(74, text).action == XIDS[74].action
 
 
 def test_no_line_has_two_meanings() -> None:
-    """A first register of one coding is never one of the other with another outcome: no driver's version is needed."""
+    """No register value matches different outcomes in both codings, so the driver version is not needed."""
     for unit in nvlink5.TABLE:
         old = unit.before << 5 | unit.group
         assert old & 0x7F not in unit.since or (unit.xid == 150 and not unit.promoted)
 
 
-def test_the_table_is_nvidias() -> None:
-    """As many rules for each Xid as its decode table has; MSE's two, and where one unit became two."""
+def test_the_table_has_the_size_of_nvidias_decode_table() -> None:
+    """Each Xid has as many rules as in NVIDIA's decode table, except where one unit became two."""
     rules = dict.fromkeys(nvlink5.CODES, 0)
     for unit in nvlink5.TABLE:
         rules[unit.xid] += len(unit.by_reason or unit.by_status) * len(unit.since)
@@ -161,8 +161,8 @@ def test_the_table_is_nvidias() -> None:
 
 
 @given(st.sampled_from([45, 74, 144, 145, 146, 147, 148, 149, 150, 154]), st.text())
-def test_nothing_is_too_strange(code: int, text: str) -> None:
-    """Whatever stands in a line, it is explained without an error."""
+def test_malformed_lines_are_explained_without_an_error(code: int, text: str) -> None:
+    """Any text of a line is explained without an exception."""
     start = {74: "link 1(0x1", 154: "to 0x", 45: "caused by previous Xid "}.get(
         code, "RLW_CTRL Fatal XC0 i0 Link 1 (0x3 "
     )
@@ -173,42 +173,42 @@ def test_nothing_is_too_strange(code: int, text: str) -> None:
 # What follows, what is over, and what is no Xid
 
 
-def test_a_follower_points_to_its_cause_and_stays_harmless() -> None:
-    """Alone, too, an Xid 45 is information: it once took three nodes out of service 672 times."""
+def test_an_xid_caused_by_another_is_information() -> None:
+    """An Xid 45 is information, and its action names the Xid that caused it."""
     means = read(45, "Ch 00000001 caused by previous Xid 149")
     assert (means.severity, means.action) == (INFO, "see Xid 149 of this GPU")
     assert read(45, "Ch 00000001").severity is INFO
 
 
-def test_what_another_xid_ends_is_over() -> None:
-    """Lost power smoothing is a warning until it works again."""
+def test_an_xid_can_be_cancelled_by_another() -> None:
+    """Xid 163 is a warning until an Xid 162 cancels it."""
     lost = error_event(1, 163)
     assert SHIPPED.explain(lost).severity is WARNING
     over = SHIPPED.explain(replace(lost, cancelled_wall=2.0))
     assert (over.severity, over.action, over.detail) == (INFO, NOTHING, "Xid 162 cleared it.")
 
 
-def test_the_worst_line_of_a_burst_stands_for_it() -> None:
-    """A harmless line before or after changes nothing."""
+def test_the_most_severe_line_of_a_burst_sets_its_severity() -> None:
+    """A harmless line before or after it changes nothing."""
     harmless, bad = line("RLW_CTRL", 3, 0x8000_0000), line("RLW_RSPCOL", 5, 0x2, fatal=True)
     for texts in ((harmless, bad), (bad, harmless)):
         assert SHIPPED.explain(error_event(1, 145, texts=texts, text=harmless)).action == RESET
 
 
 @pytest.mark.parametrize(("fatal", "severity"), [(True, CRITICAL), (False, WARNING), (None, WARNING)])
-def test_switch_errors_are_as_grave_as_their_line_says(*, fatal: bool | None, severity: Severity) -> None:
-    """A fatal one takes the node out of service."""
+def test_the_line_sets_the_severity_of_an_nvswitch_error(*, fatal: bool | None, severity: Severity) -> None:
+    """Only a fatal NVSwitch error is critical."""
     assert SHIPPED.explain(error_event(1, 20034, kind=SXID, fatal=fatal)).severity is severity
 
 
 def test_lost_records_are_a_warning() -> None:
-    """They may have held an Xid."""
+    """Lost kernel log records are a warning because they may include an Xid."""
     assert SHIPPED.explain(error_event(1, 0, kind=OVERRUN)).severity is WARNING
 
 
 @pytest.mark.parametrize(("code", "severity"), [(1, CRITICAL), (4, WARNING), (77, WARNING)])
-def test_words_of_network_drivers_are_explained(code: int, severity: Severity) -> None:
-    """Those of a later version's events too."""
+def test_events_of_network_drivers_are_explained(code: int, severity: Severity) -> None:
+    """Events that only a later version has are explained too."""
     assert SHIPPED.explain(error_event(1, code, kind=NIC)).severity is severity
 
 
@@ -216,8 +216,8 @@ def test_a_fatal_error_of_pcie_is_critical() -> None:
     assert SHIPPED.explain(error_event(1, AER_FATAL, kind=AER)).severity is CRITICAL
 
 
-def test_an_operators_word_stands() -> None:
-    """Whatever a line says; what he did not write comes from the line."""
+def test_a_row_of_the_operator_has_precedence() -> None:
+    """A value from the operator's file has precedence over the line; other values come from the line."""
     ordered = replace(XIDS[149], severity=INFO, ordered=frozenset({"severity"}))
     means = SHIPPED.with_rows({149: ordered}).read(XID, 149, (line("NETIR_LINK_DOWN", 17, fatal=True),))
     assert (means.severity, means.action) == (INFO, RESET)

@@ -29,11 +29,11 @@ SHOWN = {
     "until": UNTIL,
     "holders": [{"owner": "4711", "reason": "prolog", "by": "command", "since": SINCE, "until": UNTIL}],
 }
-SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: held by command for 4711 (prolog)."
+SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: report_with_holds by command for 4711 (prolog)."
 
 
-def held(*owners: str, reason: str = "prolog") -> Report:
-    """Of each owner one, which began five minutes ago and lasts fifteen."""
+def report_with_holds(*owners: str, reason: str = "prolog") -> Report:
+    """Return a report with one hold for each owner, started five minutes ago for fifteen."""
     holds = tuple(
         window(HOLD, start=WALL - 300, start_at=samples.STAMP.boot - 300, seconds=900.0, reason=reason, owner=owner)
         for owner in owners
@@ -55,10 +55,10 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
 
 
-def test_everybody_may_read_it(node: Node, port: int) -> None:
-    """Of its own, and beside the last result; null while there is none."""
+def test_reading_holds_needs_no_token(node: Node, port: int) -> None:
+    """Every client can read the holds, alone and beside the last result; null means that there is none."""
     assert ask(port, PATH).document == {"hold": None}
-    node.report = held("4711")
+    node.report = report_with_holds("4711")
     for path in (PATH, "/probe/allreduce"):
         assert ask(port, path).document["hold"] == SHOWN
 
@@ -68,15 +68,17 @@ def test_everybody_may_read_it(node: Node, port: int) -> None:
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
-def test_changing_needs_the_token(node: Node, port: int, method: str, headers: dict[str, str], status: int) -> None:
-    """Whoever can keep probes away can hide a bad link."""
+def test_changing_a_hold_needs_the_token(
+    node: Node, port: int, method: str, headers: dict[str, str], status: int
+) -> None:
+    """A hold needs the token because it could hide a bad link."""
     query = "?for_seconds=5" if method == "POST" else ""
     assert is_problem(ask(port, PATH + query, method, headers), status)
     assert node.asked == []
 
 
-def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> None:
-    """With the owner, the reason and who asks; neither owner nor reason need be given."""
+def test_hold_and_unhold_are_sent_to_the_main_loop(node: Node, port: int) -> None:
+    """The request has the owner, the reason and the client; owner and reason are optional."""
     asked = f"{PATH}?for_seconds=900&owner=4711&reason={quote('prolog of 4711')}"
     assert ask(port, asked, "POST", BEARER).document == {"hold": None, "stored": True}
     assert ask(port, f"{PATH}?for_seconds=60", "POST", BEARER).status == 200
@@ -91,14 +93,14 @@ def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> 
 
 
 @pytest.mark.parametrize("query", ["", "?for_seconds=0", "?for_seconds=inf", "?for_seconds=5&gpu=3"])
-def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> None:
-    """A hold is of the whole node, and has an end."""
+def test_an_invalid_hold_is_refused(node: Node, port: int, query: str) -> None:
+    """A hold applies to the whole node and needs an end."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
     assert node.asked == []
 
 
-def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
-    """With the setting that bounds it."""
+def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
+    """The error names the setting that limits the hold."""
     refused = "9 s is not between 0 and probe.max_hold_seconds, which is 8."
     node.let_go = RequestResult(refused=refused, remedy="Ask for less.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
@@ -106,11 +108,11 @@ def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
     assert "probe.max_hold_seconds" in answer.document["detail"]
 
 
-def test_what_is_left_of_a_run_is_no_success(
+def test_a_remaining_probe_process_is_an_error(
     node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever asked must not start a job on it: the command says what it is, and exits with 1."""
-    node.report = held("4711")
+    """The command names the process and exits with 1, so that no job starts."""
+    node.report = report_with_holds("4711")
     node.let_go = RequestResult(holders=(DeviceHolder(pid=99, description="rank 99 of the probe", stuck=True),))
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 409)
@@ -120,10 +122,8 @@ def test_what_is_left_of_a_run_is_no_success(
     assert (captured.out, "rank 99 of the probe" in captured.err, "Reboot the node" in captured.err) == ("", True, True)
 
 
-def test_what_nobody_has_looked_at_is_no_success(
-    node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody knows of anything that is left, and nobody has seen the GPUs since."""
+def test_unread_gpus_are_an_error(node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command fails if the GPUs have not been read since the hold began."""
     node.let_go = RequestResult(not_readable="NVML has not been read.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 409)
@@ -133,19 +133,19 @@ def test_what_nobody_has_looked_at_is_no_success(
     assert (captured.out, "NVML has not been read." in captured.err) == ("", True)
 
 
-def test_an_agent_that_does_not_answer_is_no_success(
+def test_an_agent_that_does_not_respond_is_an_error(
     node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs, and nobody can tell what it has on the GPUs."""
+    """The command fails because a running agent may still use the GPUs."""
     monkeypatch.setattr("gpumon.cli.probe_hold.PATIENCE_SECONDS", 0.3)
     node.let_go = None
     assert main(["probe", "hold", *flags]) == 1
     assert "timed out" in capsys.readouterr().err
 
 
-def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In two lines, or as JSON."""
-    node.report = held("4711")
+def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints two lines, or JSON."""
+    node.report = report_with_holds("4711")
     assert main(["probe", "hold", "--ttl", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
     assert capsys.readouterr().out == f"{SAID.format('')}\nNo process of a probe is on a GPU.\n"
     assert main(["probe", "hold", "--json", *flags]) == 0
@@ -171,26 +171,26 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
         (["allreduce", "--owner", "4711"], "goes with hold and unhold"),
     ],
 )
-def test_the_command_says_what_is_wrong(
+def test_the_command_refuses_invalid_arguments(
     node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Before anything is asked of the agent."""
+    """The command reports an invalid argument before it sends a request."""
     assert main(["probe", *arguments, *flags]) == 2
     assert message in capsys.readouterr().err
     assert node.asked == []
 
 
-def test_page_and_terminal_say_it_with_the_probe(node: Node, port: int) -> None:
-    """Whoever wonders why it does not run sees why; a reason is text, whatever it says."""
-    node.report = held("4711", reason="job <b>4711</b>")
+def test_page_and_terminal_show_the_hold_beside_the_probe(node: Node, port: int) -> None:
+    """The page and the terminal show the hold beside the probe and escape its reason."""
+    node.report = report_with_holds("4711", reason="job <b>4711</b>")
     assert "by command for 4711 (job &lt;b&gt;4711&lt;/b&gt;)." in ask(port, "/").body.decode()
-    shown = terminal.status(report_document(held("4711")), 120, color=False)
+    shown = terminal.status(report_document(report_with_holds("4711")), 120, color=False)
     assert SAID.format(", for 10 min more") in shown.splitlines()
 
 
-def test_of_many_holders_some_are_named() -> None:
-    """A busy node does not fill the page."""
-    many = HoldResponse.from_report(held(*map(str, range(5)), reason=""))
+def test_only_the_first_holders_are_listed() -> None:
+    """The page lists three holders and the number of the others."""
+    many = HoldResponse.from_report(report_with_holds(*map(str, range(5)), reason=""))
     assert many is not None
     [said] = holds(many.document())
-    assert said.endswith("held by command for 0; by command for 1; by command for 2; and 2 more.")
+    assert said.endswith("report_with_holds by command for 0; by command for 1; by command for 2; and 2 more.")

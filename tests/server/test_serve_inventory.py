@@ -70,8 +70,8 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}", store]
 
 
-def test_the_inventory_is_for_everyone(node: Node, port: int) -> None:
-    """How many should be here and who says so, each with what is known of it, and who is not missed."""
+def test_reading_the_inventory_needs_no_token(node: Node, port: int) -> None:
+    """The inventory has the expected count and its source, each GPU with its details, and the removed ones."""
     node.report = seven()
     answer = ask(port, PATH).document
     assert (answer["gpus_expected"], answer["gpus_visible"], answer["basis"]) == (8, 7, "product")
@@ -84,8 +84,8 @@ def test_the_inventory_is_for_everyone(node: Node, port: int) -> None:
     ]
 
 
-def test_only_who_has_the_token_may_accept(node: Node, port: int) -> None:
-    """And only what can be counted and stored; a refusal says what to do."""
+def test_accepting_needs_the_token(node: Node, port: int) -> None:
+    """Only a GPU count that can be read and stored is accepted; a refusal has the remedy."""
     assert ask(port, ACCEPT, method="POST").status == 401
     assert not node.asked
     assert ask(port, ACCEPT, method="POST", headers=BEARER).document["source"] == "agent"
@@ -97,10 +97,8 @@ def test_only_who_has_the_token_may_accept(node: Node, port: int) -> None:
     assert refusal.document["remedy"] == "Free space."
 
 
-def test_the_command_shows_what_the_agent_knows(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A table for people, the document for programs."""
+def test_the_command_shows_the_inventory(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints a table, or the JSON document."""
     node.report = seven()
     assert main(["inventory", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -115,8 +113,8 @@ def test_the_command_shows_what_the_agent_knows(
     assert len(node.asked) == 1
 
 
-def test_parts_that_are_named_are_asked_for_alone(node: Node, port: int, flags: list[str]) -> None:
-    """Over HTTP as from the command line."""
+def test_one_part_can_be_accepted_alone(node: Node, port: int, flags: list[str]) -> None:
+    """Named parts are accepted alone, over HTTP and from the command line."""
     assert main(["inventory", "accept", "GPU-3", "mlx5_3/1", *flags]) == 0
     assert main(["inventory", "accept", *flags]) == 0
     assert ask(port, f"{ACCEPT}?part=GPU-5", method="POST", headers=BEARER).status == 200
@@ -124,15 +122,17 @@ def test_parts_that_are_named_are_asked_for_alone(node: Node, port: int, flags: 
     assert node.asked == [(["GPU-3", "mlx5_3/1"],), ([],), (["GPU-5"],)]
 
 
-def test_a_share_of_a_host_is_told_as_one() -> None:
-    """How many GPUs there are beside it nobody knows."""
+def test_a_share_of_a_host_is_shown_as_a_share() -> None:
+    """The number of other GPUs of the host is shown as unknown."""
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
     shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
 
 
-def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
-    """Saying so; accepting needs the agent."""
+def test_without_an_agent_the_inventory_comes_from_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """The output names the store as its source, and accepting needs the agent."""
     flags = [flag for flag in flags if "listen" not in flag] + ["--web.listen-address=127.0.0.1:9"]
     assert main(["inventory", *flags]) == 2
     assert "there is no such store" in capsys.readouterr().err

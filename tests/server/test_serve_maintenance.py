@@ -50,8 +50,8 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
 
 
-def test_everybody_may_read_it(node: Node, port: int) -> None:
-    """Of its own, and in the documents of node and health; null while there is none."""
+def test_reading_maintenance_needs_no_token(node: Node, port: int) -> None:
+    """Every client can read it, alone and in the node and health documents; null means that there is none."""
     assert ask(port, PATH).document == {"maintenance": None}
     node.report = maintained()
     for path in (PATH, "/api/v1/node", "/api/v1/health"):
@@ -63,15 +63,17 @@ def test_everybody_may_read_it(node: Node, port: int) -> None:
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
-def test_changing_needs_the_token(node: Node, port: int, method: str, headers: dict[str, str], status: int) -> None:
-    """Whoever can silence a node can hide it."""
+def test_changing_maintenance_needs_the_token(
+    node: Node, port: int, method: str, headers: dict[str, str], status: int
+) -> None:
+    """Maintenance needs the token because it silences alerts."""
     query = "?for_seconds=5&reason=no" if method == "POST" else ""
     assert is_problem(ask(port, PATH + query, method, headers), status)
     assert node.asked == []
 
 
-def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> None:
-    """With the reason and who asks."""
+def test_start_and_end_are_sent_to_the_main_loop(node: Node, port: int) -> None:
+    """The request has the reason and the client."""
     asked = f"{PATH}?for_seconds=7200&reason={quote('new power supply')}"
     assert ask(port, asked, "POST", BEARER).document == {"maintenance": None, "stored": True}
     assert ask(port, PATH, "DELETE", BEARER).status == 200
@@ -79,14 +81,14 @@ def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> 
 
 
 @each_case("query", ["", "?for_seconds=5", "?reason=x", "?for_seconds=0&reason=x", "?for_seconds=5&reason=x&gpu=3"])
-def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> None:
-    """A maintenance is of the whole node, has an end, and a reason."""
+def test_an_invalid_maintenance_is_refused(node: Node, port: int, query: str) -> None:
+    """Maintenance applies to the whole node, and needs an end and a reason."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
     assert node.asked == []
 
 
-def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
-    """With the setting that bounds it."""
+def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
+    """The error names the setting that limits the maintenance."""
     node.let_go = RequestResult(
         refused="9 s is not between 0 and maintenance.max_seconds, which is 8.", remedy="Ask for less."
     )
@@ -95,10 +97,10 @@ def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
     assert "maintenance.max_seconds" in answer.document["detail"]
 
 
-def test_the_command_begins_shows_and_ends_one(
+def test_the_command_starts_shows_and_ends_maintenance(
     node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, or as JSON."""
+    """The command prints one line, or JSON."""
     assert main(["maintenance", *flags]) == 0
     assert capsys.readouterr().out == "The node is not in maintenance.\n"
     assert main(["maintenance", "start", "1h30m", "--reason", "new power supply", *flags]) == 0
@@ -127,17 +129,17 @@ def test_the_command_begins_shows_and_ends_one(
         (["--reason", "x"], "go with start"),
     ],
 )
-def test_the_command_says_what_it_lacks(
+def test_the_command_refuses_incomplete_arguments(
     node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
-    """Before anything is asked of the agent."""
+    """The command reports a missing argument before it sends a request."""
     assert main(["maintenance", *arguments, *flags]) == 2
     assert told in capsys.readouterr().err
     assert node.asked == []
 
 
-def test_page_and_terminal_begin_with_it(node: Node, port: int) -> None:
-    """Whoever looks must know that nothing will call them; a reason is text, whatever it says."""
+def test_page_and_terminal_begin_with_the_maintenance(node: Node, port: int) -> None:
+    """The page and the terminal show first that no alert pages, and escape the reason."""
     node.report = maintained("swap <b>GPU 3</b>")
     page = ask(port, "/").body.decode()
     assert ">In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page

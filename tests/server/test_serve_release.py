@@ -56,8 +56,8 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
 
 
-def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> None:
-    """Who holds what is told to who has the token; the same windows stand in the document of the node."""
+def test_reading_releases_needs_no_token_and_names_no_process(node: Node, port: int) -> None:
+    """Processes are shown only with the token; the node document contains the same windows."""
     assert ask(port, PATH).document == {"released": False, "windows": []}
     node.report = released(release(example_parts.bus_id(3)), holders=(STUCK,))
     answer = ask(port, PATH).document
@@ -85,8 +85,10 @@ def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> 
     ("headers", "status"),
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
-def test_changing_needs_the_token(node: Node, port: int, method: str, headers: dict[str, str], status: int) -> None:
-    """As every write does; nothing is asked of the main loop."""
+def test_changing_a_release_needs_the_token(
+    node: Node, port: int, method: str, headers: dict[str, str], status: int
+) -> None:
+    """A request without the token never reaches the main loop."""
     query = "?for_seconds=5" if method == "POST" else ""
     assert is_problem(ask(port, PATH + query, method, headers), status)
     assert node.asked == []
@@ -94,15 +96,15 @@ def test_changing_needs_the_token(node: Node, port: int, method: str, headers: d
 
 @pytest.mark.parametrize("name", ["3", example_parts.uuid(3), example_parts.bus_id(3), "0000:30:00.0", "30:00.0"])
 def test_a_gpu_is_named_by_index_uuid_or_address(node: Node, port: int, name: str) -> None:
-    """The answer comes when nothing is held."""
+    """The response arrives when no process holds the GPU."""
     answer = ask(port, f"{PATH}?for_seconds=300&gpu={name}", "POST", BEARER)
     assert (answer.status, node.asked) == (200, [start(example_parts.bus_id(3), 300.0)])
     assert ask(port, f"{PATH}?gpu={name}", "DELETE", BEARER).status == 200
     assert node.asked[1:] == [end(example_parts.bus_id(3))]
 
 
-def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int) -> None:
-    """Another driver has it: it is no longer in the inventory, but its release still is."""
+def test_the_release_of_a_removed_gpu_is_ended_by_its_address(node: Node, port: int) -> None:
+    """A GPU bound to another driver is not in the inventory, but its release can be ended by PCI address."""
     report = released(release(example_parts.bus_id(3)))
     node.report = replace(report, gpus=tuple(gpu for gpu in report.gpus if gpu.index != 3))
     assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
@@ -110,8 +112,8 @@ def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int
     assert node.asked == [end(example_parts.bus_id(3))]
 
 
-def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
-    """And for an end, every release."""
+def test_without_a_gpu_the_request_applies_to_the_node(node: Node, port: int) -> None:
+    """A request without a GPU releases the node, or ends every release."""
     ask(port, f"{PATH}?for_seconds=0.5", "POST", BEARER)
     ask(port, PATH, "DELETE", BEARER)
     assert node.asked == [start(NODE, 0.5), end(None)]
@@ -130,14 +132,14 @@ def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
         ("?for_seconds=5&gpu=42", 404),
     ],
 )
-def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str, status: int) -> None:
-    """A misspelt parameter must not release the whole node."""
+def test_an_invalid_release_is_refused(node: Node, port: int, query: str, status: int) -> None:
+    """A misspelled parameter must not release the whole node."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), status)
     assert node.asked == []
 
 
 def test_too_long_a_release_is_refused(node: Node, port: int) -> None:
-    """With the setting that bounds it."""
+    """The error names the setting that limits the duration."""
     node.let_go = RequestResult(
         refused="7200 s is not between 0 and release.max_seconds, which is 1800.", remedy="Ask for less."
     )
@@ -146,8 +148,8 @@ def test_too_long_a_release_is_refused(node: Node, port: int) -> None:
     assert "release.max_seconds" in answer.document["detail"]
 
 
-def test_a_process_that_stays_is_named(node: Node, port: int) -> None:
-    """409 with pid, call and GPU, so that a script does not go on to a reset that would hang."""
+def test_a_remaining_process_is_named(node: Node, port: int) -> None:
+    """409 has pid, call and GPU, so that a script does not go on to a reset that would hang."""
     node.let_go = RequestResult(holders=(STUCK,))
     node.report = released(release(), holders=(STUCK,))
     answer = ask(port, f"{PATH}?for_seconds=300", "POST", BEARER)
@@ -159,29 +161,29 @@ def test_a_process_that_stays_is_named(node: Node, port: int) -> None:
 
 
 def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
-    """Whoever made the file relies on it."""
+    """A release by marker file ends only when the file is removed."""
     node.report = released(release(by="marker"))
     answer = ask(port, PATH, "DELETE", BEARER)
     assert is_problem(answer, 409)
     assert "release.marker" in answer.document["remedy"]
 
 
-def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is not left waiting for ever."""
+def test_a_main_loop_that_does_not_respond_is_an_error(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gets an error after a timeout."""
     monkeypatch.setattr(window_requests, "TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?for_seconds=5", "POST", BEARER), 503)
 
 
-def test_other_methods_name_those_that_exist(port: int) -> None:
-    """DELETE among them."""
+def test_other_methods_list_the_allowed_ones(port: int) -> None:
+    """405 lists the allowed methods, DELETE among them."""
     answer = ask(port, PATH, "PUT", BEARER)
     assert is_problem(answer, 405)
     assert answer.headers["Allow"] == "GET, HEAD, POST, DELETE"
 
 
 def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It says until when, and that nothing is held; the agent learns that it was the command."""
+    """The command prints the deadline and that no process holds the GPU; the agent records the command as source."""
     node.report = released(release(example_parts.bus_id(3), "command"))
     assert main(["release", "--for", "5m", "--gpu", "3", *flags]) == 0
     line = "GPU 3 is released until 12:04:00 UTC, for 4 min more, by command.\n"
@@ -197,8 +199,8 @@ def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: p
     assert node.asked == [start(bus_id, 300.0, "command"), end(bus_id, "command"), end(None, "command")]
 
 
-def test_command_fails_when_a_process_stays(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1 and the process, for the script that would go on with a reset."""
+def test_command_fails_if_a_process_remains(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints the process and exits with 1, so that a script stops before the reset."""
     node.let_go, node.report = RequestResult(holders=(STUCK,)), released(release(), holders=(STUCK,))
     assert main(["release", "--for", "5m", *flags]) == 1
     shown = capsys.readouterr()
@@ -218,17 +220,17 @@ def test_command_fails_when_a_process_stays(node: Node, flags: list[str], capsys
         (["--for", "5m", "--gpu", "42"], "There is no GPU '42'"),
     ],
 )
-def test_command_says_what_it_does_not_understand(
+def test_command_refuses_invalid_arguments(
     node: Node, flags: list[str], arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2, and nothing is released."""
+    """The command exits with 2 and releases nothing."""
     assert main(["release", *arguments, *flags]) == 2
     assert complaint in capsys.readouterr().err
     assert node.asked == []
 
 
-def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: int) -> None:
-    """A banner with the remaining time; no row of a released GPU looks like a fault."""
+def test_page_shows_a_release_without_a_fault(node: Node, port: int) -> None:
+    """The page shows a banner with the remaining time, and no row of a released GPU as a fault."""
     node.report = released(release(example_parts.bus_id(3), "marker"))
     page = ask(port, "/").body.decode()
     assert "GPU 3 is released until 12:04:00 UTC, for 4 min more, by marker." in page
@@ -242,8 +244,8 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
     assert "<b>released</b> <span>not monitored</span>" in page
 
 
-def test_terminal_says_what_is_released() -> None:
-    """Above all else, and in the line of the GPU."""
+def test_terminal_shows_a_release() -> None:
+    """The terminal shows the release first and in the line of the GPU."""
     shown = terminal.status(report_document(released(release(example_parts.bus_id(3)))), 120, color=False)
     assert shown.splitlines()[1] == "GPU 3 is released until 12:04:00 UTC, for 4 min more, by api."
     assert "7 of 7 GPUs up, 1 released" in shown

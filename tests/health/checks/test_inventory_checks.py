@@ -31,15 +31,15 @@ def board(index: int, boot_id: str = "boot-1") -> StoredGpu:
     )
 
 
-def expecting(ward: Ward, expectation: Expectation, *, visible: int) -> None:
+def expect(ward: Ward, expectation: Expectation, *, visible: int) -> None:
     ward.report = replace(ward.report, expectation=expectation)
     ward.node(gpus_expected=float(expectation.count), gpus_visible=float(visible))
 
 
 def test_a_missing_gpu_is_one_verdict() -> None:
-    """It explains the count; a reboot is the first thing to try."""
+    """A missing GPU inhibits the count mismatch and asks for a reboot."""
     ward = Ward(gpus=8)
-    expecting(ward, Expectation(count=8), visible=7)
+    expect(ward, Expectation(count=8), visible=7)
     ward.gpu(3, state={"stored": board(3)})
     ward.fault(3, "missing", "no longer on the PCI bus")
     ward.go_on(90)
@@ -52,8 +52,8 @@ def test_a_missing_gpu_is_one_verdict() -> None:
     assert ward.active_checks() == ["gpu_missing"]
 
 
-def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
-    """It was last seen in an earlier boot."""
+def test_a_gpu_that_is_missing_since_an_earlier_boot_asks_for_an_inspection() -> None:
+    """A GPU last present in an earlier boot asks for an inspection."""
     ward = Ward(gpus=8)
     ward.gpu(3, state={"stored": board(3, "boot-0")})
     ward.fault(3, "missing")
@@ -63,8 +63,8 @@ def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
     assert verdict.action is Action.INSPECT
 
 
-def test_a_driver_that_takes_them_up_one_by_one_misses_none() -> None:
-    """After a reload the last of eight comes half a minute later."""
+def test_gpus_that_appear_one_by_one_after_a_reload_raise_no_verdict() -> None:
+    """A GPU that is missing for 40 seconds after a driver reload raises no verdict."""
     ward = Ward(gpus=8)
     ward.fault(7, "missing")
     ward.go_on(40)
@@ -73,8 +73,8 @@ def test_a_driver_that_takes_them_up_one_by_one_misses_none() -> None:
     assert not ward.go_on(300).verdicts
 
 
-def test_what_is_expected_no_more_has_no_verdict() -> None:
-    """Replaced, or accepted as gone: its verdicts go at once, with the reason."""
+def test_verdicts_of_a_removed_gpu_are_cleared() -> None:
+    """The verdicts of a GPU accepted as removed are cleared at once."""
     ward = Ward(gpus=8)
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
@@ -92,28 +92,28 @@ def test_what_is_expected_no_more_has_no_verdict() -> None:
 
 
 def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
-    """Nobody has ever seen the eighth; the product says that there is one, and the bus where."""
+    """A GPU that was never present is missing if the product has more, and the reason names its PCI address."""
     ward = Ward(gpus=7)
     wanted = Expectation(count=8, basis=Basis.PRODUCT)
-    expecting(ward, wanted, visible=7)
+    expect(ward, wanted, visible=7)
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert verdict.reason == "The driver reports 7 GPUs; expected are 8, as on other hosts with this product."
 
-    expecting(ward, Expectation(count=8), visible=8)
+    expect(ward, Expectation(count=8), visible=8)
     assert not ward.go_on(300).verdicts
-    expecting(ward, replace(wanted, unlisted=("00000000:50:00.0",)), visible=7)
+    expect(ward, replace(wanted, unlisted=("00000000:50:00.0",)), visible=7)
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert verdict.reason.endswith("On the PCI bus but not reported by the driver: 00000000:50:00.0.")
 
 
-def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
-    """One fault, one primary verdict."""
+def test_a_lost_gpu_inhibits_the_count_mismatch() -> None:
+    """A lost GPU is the only primary verdict if the driver counts one GPU too few."""
     ward = Ward(gpus=8)
-    expecting(ward, Expectation(count=8), visible=7)
+    expect(ward, Expectation(count=8), visible=7)
     ward.fault(3, "lost")
     ward.go_on(90)
 
@@ -121,27 +121,29 @@ def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
     assert ward.active_checks() == ["gpu_count_mismatch", "gpu_lost"]
 
 
-def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
-    """But what was configured, or here before, is missed there too."""
+def test_a_guest_with_fewer_gpus_than_the_product_is_unknown() -> None:
+    """A guest with fewer GPUs than the product is unknown, but a configured count must be present."""
     ward = Ward(gpus=2)
     given = Expectation(count=2, may=4, may_basis=Basis.PRODUCT, place=GUEST)
-    expecting(ward, given, visible=2)
+    expect(ward, given, visible=2)
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.level is Level.UNKNOWN
     assert "this guest may have been given fewer" in verdict.reason
 
-    expecting(ward, replace(given, count=3), visible=2)
+    expect(ward, replace(given, count=3), visible=2)
     assert ward.go_on(90).level("gpu_count_mismatch") is Level.FAIL
 
 
-def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
-    """What is said of the sixth GPU of a container that has four now."""
+def missing_gpu_after_restart(
+    ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8
+) -> Verdict:
+    """Return the verdict of the sixth GPU after a restart with four GPUs."""
     bus = {example_parts.bus_id(index): "nvidia" for index in range(on_bus)}
     ward.report = replace(
         ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
     )
-    expecting(ward, expectation, visible=4)
+    expect(ward, expectation, visible=4)
     for index in (4, 5):
         ward.gpu(index, state={"stored": board(index), "restored": recalled})
         ward.fault(index, "missing", "on the PCI bus, but the driver does not list it")
@@ -150,10 +152,10 @@ def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on
     return verdict
 
 
-def test_a_container_that_starts_again_with_fewer_is_not_known_to_lack_any() -> None:
-    """The others are on the host's bus: they may be somebody else's by now."""
+def test_a_container_restarted_with_fewer_gpus_is_unknown() -> None:
+    """GPUs on the host's bus may be assigned to another container, so the verdict is unknown."""
     ward = Ward(gpus=6)
-    verdict = restarted(ward, Expectation(count=6, may=8, place=CONTAINER))
+    verdict = missing_gpu_after_restart(ward, Expectation(count=6, may=8, place=CONTAINER))
 
     assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.NONE)
     assert "This container may have been given fewer GPUs than before" in verdict.reason
@@ -173,25 +175,23 @@ def test_a_container_that_starts_again_with_fewer_is_not_known_to_lack_any() -> 
     ],
     ids=["guest", "host", "seen-since-start", "not-on-the-bus", "configured", "accepted"],
 )
-def test_a_gpu_that_cannot_have_been_taken_away_is_missed(
-    expectation: Expectation, *, recalled: bool, on_bus: int
-) -> None:
-    """Nothing is taken from a container while it runs, and what a person has said holds."""
-    verdict = restarted(Ward(gpus=6), expectation, recalled=recalled, on_bus=on_bus)
+def test_a_gpu_that_cannot_be_unassigned_is_missing(expectation: Expectation, *, recalled: bool, on_bus: int) -> None:
+    """A GPU is missing if it was present since the start, is off the bus, or is configured or accepted."""
+    verdict = missing_gpu_after_restart(Ward(gpus=6), expectation, recalled=recalled, on_bus=on_bus)
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.REBOOT)
 
 
-def test_while_a_gpu_is_released_nobody_counts() -> None:
-    """The driver may count it, or not."""
+def test_gpus_are_not_counted_while_one_is_released() -> None:
+    """A count mismatch raises no verdict while a GPU is released."""
     ward = Ward(gpus=8)
-    expecting(ward, Expectation(count=8), visible=7)
+    expect(ward, Expectation(count=8), visible=7)
     ward.gpu(2, state={"released": True})
 
     assert not ward.go_on(300).verdicts
 
 
 def test_a_driver_other_than_configured_is_a_warning() -> None:
-    """Until it is the one that is expected; NCCL's is that of the last run of the probe."""
+    """The versions of the driver and of NCCL must be those in the configuration."""
     ward = Ward(policy=Policy(versions={"driver": "580.105.08", "nccl": "2.30.7"}))
     assert not ward.go_on(QUARTER - 60, every=30.0).verdicts
     verdict = ward.go_on(120).verdict("node_version_drift")
@@ -207,8 +207,8 @@ def test_a_driver_other_than_configured_is_a_warning() -> None:
     assert not ward.go_on(300).verdicts
 
 
-def test_one_whose_firmware_differs_from_most_is_told() -> None:
-    """Of the same product alone."""
+def test_a_gpu_with_another_firmware_than_most_is_a_warning() -> None:
+    """A GPU is compared only with GPUs of the same product."""
     ward = Ward(gpus=8)
     ward.gpu(5, vbios="96.00.A5.00.03", gsp=None)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
@@ -220,8 +220,8 @@ def test_one_whose_firmware_differs_from_most_is_told() -> None:
     assert not ward.go_on(300).verdicts
 
 
-def test_a_tie_of_versions_is_told_of_the_node() -> None:
-    """Nobody knows which is right, until the configuration says so; then the others are told one by one."""
+def test_a_tie_of_versions_is_a_verdict_of_the_node() -> None:
+    """Without a majority the node has the verdict; a configured version moves it to the GPUs that differ."""
     other = "96.00.A5.00.03"
     ward = Ward(gpus=8)
     for index in range(4, 8):
@@ -240,8 +240,8 @@ def test_a_tie_of_versions_is_told_of_the_node() -> None:
     assert ward.active_checks() == ["gpu_version_drift"]
 
 
-def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:
-    """Two products differ as they should; of two GPUs one is as right as the other, and of one alone none is."""
+def test_a_tie_needs_two_responding_gpus_of_one_product() -> None:
+    """GPUs of different products, or a GPU that does not respond, make no tie."""
     pair = Ward(gpus=2)
     pair.gpu(1, vbios="96.00.A5.00.03", name="NVIDIA L40S")
     assert not pair.go_on(QUARTER + 60, every=30.0).verdicts
@@ -252,8 +252,8 @@ def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:
     assert "node_version_drift" not in pair.go_on(300).active_checks()
 
 
-def test_a_configured_firmware_is_everybodys() -> None:
-    """Though all agree, all differ from it; one that does not answer is not judged."""
+def test_a_configured_firmware_applies_to_every_gpu() -> None:
+    """Every responding GPU that differs from the configured version has the verdict, even if all GPUs agree."""
     ward = Ward(gpus=3, policy=Policy(versions={"vbios": "97.00"}))
     ward.fault(2, "stuck")
     ward.go_on(QUARTER + 60, every=30.0)
@@ -264,20 +264,20 @@ def test_a_configured_firmware_is_everybodys() -> None:
     assert verdict.reason == f"Its VBIOS is {VBIOS}; 97.00 is expected."
 
 
-def test_what_is_accepted_ends_the_verdict_at_the_next_look() -> None:
-    """Whoever accepts seven of eight, and asks `gpumon check` then, is told that all is well."""
+def test_accepting_the_count_clears_the_verdict_at_the_next_evaluation() -> None:
+    """An accepted number of GPUs clears the mismatch within five seconds."""
     ward = Ward(gpus=7, ports=0)
-    expecting(ward, Expectation(count=8, basis=Basis.PRODUCT), visible=7)
+    expect(ward, Expectation(count=8, basis=Basis.PRODUCT), visible=7)
     assert ward.go_on(90).active_checks() == ["gpu_count_mismatch"]
-    expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
+    expect(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
     assert not ward.go_on(5).verdicts
     assert ward.transitions[-1].cleared_by is Clearance.GONE
 
 
-def test_a_gpu_that_is_back_has_to_stay() -> None:
-    """The number that was accepted is there again: it may go once more."""
+def test_a_count_mismatch_clears_after_a_minute() -> None:
+    """The mismatch clears only after the expected number of GPUs is present for more than 30 seconds."""
     ward = Ward(gpus=7, ports=0)
-    expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=6)
+    expect(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=6)
     assert ward.go_on(90).active_checks() == ["gpu_count_mismatch"]
     ward.node(gpus_visible=7.0)
     assert ward.go_on(30).verdicts

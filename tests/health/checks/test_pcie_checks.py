@@ -29,7 +29,7 @@ def node(**readings: Any) -> Ward:
 
 
 def test_a_link_that_lost_lanes_is_a_failure() -> None:
-    """After five minutes; idle or not. It clears when they are back."""
+    """A narrower link fails after five minutes, idle or busy, and clears when the lanes return."""
     ward = node(utilization_ratio=0.0)
     ward.gpu(3, pcie_link_width=8.0)
     assert not ward.go_on(285).verdicts
@@ -40,8 +40,8 @@ def test_a_link_that_lost_lanes_is_a_failure() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_idle_gpus_lower_their_generation() -> None:
-    """By design: with nothing to do, for a moment of work, and while a job begins or ends."""
+def test_a_lower_generation_of_an_idle_gpu_raises_no_verdict() -> None:
+    """An idle GPU lowers its PCIe generation by design, also between short periods of work."""
     ward = node(utilization_ratio=0.0, pcie_link_generation=1.0)
     for _ in range(5):
         ward.go_on(120, every=15)
@@ -56,8 +56,8 @@ def test_idle_gpus_lower_their_generation() -> None:
     assert not ward.transitions
 
 
-def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:
-    """Through ten minutes; that it idles later takes nothing back, full speed does."""
+def test_a_busy_gpu_at_a_low_generation_is_a_warning() -> None:
+    """The warning is raised after ten busy minutes, remains while the GPU is idle, and clears at full speed."""
     ward = node(utilization_ratio=0.6)
     ward.gpu(3, pcie_link_generation=3.0)
     assert not ward.go_on(500).verdicts
@@ -73,8 +73,8 @@ def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("generation", "lanes", "normal"), [(5.0, 16.0, 31), (4.0, 16.0, 16), (3.0, 16.0, 8), (3.0, 8.0, 4)]
 )
-def test_replays_are_judged_by_lanes_and_generation(generation: float, lanes: float, normal: int) -> None:
-    """So many a minute are normal, for hours; twice that is not."""
+def test_the_replay_limit_depends_on_lanes_and_generation(generation: float, lanes: float, normal: int) -> None:
+    """The normal replay rate of a link raises no verdict; twice that rate does."""
     kind = {"pcie_link_generation_max": generation, "pcie_link_generation": generation}
     ward = node(**kind, pcie_link_width=lanes, pcie_link_width_max=lanes)
     total = 40.0
@@ -92,14 +92,14 @@ def test_replays_are_judged_by_lanes_and_generation(generation: float, lanes: fl
     assert not ward.go_on(420).verdicts
 
 
-def test_replays_of_before_the_agent_are_none_of_its_business() -> None:
-    """Nor is what a counter gains when the agent looks again after a hang."""
+def test_replays_before_the_agent_or_during_a_hang_do_not_count() -> None:
+    """Replays from before the start, or counted while the agent did not poll, raise no verdict."""
     assert not node(pcie_replays_total=1e9).go_on(900, every=15).verdicts
 
 
 @pytest.mark.parametrize(("kind", "level"), [("non_fatal", Level.WARN), ("fatal", Level.FAIL)])
-def test_an_error_that_is_not_corrected_stays_for_a_day(kind: str, level: Level) -> None:
-    """Correctable ones are the job of the replays."""
+def test_an_uncorrected_error_remains_for_a_day(kind: str, level: Level) -> None:
+    """An uncorrected error remains for a day; correctable errors are left to the replay check."""
     ward = node().go_on(60)
     ward.gpu(3, pcie_errors_total={"fatal": 0.0, "non_fatal": 0.0, "correctable": 999.0})
     assert not ward.go_on(60).verdicts
@@ -109,8 +109,8 @@ def test_an_error_that_is_not_corrected_stays_for_a_day(kind: str, level: Level)
     assert not ward.go_on(8000, every=600).verdicts
 
 
-def test_the_kernels_word_on_a_gpu_or_the_port_above_it_is_a_failure() -> None:
-    """Of that GPU; the word on other devices is nothing."""
+def test_a_kernel_pcie_error_of_a_gpu_or_its_upstream_port_is_a_failure() -> None:
+    """A kernel line on the GPU or its upstream port fails that GPU; lines on other devices do not."""
     ward = node()
     ward.gpu(2, state={"port_above": PORT})
     ward.event(0, AER_FATAL, kind=AER, bus_id="00000000:99:00.0", uuid=None, fatal=True, text="PCIe Bus Error")
@@ -124,8 +124,8 @@ def test_the_kernels_word_on_a_gpu_or_the_port_above_it_is_a_failure() -> None:
     assert ward.go_on().level("pcie_fatal_error", 2) is Level.FAIL
 
 
-def test_a_gpu_that_fell_off_the_bus_explains_its_link() -> None:
-    """One fault, one primary verdict."""
+def test_a_lost_gpu_inhibits_its_pcie_verdicts() -> None:
+    """A GPU that fell off the bus has one primary verdict."""
     ward = node().go_on(60)
     ward.event(2, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
     ward.go_on(15)
@@ -134,8 +134,8 @@ def test_a_gpu_that_fell_off_the_bus_explains_its_link() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
 
 
-def test_who_does_not_answer_is_not_judged() -> None:
-    """And what was found stays."""
+def test_a_gpu_that_does_not_respond_keeps_its_pcie_verdicts() -> None:
+    """A GPU that does not respond keeps its verdicts and gets no new PCIe verdict."""
     ward = node()
     ward.gpu(3, pcie_link_width=8.0)
     ward.go_on(330)

@@ -38,13 +38,13 @@ def level(check: str, seconds: float = 10 * MINUTE, **readings: Any) -> Level:
         ("NVIDIA X900", -30.0, Level.WARN),
     ],
 )
-def test_the_margin_counts_by_product(product: str, margin: float, expected: Level) -> None:
-    """From 0 on the software slows down; below the product's offset the hardware does."""
+def test_the_thermal_margin_is_compared_by_product(product: str, margin: float, expected: Level) -> None:
+    """At margin 0 the software slows the GPU down; below the offset of the product the hardware does."""
     assert level("gpu_thermal_margin_low", name=product, thermal_margin_celsius=margin) is expected
 
 
-def test_hardware_that_slows_down_for_heat_needs_no_row_of_its_product() -> None:
-    """A product that is not known here says so itself."""
+def test_a_hardware_thermal_slowdown_needs_no_product_row() -> None:
+    """A hardware thermal slowdown is a verdict for an unknown product too."""
     events = {"hw_thermal": 1.0}
     found = level(
         "gpu_thermal_margin_low", 130, name="NVIDIA X900", thermal_margin_celsius=-1.0, clock_event_active=events
@@ -56,8 +56,8 @@ def test_hardware_that_slows_down_for_heat_needs_no_row_of_its_product() -> None
     ("core", "slowdown", "expected"),
     [(84.0, 87.0, Level.OK), (85.0, 87.0, Level.WARN), (87.0, 87.0, Level.FAIL), (99.0, None, Level.WARN)],
 )
-def test_without_a_margin_the_core_counts(core: float, slowdown: float | None, expected: Level) -> None:
-    """As on Ampere and with old drivers."""
+def test_without_a_margin_the_core_temperature_is_used(core: float, slowdown: float | None, expected: Level) -> None:
+    """Ampere GPUs and old drivers report no margin, so the core temperature is compared."""
     readings: dict[str, Any] = {
         "thermal_margin_celsius": None,
         "temperature_celsius": core,
@@ -66,8 +66,8 @@ def test_without_a_margin_the_core_counts(core: float, slowdown: float | None, e
     assert level("gpu_thermal_margin_low", **readings) is expected
 
 
-def test_heat_has_to_last_and_is_over_when_it_is_cool() -> None:
-    """Two minutes, both ways."""
+def test_a_thermal_verdict_is_raised_and_cleared_after_two_minutes() -> None:
+    """A temperature must persist for two minutes to raise the verdict, and to clear it."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-1.0)
     assert not ward.go_on(115).verdicts
@@ -77,8 +77,8 @@ def test_heat_has_to_last_and_is_over_when_it_is_cool() -> None:
     assert not ward.go_on(20).verdicts
 
 
-def test_a_hot_gpu_that_cannot_be_read_is_still_hot() -> None:
-    """Nobody can tell, so nothing changes."""
+def test_an_unreadable_gpu_keeps_its_thermal_verdict() -> None:
+    """The verdict of a hot GPU remains while the GPU cannot be read."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-5.0)
     ward.go_on(130)
@@ -86,8 +86,8 @@ def test_a_hot_gpu_that_cannot_be_read_is_still_hot() -> None:
     assert ward.go_on(1800, every=30).level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
-def test_an_operator_moves_the_limits_or_switches_them_off() -> None:
-    """By name, in the configuration."""
+def test_thermal_limits_are_configurable() -> None:
+    """The configuration moves each limit or disables it by name."""
     for thresholds, expected in (({"margin_celsius": 5.0}, Level.WARN), ({"margin_celsius": None}, Level.OK)):
         ward = Ward(policy=Policy(thresholds=thresholds))
         ward.gpu(3, thermal_margin_celsius=4.0)
@@ -101,19 +101,19 @@ def test_an_operator_moves_the_limits_or_switches_them_off() -> None:
     ("now", "most", "expected"),
     [(95.0, 95.0, Level.OK), (96.0, 95.0, Level.WARN), (96.0, None, Level.WARN), (100.0, 105.0, Level.OK)],
 )
-def test_memory_may_be_as_hot_as_it_is_said_to_be(now: float, most: float | None, expected: Level) -> None:
-    """The driver's maximum counts, where it tells one."""
+def test_the_memory_limit_is_the_drivers_maximum(now: float, most: float | None, expected: Level) -> None:
+    """The maximum memory temperature that the driver reports is the limit, if it reports one."""
     readings: dict[str, Any] = {"memory_temperature_celsius": now, "memory_temperature_max_celsius": most}
     assert level("gpu_memory_temperature_high", **readings) is expected
 
 
-def test_memory_that_is_hot_for_a_moment_is_no_verdict() -> None:
-    """It has to be so for five minutes."""
+def test_memory_must_be_hot_for_five_minutes() -> None:
+    """Memory that is hot for less than five minutes raises no verdict."""
     assert level("gpu_memory_temperature_high", 290, memory_temperature_celsius=99.0) is Level.OK
 
 
 def test_one_hot_gpu_has_one_primary_verdict() -> None:
-    """Slow clocks and hot memory follow from it."""
+    """A hot GPU inhibits the verdicts of its slow clocks and hot memory."""
     ward = Ward()
     ward.go_on(600, every=15)
     events = {"hw_slowdown": 1.0, "hw_thermal": 1.0, "sw_thermal": 1.0}
@@ -124,8 +124,8 @@ def test_one_hot_gpu_has_one_primary_verdict() -> None:
     assert (primary.check, primary.level, primary.action) == ("gpu_thermal_margin_low", Level.FAIL, Action.INSPECT)
 
 
-def test_what_is_worse_than_its_cause_is_told_as_well() -> None:
-    """A warning must not hide hardware that slows down."""
+def test_a_warning_does_not_inhibit_a_failure() -> None:
+    """A thermal warning does not inhibit a hardware slowdown, which is a failure."""
     ward = Ward()
     ward.go_on(600, every=15)
     ward.gpu(3, memory_temperature_celsius=99.0, clock_event_active={"hw_slowdown": 1.0, "sw_thermal": 0.0})
@@ -133,8 +133,8 @@ def test_what_is_worse_than_its_cause_is_told_as_well() -> None:
     assert {one.check for one in ward.report.health.primary} == {"gpu_hw_slowdown", "gpu_memory_temperature_high"}
 
 
-def test_without_a_number_for_the_core_the_drivers_own_still_counts() -> None:
-    """Null switches off what depends on that number, and not what the driver says."""
+def test_disabling_the_core_limit_keeps_the_drivers_reasons() -> None:
+    """A null limit disables that comparison, not the throttle reasons that the driver reports."""
     hot: dict[str, Any] = {"thermal_margin_celsius": None, "temperature_celsius": 90.0}
     ward = Ward(policy=Policy(thresholds={"core_celsius": None}))
     ward.gpu(2, **hot, temperature_slowdown_celsius=None)
@@ -144,8 +144,8 @@ def test_without_a_number_for_the_core_the_drivers_own_still_counts() -> None:
     assert ward.level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
-def test_a_gpu_above_its_limit_has_no_degrees_left() -> None:
-    """The reason says how far above it is."""
+def test_the_reason_shows_the_degrees_above_the_limit() -> None:
+    """The reason shows by how many degrees the GPU exceeds its limit."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-1.0)
     verdict = ward.go_on(130).verdict("gpu_thermal_margin_low", 3)
@@ -153,8 +153,8 @@ def test_a_gpu_above_its_limit_has_no_degrees_left() -> None:
     assert verdict.reason == "It is 1 degree above its limit: it is being slowed down."
 
 
-def test_what_swings_between_two_levels_is_the_milder_one() -> None:
-    """As heat does about the temperature at which a GPU slows down: it waits for no level to stand still."""
+def test_readings_that_alternate_between_two_levels_raise_the_lower_level() -> None:
+    """Readings that alternate around the slowdown temperature raise the lower level."""
     ward = Ward()
     for _ in range(30):
         ward.gpu(3, thermal_margin_celsius=-5.0)
