@@ -1,4 +1,4 @@
-"""Runs as the agent makes them, for tests: a loop, rank processes, and scripts that stand in for torch."""
+"""Helpers for tests that run probes as the agent does: a loop, rank processes and worker scripts without torch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gpumon.supervisor.loop import Loop
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
 KILLING = TERM_PATIENCE + ranks.KILL_PATIENCE + child_process.REAP_INTERVAL + 10.0
-"""Most that ending a run may take: what the agent waits for, and a machine that is busy."""
+"""Seconds within which a run ends: the agent's own waits plus a reserve for a busy machine."""
 STARTED = 3.0
-"""Deadline by which a rank without torch has begun, however busy the machine."""
+"""Deadline in seconds within which a rank without torch has started, even on a busy machine."""
 
 PREAMBLE = """
 import json, os, signal, sys, time
@@ -44,7 +44,7 @@ JUDGE = Judge(probe="allreduce", backend="gloo")
 
 
 def make_plan(*arguments: Any, **more: Any) -> Plan:
-    """Of the first pass."""
+    """Return the plan of the first pass."""
     return make_plans(*arguments, **more)[0]
 
 
@@ -59,13 +59,13 @@ def start_run(
 ) -> ProbeRun:
     """Start a run without preflight, gate and GPUs."""
     surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_progress=on_progress, on_result=on_result)
-    started = ProbeRun(ranks, run, plans[0].probe, surroundings)
-    started.start()
-    return started
+    probe_run = ProbeRun(ranks, run, plans[0].probe, surroundings)
+    probe_run.start()
+    return probe_run
 
 
 class Probing:
-    """A loop with its ranks; `run` turns it until the result is there."""
+    """A loop with its ranks; `run` turns the loop until the result arrives."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -78,18 +78,18 @@ class Probing:
     def run(
         self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _: None, judge: Judge = JUDGE
     ) -> ProbeResult:
-        def progressed(progress: Progress) -> None:
+        def record_progress(progress: Progress) -> None:
             self.progress.append(progress)
             self.pids |= self.ranks.pids
             on_progress(progress)
 
-        def ended(result: ProbeResult) -> None:
+        def record_result(result: ProbeResult) -> None:
             self.results.append(result)
             self.loop.stop()
 
         limit = self.loop.call_after(150, self.loop.stop)
         run = Run(id="one", trigger="request", started=time.time())
-        self.current = start_run(self.ranks, run, [plan], judge, on_progress=progressed, on_result=ended)
+        self.current = start_run(self.ranks, run, [plan], judge, on_progress=record_progress, on_result=record_result)
         self.loop.run()
         limit.cancel()
         [result] = self.results
@@ -98,11 +98,11 @@ class Probing:
 
 
 def scripted(path: Path, script: str, *, deadline: float = 20.0) -> Plan:
-    """A plan whose ranks run a script that speaks the protocol without torch."""
+    """Return a plan whose ranks run a script that implements the protocol without torch."""
     path.write_text(PREAMBLE + script)
     return make_plan(replace(QUICK, worker=path), (), python=sys.executable, deadline=deadline)
 
 
 def gone(pids: set[int]) -> bool:
-    """Whether they were there, and are not."""
+    """Return whether there were processes and all of them have ended."""
     return bool(pids) and not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -1,4 +1,4 @@
-"""Containment of ranks, in a cgroup that a test delegates as systemd would, and by the agent as their subreaper."""
+"""Containment of rank processes in a delegated cgroup, and by the agent as their subreaper."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ loop.run()
 LEAVE = """
 import subprocess
 say(stage="measure", size=0, sizes=1, bytes=1024)
-left = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
+leftover_pids = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
 Path = __import__("pathlib").Path
-Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.pid))
+Path(__file__).with_name(f"leftover_pids-{orders['rank']}").write_text(str(leftover_pids.pid))
 """
-"""A rank that has a process in a session of its own, where no signal to the rank's group reaches it."""
+"""A rank that starts a process in another session, which no signal to the rank's process group reaches."""
 
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """Delegated, and empty at the end but for what a test has not ended."""
+    """Return a delegated cgroup; delete it and kill its processes after the test."""
     mount = next((Path("/") / one for one in MOUNTS if (Path("/") / one / "cgroup.procs").exists()), None)
     if mount is None:
         pytest.skip("no control groups of version 2")
@@ -94,13 +94,13 @@ def group() -> Iterator[Path]:
 
 @pytest.fixture(params=["subreaper", "cgroup"])
 def contained(request: pytest.FixtureRequest) -> Path | None:
-    """Return the delegated cgroup; None for an agent that has none."""
+    """Return the delegated cgroup, or None for an agent without one."""
     return request.getfixturevalue("group") if request.param == "cgroup" else None
 
 
 @contextlib.contextmanager
 def agent(group: Path | None, folder: Path, script: str, deadline: float) -> Iterator[subprocess.Popen[str]]:
-    """One that runs once, and ends when nothing is left of that."""
+    """Start an agent that makes one run and exits when no process of the run remains."""
     (folder / "worker.py").write_text(PREAMBLE + LEAVE + script)
     environment = os.environ | {"PYTHONPATH": str(Path(gpumon.__file__).parents[1])}
     command = [sys.executable, "-c", AGENT, str(group), str(folder / "worker.py"), str(deadline)]
@@ -109,14 +109,14 @@ def agent(group: Path | None, folder: Path, script: str, deadline: float) -> Ite
         process.kill()
 
 
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+def read_result(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
-    found: dict[str, Any] = json.loads(process.stdout.readline())
-    return found
+    frame: dict[str, Any] = json.loads(process.stdout.readline())
+    return frame
 
 
-def left(folder: Path) -> list[int]:
-    files = [folder / f"left-{rank}" for rank in range(2)]
+def leftover_pids(folder: Path) -> list[int]:
+    files = [folder / f"leftover_pids-{rank}" for rank in range(2)]
     eventually(lambda: all(file.exists() and file.read_text() for file in files))
     return [int(file.read_text()) for file in files]
 
@@ -125,16 +125,16 @@ def left(folder: Path) -> list[int]:
     ("script", "outcome"),
     [("time.sleep(600)", "timeout"), ("os.kill(os.getpid(), signal.SIGSEGV)", "failed"), ("sys.exit(0)", "failed")],
 )
-def test_what_a_rank_has_started_in_another_session_ends_with_the_run(
+def test_a_process_in_another_session_is_killed_when_the_run_ends(
     contained: Path | None, tmp_path: Path, script: str, outcome: str
 ) -> None:
-    """However the rank itself ends; and the run leaves no group behind."""
+    """The agent kills a rank's processes in other sessions and deletes the cgroup, however the rank ends."""
     deadline = STARTED if outcome == "timeout" else 60.0
     if contained is not None:
-        (contained / "probe-4711").mkdir()  # of an agent that was killed
+        (contained / "probe-4711").mkdir()  # left by a killed agent
     with agent(contained, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
-        ends = [os.pidfd_open(pid) for pid in left(tmp_path)]
-        assert answer(process)["outcome"] == outcome
+        ends = [os.pidfd_open(pid) for pid in leftover_pids(tmp_path)]
+        assert read_result(process)["outcome"] == outcome
         assert all(select.select([end], [], [], 10)[0] for end in ends)
         assert process.wait(60) == 0
     for end in ends:
@@ -142,21 +142,21 @@ def test_what_a_rank_has_started_in_another_session_ends_with_the_run(
     assert contained is None or not list(contained.glob("*/"))
 
 
-def test_what_a_rank_has_started_and_cannot_be_killed_is_named(contained: Path | None, tmp_path: Path) -> None:
-    """While it is waited for, as no GPU is free then; after that as unkillable as a rank is, until it is gone."""
+def test_an_unkillable_process_of_a_rank_is_named(contained: Path | None, tmp_path: Path) -> None:
+    """The agent waits for an unkillable process of a rank and names its pid in the result."""
     program = build(tmp_path)
     with agent(contained, tmp_path, "time.sleep(600)", STARTED) as process:
-        stuck = left(tmp_path)
+        stuck = leftover_pids(tmp_path)
         with held(program, stuck[0]), held(program, stuck[1]):
-            found = answer(process)
-            assert (found["outcome"], found["reason"], found["stuck"]) == ("timeout", "unkillable", sorted(stuck))
-            assert all(str(pid) in found["hint"] for pid in stuck)
-            assert set(stuck) < set(found["named"])
+            result = read_result(process)
+            assert (result["outcome"], result["reason"], result["stuck"]) == ("timeout", "unkillable", sorted(stuck))
+            assert all(str(pid) in result["hint"] for pid in stuck)
+            assert set(stuck) < set(result["named"])
         assert process.wait(60) == 0
 
 
-def test_a_group_that_was_not_delegated_is_left_alone(group: Path) -> None:
-    """Root could make groups anywhere, as this test does."""
+def test_a_cgroup_that_is_not_delegated_is_unused(group: Path) -> None:
+    """The agent creates no cgroup below one that systemd has not delegated."""
     os.removexattr(group, "user.delegate")
     child = os.fork()
     if child == 0:
@@ -166,15 +166,15 @@ def test_a_group_that_was_not_delegated_is_left_alone(group: Path) -> None:
     assert not list(group.glob("*/"))
 
 
-def test_what_is_left_in_the_group_of_a_killed_agent_is_ended_by_the_next(group: Path) -> None:
-    """Nothing of its environment says whose it is; the group of an agent that lives is left alone."""
+def test_processes_in_the_cgroup_of_a_killed_agent_are_killed_at_the_next_start(group: Path) -> None:
+    """An agent kills processes in the cgroup of a dead agent, and none in the cgroup of a live one."""
     dead, living = group / "probe-4711-1", group / f"probe-{own_mark()}"
     commands = ["/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs; echo; exec sleep 600']
     with ExitStack() as stack:
         started = []
-        for one in (dead, living):
-            one.mkdir()
-            process = subprocess.Popen([*commands, str(one)], stdout=subprocess.PIPE, env={}, start_new_session=True)
+        for cgroup in (dead, living):
+            cgroup.mkdir()
+            process = subprocess.Popen([*commands, str(cgroup)], stdout=subprocess.PIPE, env={}, start_new_session=True)
             started.append(stack.enter_context(process))
             stack.callback(process.kill)
             assert process.stdout is not None

@@ -7,16 +7,16 @@ from gpumon.probe.runner.host_memory import available_bytes
 KIB = 1024
 
 
-def write(root: Path, files: dict[str, str]) -> None:
+def write_files(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
-    """A control group anywhere above may leave less than the host has; one without a limit asks for nothing."""
-    write(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"})
+def test_available_memory_is_the_minimum_of_host_and_cgroups(tmp_path: Path) -> None:
+    """Available memory is the minimum of the host's and of each cgroup above the agent that has a limit."""
+    write_files(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"})
     assert available_bytes(tmp_path) == 5000 * KIB
     groups = {
         "proc/self/cgroup": "1:cpu:/old\n0::/pod/agent\n",
@@ -25,24 +25,24 @@ def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
         "sys/fs/cgroup/pod/memory.max": f"{4000 * KIB}\n",
         "sys/fs/cgroup/pod/memory.current": f"{1000 * KIB}\n",
     }
-    write(tmp_path, groups)
+    write_files(tmp_path, groups)
     assert available_bytes(tmp_path) == 3000 * KIB
 
 
-def test_pages_of_files_that_nobody_uses_are_left(tmp_path: Path) -> None:
-    """A group that has read much looks full by `memory.current`; the kernel gives those pages up at once."""
+def test_inactive_file_pages_count_as_available(tmp_path: Path) -> None:
+    """Inactive file pages count as available, because the kernel reclaims them at once."""
     files = {
         "proc/self/cgroup": "0::/agent\n",
         "sys/fs/cgroup/agent/memory.max": f"{8000 * KIB}\n",
         "sys/fs/cgroup/agent/memory.current": f"{7500 * KIB}\n",
         "sys/fs/cgroup/agent/memory.stat": f"anon {400 * KIB}\ninactive_file {7000 * KIB}\nactive_file {100 * KIB}\n",
     }
-    write(tmp_path, files)
+    write_files(tmp_path, files)
     assert available_bytes(tmp_path) == 7500 * KIB
     (tmp_path / "sys/fs/cgroup/agent/memory.stat").write_text(f"inactive_file {9000 * KIB}\n")
     assert available_bytes(tmp_path) == 8000 * KIB
 
 
-def test_where_the_kernel_does_not_say_nothing_is_known(tmp_path: Path) -> None:
-    """No files, no figure."""
+def test_available_memory_is_unknown_without_proc_files(tmp_path: Path) -> None:
+    """Available memory is None if the kernel's files are missing."""
     assert available_bytes(tmp_path) is None

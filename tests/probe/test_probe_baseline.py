@@ -52,14 +52,14 @@ def run(
     )
 
 
-def after(*results: ProbeResult) -> ProbeState:
+def state_after(*results: ProbeResult) -> ProbeState:
     state = ProbeState()
     for result in results:
         state = end_run(state, result)
     return state
 
 
-def judging(state: ProbeState) -> Judge:
+def judge_with(state: ProbeState) -> Judge:
     return Judge(probe="allreduce", backend="nccl", conditions=HERE, settings=SETTINGS, history=state.good)
 
 
@@ -71,30 +71,30 @@ def compared(
     versions: Mapping[str, str] = VERSIONS,
     floors: Floors = Floors(),  # noqa: B008 - frozen
 ) -> Comparison:
-    judge = replace(judging(state), conditions=conditions, floors=floors)
+    judge = replace(judge_with(state), conditions=conditions, floors=floors)
     return judge.compare(measured(busbw), ranks=len(conditions.gpus), versions=versions)
 
 
 def test_a_host_has_a_median_after_five_good_runs() -> None:
-    """Before that nothing is low, and the comparison says how many runs are missing."""
-    few = compared(after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
+    """A host with fewer than five good runs has no baseline, and the comparison gives the number of missing runs."""
+    few = compared(state_after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
     assert (few.baseline, few.runs, few.runs_needed, few.low) == (None, 4, 5, "")
     rates = (440e9, 445e9, 450e9, 455e9, 460e9)
-    known = compared(after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
-    assert (known.baseline, known.runs, known.low) == (450e9, 5, "baseline")
-    assert known.spread == pytest.approx(1.4826 * 5e9)
+    enough = compared(state_after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
+    assert (enough.baseline, enough.runs, enough.low) == (450e9, 5, "baseline")
+    assert enough.spread == pytest.approx(1.4826 * 5e9)
 
 
-def test_low_is_below_the_share_and_below_the_spreads() -> None:
-    """A host whose runs differ much is not called slow for what it has always done."""
-    steady = after(*(run(number, 450e9) for number in range(5)))
+def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
+    """A bandwidth is low if it is below the share of the median and outside the spread of earlier runs."""
+    steady = state_after(*(run(number, 450e9) for number in range(5)))
     assert compared(steady, 406e9).low == ""
     assert compared(steady, 404e9).low == "baseline"
     assert compared(steady, 404e9, floors=Floors(baseline=0.8)).low == ""
     assert compared(steady, 1e9, floors=Floors(baseline=0.0)).low == ""
-    uneasy = after(*(run(number, 450e9 + 20e9 * (number - 2)) for number in range(5)))
-    assert compared(uneasy, 404e9).low == ""
-    assert compared(uneasy, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
+    scattered = state_after(*(run(number, 450e9 + 20e9 * (number - 2)) for number in range(5)))
+    assert compared(scattered, 404e9).low == ""
+    assert compared(scattered, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
 
 
 @each_case(
@@ -107,37 +107,40 @@ def test_low_is_below_the_share_and_below_the_spreads() -> None:
         (HERE, VERSIONS | {"torch": "2.14.0"}),
     ],
 )
-def test_other_conditions_begin_another_median(conditions: Conditions, versions: Mapping[str, str]) -> None:
-    """What it came to before says nothing about now; what came to be otherwise is told."""
-    state = after(*map(run, range(10)))
+def test_changed_conditions_start_a_new_median(conditions: Conditions, versions: Mapping[str, str]) -> None:
+    """A change of driver, model, GPU count or library starts a new median and is reported."""
+    state = state_after(*map(run, range(10)))
     fresh = compared(state, 1e9, conditions=conditions, versions=versions)
     assert (fresh.baseline, fresh.runs, fresh.low) == (None, 0, "")
-    judge = replace(judging(state), conditions=conditions)
+    judge = replace(judge_with(state), conditions=conditions)
     assert judge.changed_conditions(2, versions)
     assert judge.changed_conditions(2, VERSIONS) == "" or conditions != HERE
 
 
-def test_what_has_changed_is_named_with_both_values() -> None:
-    """A driver that moved the bandwidth is the first thing to think of, for as long as there is no new median."""
-    judge = replace(judging(after(run(1))), conditions=replace(HERE, driver="590.10"))
+def test_a_changed_condition_is_reported_with_both_values() -> None:
+    """A changed driver is reported with its old and new version until there is a new median."""
+    judge = replace(judge_with(state_after(run(1))), conditions=replace(HERE, driver="590.10"))
     assert judge.changed_conditions(2, VERSIONS) == "driver 590.10 after 580.65"
     since = run(2, conditions=judge.conditions)
-    again = replace(judge, history=after(run(1), since).good)
+    again = replace(judge, history=state_after(run(1), since).good)
     assert again.changed_conditions(2, VERSIONS) == "driver 590.10 after 580.65"
     assert replace(judge, history=(since,)).changed_conditions(2, VERSIONS) == ""
 
 
-def test_runs_on_some_of_the_gpus_are_no_news_for_one_on_all() -> None:
-    """What they left out is told of them, by the numbers of the GPUs."""
-    some = replace(HERE, gpus=("GPU-2", "GPU-3"), indexes=(2, 3), host_gpus=4)
+def test_a_partial_run_changes_no_conditions_of_a_whole_run() -> None:
+    """A partial run does not count as a change for a whole run; its own report names its GPUs."""
+    partial = replace(HERE, gpus=("GPU-2", "GPU-3"), indexes=(2, 3), host_gpus=4)
     whole = replace(HERE, gpus=("GPU-0", "GPU-1", "GPU-2", "GPU-3"), indexes=(0, 1, 2, 3), host_gpus=4)
-    assert replace(judging(after(run(1, conditions=some))), conditions=whole).changed_conditions(4, VERSIONS) == ""
-    judge = replace(judging(after(run(1, conditions=whole))), conditions=some)
+    assert (
+        replace(judge_with(state_after(run(1, conditions=partial))), conditions=whole).changed_conditions(4, VERSIONS)
+        == ""
+    )
+    judge = replace(judge_with(state_after(run(1, conditions=whole))), conditions=partial)
     assert judge.changed_conditions(2, VERSIONS) == "ranks 2 after 4, on GPUs 2 and 3 after all"
 
 
 @pytest.mark.parametrize(
-    ("settings", "news"),
+    ("settings", "change"),
     [
         (SETTINGS | {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE 0 after none"),
         ({}, "NCCL_RAS_ENABLE none after 0"),
@@ -145,73 +148,80 @@ def test_runs_on_some_of_the_gpus_are_no_news_for_one_on_all() -> None:
         (SETTINGS | {"NCCL_DEBUG": "INFO"}, ""),
     ],
 )
-def test_other_settings_of_nccl_begin_another_median(settings: Mapping[str, str], news: str) -> None:
-    """By a variable of the configuration or a line of /etc/nccl.conf; not by how much NCCL is to say."""
-    state = after(*map(run, range(10)))
-    judge = replace(judging(state), settings=own_settings(settings, "default"))
-    assert judge.changed_conditions(2, VERSIONS) == news
-    assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if news else 10)
+def test_changed_nccl_settings_start_a_new_median(settings: Mapping[str, str], change: str) -> None:
+    """A changed NCCL variable or line of /etc/nccl.conf starts a new median; a changed log level does not."""
+    state = state_after(*map(run, range(10)))
+    judge = replace(judge_with(state), settings=own_settings(settings, "default"))
+    assert judge.changed_conditions(2, VERSIONS) == change
+    assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if change else 10)
 
 
-def test_the_algorithm_of_the_probe_is_no_setting_of_the_host() -> None:
-    """A run that measured the ring alone is compared with the ring of runs that measured both."""
+def test_the_probed_algorithm_is_not_part_of_the_settings() -> None:
+    """A run of the ring alone is compared with the ring results of runs of both algorithms."""
     ring = replace(measured(450e9), algorithm="ring")
-    alone = [
+    ring_runs = [
         replace(run(number, settings={**SETTINGS, **ALGORITHMS["ring"]}), measurements=(ring,)) for number in range(5)
     ]
-    assert judging(after(*alone)).compare(ring, ranks=2, versions=VERSIONS).runs == 5
-    both, one = (
+    assert judge_with(state_after(*ring_runs)).compare(ring, ranks=2, versions=VERSIONS).runs == 5
+    both, ring_only = (
         make_plans(
             PROBES["allreduce"], HERE.gpus, python="python", algorithms=names, nccl_conf={"/etc/nccl.conf": "A=1"}
         )
         for names in (("default", "ring"), ("ring",))
     )
-    told = [own_settings(plan.settings, plan.algorithm) for plan in (*both, *one)]
-    assert told[0] == told[1] == told[2]
-    assert told[0]["/etc/nccl.conf"] == "A=1"
+    settings = [own_settings(plan.settings, plan.algorithm) for plan in (*both, *ring_only)]
+    assert settings[0] == settings[1] == settings[2]
+    assert settings[0]["/etc/nccl.conf"] == "A=1"
 
 
-def test_settings_of_nccl_say_nothing_of_the_cpu() -> None:
-    """There nobody asks NCCL."""
+def test_nccl_settings_do_not_affect_cpu_runs() -> None:
+    """NCCL settings are not compared for runs on the CPU."""
     cpu = Conditions(driver="580.65")
-    judge = replace(judging(after(*(run(number, conditions=cpu) for number in range(5)))), conditions=cpu, settings={})
+    judge = replace(
+        judge_with(state_after(*(run(number, conditions=cpu) for number in range(5)))), conditions=cpu, settings={}
+    )
     assert judge.compare(measured(1e9), ranks=0, versions=VERSIONS).runs == 5
 
 
-def test_a_board_that_was_replaced_is_held_against_what_the_host_came_to() -> None:
-    """Its uuid is no condition, but where a run leaves GPUs out it matters which."""
+def test_a_replaced_board_keeps_the_median_of_a_whole_host() -> None:
+    """A whole run keeps its median after a board is replaced; a partial run does not."""
     replaced = replace(HERE, gpus=("GPU-1", "GPU-3"))
-    assert compared(after(*map(run, range(5))), conditions=replaced).runs == 5
-    some, others = replace(HERE, host_gpus=4), replace(replaced, host_gpus=4)
-    assert compared(after(*(run(number, conditions=some) for number in range(5))), conditions=others).runs == 0
+    assert compared(state_after(*map(run, range(5))), conditions=replaced).runs == 5
+    partial, partial_replaced = replace(HERE, host_gpus=4), replace(replaced, host_gpus=4)
+    assert (
+        compared(
+            state_after(*(run(number, conditions=partial) for number in range(5))), conditions=partial_replaced
+        ).runs
+        == 0
+    )
 
 
-def test_skips_and_failures_push_nothing_out_of_the_median() -> None:
-    """A node that is busy for months, or sick for weeks, still knows what it came to when it was well."""
+def test_skipped_and_degraded_runs_do_not_displace_the_median() -> None:
+    """Any number of skipped and degraded runs leave the runs of the median in the state."""
     good = [run(number) for number in range(5)]
-    sick = [run(number, 200e9, outcome="degraded") for number in range(100, 100 + 2 * MAX_RESULTS)]
+    degraded = [run(number, 200e9, outcome="degraded") for number in range(100, 100 + 2 * MAX_RESULTS)]
     skips = [run(number, outcome="skipped") for number in range(1000, 1000 + 2 * MAX_RESULTS)]
-    state = after(*good, *sick, *skips)
+    state = state_after(*good, *degraded, *skips)
     assert len(state.history) == MAX_RESULTS
-    assert state.ran[-1] == sick[-1]
+    assert state.ran[-1] == degraded[-1]
     assert compared(state, 200e9).low == "baseline"
 
 
-def test_runs_under_other_conditions_push_none_out() -> None:
-    """Of each conditions so many are kept as a median is made of."""
-    one, other = replace(HERE, driver="1"), replace(HERE, driver="2")
-    runs = [run(number, conditions=one) for number in range(5)]
-    state = after(*runs, *(run(number, conditions=other) for number in range(10, 10 + 3 * MAX_RUNS)))
-    assert compared(state, conditions=one).runs == 5
-    assert compared(state, conditions=other).runs == MAX_RUNS
+def test_runs_under_other_conditions_do_not_displace_the_median() -> None:
+    """The state keeps the runs of a median separately for each set of conditions."""
+    first, second = replace(HERE, driver="1"), replace(HERE, driver="2")
+    runs = [run(number, conditions=first) for number in range(5)]
+    state = state_after(*runs, *(run(number, conditions=second) for number in range(10, 10 + 3 * MAX_RUNS)))
+    assert compared(state, conditions=first).runs == 5
+    assert compared(state, conditions=second).runs == MAX_RUNS
 
 
-def test_what_was_stored_gives_the_same_median() -> None:
-    """A restart begins no new one; what ended before the store could be read stands behind what it knew."""
-    before = after(*map(run, range(7)), run(8, outcome="skipped"))
-    stored = [from_document(to_document(one)) for one in before.results]
-    state = restore(after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
-    assert compared(state) == compared(after(*map(run, range(7)), run(9)))
+def test_restored_runs_give_the_same_median() -> None:
+    """The median is the same after a restart, and runs from before the store was read are appended."""
+    before = state_after(*map(run, range(7)), run(8, outcome="skipped"))
+    stored = [from_document(to_document(result)) for result in before.results]
+    state = restore(state_after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
+    assert compared(state) == compared(state_after(*map(run, range(7)), run(9)))
     assert (state.last, state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")
     assert state.metrics.runs_total is not None
     assert (state.metrics.runs_total["ok"], state.metrics.runs_total["timeout"]) == (8.0, 0.0)

@@ -1,4 +1,4 @@
-"""Every collective of the worker's table, on real ranks, with data that is right and data that is not."""
+"""Every collective of the worker on real ranks, with correct and with corrupted data."""
 
 from __future__ import annotations
 
@@ -19,57 +19,61 @@ pytestmark = pytest.mark.slow
 
 
 RANKS = 3
-"""By which no size is divisible: shares are rounded down."""
+"""A number that divides no size, so that shares are rounded down."""
 SIZES = (KIB, 5 * MIB)
-"""The larger one is longer than the tile that fills it."""
-COLLECTIVES = tuple(dict.fromkeys(one for probe in PROBES.values() for one in probe.collectives))
+"""The larger size exceeds the tile that fills it."""
+COLLECTIVES = tuple(dict.fromkeys(name for probe in PROBES.values() for name in probe.collectives))
 DTYPES = ("float32", "bfloat16")
 MEASURES = tuple(
-    Measure(collective=one, dtype=dtype, sizes=SIZES, operations=5) for one in COLLECTIVES for dtype in DTYPES
+    Measure(collective=name, dtype=dtype, sizes=SIZES, operations=5) for name in COLLECTIVES for dtype in DTYPES
 )
-COURSE: tuple[Step, ...] = (*MEASURES, Misbehave(fault="corrupt:1"), *MEASURES)
+STEPS: tuple[Step, ...] = (*MEASURES, Misbehave(fault="corrupt:1"), *MEASURES)
 
-Told = dict[tuple[str, str, int], list[Sized]]
-"""By collective, type and size, what each rank told."""
+RankMeasurements = dict[tuple[str, str, int], list[Sized]]
+"""Measurements of each rank by collective, type and size."""
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[Told, Told]:
-    """First as it should be, then with one rank that gives a wrong element."""
+def measurements() -> tuple[RankMeasurements, RankMeasurements]:
+    """Return the measurements without a fault, then those with run_pass rank that sends a wrong element."""
     loop, ended = Loop(), list[Pass]()
     [plan] = make_plans(PROBES["allreduce"], (), python=sys.executable, cpu_ranks=RANKS, deadline=200.0)
 
-    def end(one: Pass) -> None:
-        ended.append(one)
+    def end(run_pass: Pass) -> None:
+        ended.append(run_pass)
         loop.stop()
 
-    def course(one: Pass) -> Step | None:
-        return COURSE[len(one.steps)] if len(one.steps) < len(COURSE) else None
+    def next_step(run_pass: Pass) -> Step | None:
+        return STEPS[len(run_pass.steps)] if len(run_pass.steps) < len(STEPS) else None
 
-    Ranks(loop).start(plan, course, lambda _: None, end)
+    Ranks(loop).start(plan, next_step, lambda _: None, end)
     loop.run()
-    [one] = ended
-    assert [account.error for account in one.accounts] == [""] * RANKS
-    return _told(one, 0), _told(one, len(MEASURES) + 1)
+    [run_pass] = ended
+    assert [account.error for account in run_pass.accounts] == [""] * RANKS
+    return _measurements_from(run_pass, 0), _measurements_from(run_pass, len(MEASURES) + 1)
 
 
-def _told(one: Pass, begun: int) -> Told:
+def _measurements_from(run_pass: Pass, begun: int) -> RankMeasurements:
     return {
-        (step.collective, step.dtype, size): [account.sizes[begun + number, size] for account in one.accounts]
+        (step.collective, step.dtype, size): [account.sizes[begun + number, size] for account in run_pass.accounts]
         for number, step in enumerate(MEASURES)
         for size in SIZES
     }
 
 
-def test_every_collective_is_timed_and_finds_its_data_right(told: tuple[Told, Told]) -> None:
-    """On each rank and at each size, in both types, also where the ranks do not divide it."""
-    right, _ = told
+def test_every_collective_is_timed_and_its_data_is_correct(
+    measurements: tuple[RankMeasurements, RankMeasurements],
+) -> None:
+    """Every collective is timed with correct data on each rank, in both types and at each size."""
+    correct, _ = measurements
     assert set(COLLECTIVES) == {
         *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
         *("send_receive", "host_to_device", "device_to_host"),
     }
-    assert {key: [one.wrong for one in ranks] for key, ranks in right.items()} == dict.fromkeys(right, [0] * RANKS)
-    assert all(len(one.seconds) >= 5 and min(one.seconds) > 0 for ranks in right.values() for one in ranks)
+    assert {key: [sized.wrong for sized in ranks] for key, ranks in correct.items()} == dict.fromkeys(
+        correct, [0] * RANKS
+    )
+    assert all(len(sized.seconds) >= 5 and min(sized.seconds) > 0 for ranks in correct.values() for sized in ranks)
 
 
 SHARES = """
@@ -80,8 +84,8 @@ print(json.dumps([share(size // width, ranks, width) * width for size, ranks, wi
 """
 
 
-def test_shares_are_aligned_and_the_agent_reckons_with_the_same() -> None:
-    """Whatever the number of ranks, the largest multiple of 16 bytes of which each can have one, and at least that."""
+def test_worker_and_agent_compute_the_same_aligned_shares() -> None:
+    """A share is the largest multiple of 16 bytes that fits for every rank, at least 16, in worker and agent."""
     probe = PROBES["allgather"]
     cases = [
         (size, ranks, width) for size in (KIB, MIB, 64 * MIB) for ranks in (2, 3, 5, 6, 7, 8, 72) for width in (2, 4)
@@ -94,9 +98,11 @@ def test_shares_are_aligned_and_the_agent_reckons_with_the_same() -> None:
         assert probe.participating_bytes(size, ranks) == ranks * share
 
 
-def test_one_wrong_element_is_counted_where_it_arrives(told: tuple[Told, Told]) -> None:
-    """By every rank that got it, and by no other."""
-    arrives = {
+def test_a_wrong_element_is_counted_on_each_rank_that_receives_it(
+    measurements: tuple[RankMeasurements, RankMeasurements],
+) -> None:
+    """A wrong element is counted by every rank that receives it, and by no other."""
+    expected = {
         "all_reduce": [1, 1, 1],
         "all_gather": [1, 1, 1],
         "reduce_scatter": [0, 1, 0],
@@ -105,6 +111,6 @@ def test_one_wrong_element_is_counted_where_it_arrives(told: tuple[Told, Told]) 
         "host_to_device": [0, 1, 0],
         "device_to_host": [0, 1, 0],
     }
-    _, spoilt = told
-    for (collective, dtype, size), ranks in spoilt.items():
-        assert [one.wrong for one in ranks] == arrives[collective], (collective, dtype, size)
+    _, corrupted = measurements
+    for (collective, dtype, size), ranks in corrupted.items():
+        assert [sized.wrong for sized in ranks] == expected[collective], (collective, dtype, size)

@@ -1,4 +1,4 @@
-"""What goes down slowly takes the median with it, and is told all the same."""
+"""Detection of a slow decline, during which the median declines too."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpumon.probe.runner.assessment import make_judge
 from gpumon.state.report import Report
 
 DAY, BEGAN = 86400.0, 1_767_225_600.0
-"""2026-01-01."""
+"""2026-01-01T00:00:00Z."""
 PROBE = PROBES["allreduce"]
 [PLAN, _] = make_plans(PROBE, ["GPU-0", "GPU-1"], python="python")
 FIRST = 450e9
 
 
 class Host:
-    """Runs the probe four times a day; what is good makes the median of the next."""
+    """A host that runs the probe four times a day and keeps its state."""
 
     def __init__(self) -> None:
         self.report = Report(started=0.0)
@@ -42,8 +42,8 @@ class Host:
     def judge(self) -> Judge:
         return make_judge(PROBE, PLAN, self.report, Floors(expected=0.0))
 
-    def ran(self, busbw: float) -> Comparison:
-        """A run that came to this, as it was judged."""
+    def run(self, busbw: float) -> Comparison:
+        """Run the probe with this result, and return its comparison."""
         measured = Measurement(
             bytes=GIB,
             iterations=20,
@@ -71,17 +71,17 @@ class Host:
         self.report = replace(self.report, probe=end_run(self.report.probe, result))
         return comparison
 
-    def declined(self, weekly: float = 0.01, weeks: int = 30) -> Comparison:
-        """The first run that is low while it goes down by this share a week."""
+    def decline_until_low(self, weekly: float = 0.01, weeks: int = 30) -> Comparison:
+        """Return the first low comparison while the bandwidth declines by this share each week."""
         for number in range(28 * weeks):
-            comparison = self.ran(FIRST * (1 - weekly) ** (number / 28))
+            comparison = self.run(FIRST * (1 - weekly) ** (number / 28))
             if comparison.low:
                 return comparison
-        pytest.fail("nobody was told")
+        pytest.fail("no run was low")
 
-    def forget(self) -> None:
-        """Restart: what is known is what was stored."""
-        stored = [from_document(json.loads(json.dumps(to_document(one)))) for one in self.report.probe.results]
+    def restart(self) -> None:
+        """Restart the agent with the stored results only."""
+        stored = [from_document(json.loads(json.dumps(to_document(result)))) for result in self.report.probe.results]
         self.report = replace(self.report, probe=restore(ProbeState(), stored, {}, {}))
 
     def acknowledge(self) -> None:
@@ -96,16 +96,16 @@ class Host:
             seen_at=0.0,
             boot_id="",
         )
-        told = VerdictTransition(
+        transition = VerdictTransition(
             verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, cleared_by=Clearance.ACKNOWLEDGED
         )
-        self.report = replace(self.report, health=Health(history=(told,)))
+        self.report = replace(self.report, health=Health(history=(transition,)))
 
 
-def test_a_host_that_loses_a_hundredth_a_week_is_told() -> None:
-    """Never far below the median, which follows it; when a tenth of the best is gone it is low, and stays so."""
+def test_a_decline_of_one_percent_a_week_is_reported() -> None:
+    """A run is low with reason "drift" when it is 10% below the best median, and remains low."""
     host = Host()
-    low = host.declined()
+    low = host.decline_until_low()
     assert low.low == "drift"
     assert low.baseline is not None
     assert low.best is not None
@@ -113,63 +113,63 @@ def test_a_host_that_loses_a_hundredth_a_week_is_told() -> None:
     assert low.busbw == pytest.approx(0.9 * low.best, rel=0.01)
     assert low.best == pytest.approx(FIRST, rel=0.01)
     assert low.best_date == "2026-01-08"
-    assert host.ran(low.busbw).low == "drift"
+    assert host.run(low.busbw).low == "drift"
 
 
-def test_the_best_is_known_after_a_restart() -> None:
-    """It is handed on from run to run, though those it was made of are long forgotten."""
+def test_the_best_median_survives_a_restart() -> None:
+    """The best median and its date survive a restart, although its runs are no longer stored."""
     host = Host()
-    before = host.declined()
-    host.forget()
-    after = host.ran(before.busbw)
+    before = host.decline_until_low()
+    host.restart()
+    after = host.run(before.busbw)
     assert (after.low, after.best, after.best_date) == ("drift", before.best, before.best_date)
 
 
 def test_there_is_no_best_before_a_whole_window() -> None:
-    """A few lucky runs ask nothing of those that come."""
+    """There is no best median before a whole window of runs."""
     host = Host()
-    assert [host.ran(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
-    assert host.ran(FIRST).best == FIRST
+    assert [host.run(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
+    assert host.run(FIRST).best == FIRST
 
 
-def test_a_host_that_came_to_be_faster_is_held_to_that() -> None:
-    """The highest median counts, whenever it was; a single fast run makes none."""
+def test_a_faster_host_has_a_higher_best_median() -> None:
+    """The highest median of all time is the best; a single fast run does not change it."""
     host = Host()
     for busbw in (*(FIRST,) * 40, *(500e9,) * 40, 900e9):
-        host.ran(busbw)
-    assert host.ran(500e9).best == 500e9
+        host.run(busbw)
+    assert host.run(500e9).best == 500e9
 
 
-def test_what_was_acknowledged_as_slow_begins_anew() -> None:
-    """Median and best, and they do not come back when the ruling is long forgotten."""
+def test_an_acknowledged_slowness_restarts_median_and_best() -> None:
+    """An acknowledged slowness restarts median and best, also after the acknowledgement is no longer stored."""
     host = Host()
-    low = host.declined()
+    low = host.decline_until_low()
     host.acknowledge()
-    fresh = host.ran(low.busbw)
+    fresh = host.run(low.busbw)
     assert (fresh.low, fresh.baseline, fresh.best, fresh.runs) == ("", None, None, 0)
     host.report = replace(host.report, health=Health())
-    host.forget()
+    host.restart()
     assert host.judge().conditions.accepted
-    assert [host.ran(low.busbw).low for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
-    assert host.ran(low.busbw).best == pytest.approx(low.busbw)
-    assert host.declined(weekly=0.02).low == "drift"
+    assert [host.run(low.busbw).low for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
+    assert host.run(low.busbw).best == pytest.approx(low.busbw)
+    assert host.decline_until_low(weekly=0.02).low == "drift"
 
 
-def test_the_result_says_that_it_was_acknowledged() -> None:
-    """Else nobody knows why there is no median."""
+def test_an_acknowledgement_is_reported_as_a_changed_condition() -> None:
+    """The acknowledgement is reported as the reason for the missing median."""
     host = Host()
     for _ in range(5):
-        host.ran(FIRST)
+        host.run(FIRST)
     host.acknowledge()
     assert host.judge().changed_conditions(2, {}) == "slowness was acknowledged at 2026-01-02T06:00:00Z"
 
 
-def test_drift_is_said_in_words_of_its_own() -> None:
-    """Of the runs that it is compared with the date is told: the median says nothing."""
+def test_the_hint_of_a_drift_names_the_best_median() -> None:
+    """The hint of a drift gives the best median and the date of its last run."""
     host = Host()
-    low = host.declined()
+    low = host.decline_until_low()
     seconds = 20 * (GIB / low.busbw,)
-    told = [
+    accounts = [
         Account(
             progress=Progress(rank=rank, stage="end", ratio=1.0),
             sizes={(0, size): Sized(seconds=seconds, wrong=0) for size in PLAN.setting.sizes},
@@ -179,8 +179,8 @@ def test_drift_is_said_in_words_of_its_own() -> None:
         )
         for rank in range(2)
     ]
-    one = Pass(plan=PLAN, steps=PLAN.measures, accounts=told, ending=Ending(duration=1.0))
-    result = conclude(Run(id="one", trigger="request", started=host.wall), [one], host.judge(), 1.0)
+    finished = Pass(plan=PLAN, steps=PLAN.measures, accounts=accounts, ending=Ending(duration=1.0))
+    result = conclude(Run(id="one", trigger="request", started=host.wall), [finished], host.judge(), 1.0)
     assert (result.outcome, result.reason) == ("degraded", "drift")
     assert "(this host's best median, in runs up to 2026-01-08; it has fallen slowly since)." in result.hint
     assert "of 448 GB/s (its best median, until 2026-01-08)" in comparison_sentence(result.comparisons[-1])

@@ -22,7 +22,7 @@ from gpumon.probe.runner.scheduler import (
 )
 from gpumon.state.report import InternalState, Report
 
-LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(restored=True))
+POLLED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(restored=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
 IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
 SOON = replace(IDLE, idle_seconds=600.0)
@@ -31,24 +31,24 @@ SOON = replace(IDLE, idle_seconds=600.0)
 @each_case(
     ("report", "now", "waited", "seconds"),
     [
-        (LOOKED, IDLE, 0.0, None),
-        (replace(LOOKED, node=Node()), IDLE, 3600.0, START_INTERVAL),
-        (replace(LOOKED, internal=InternalState()), IDLE, 0.0, START_INTERVAL),
-        (LOOKED, replace(IDLE, schedulers=None), 1.0, START_INTERVAL),
-        (LOOKED, replace(IDLE, schedulers=None), SCHEDULER_PATIENCE + 1, None),
-        (LOOKED, replace(IDLE, schedulers=None, gated=True), 0.0, None),
-        (LOOKED, replace(IDLE, schedulers=None, simulated=True), 0.0, None),
-        (LOOKED, SOON, 0.0, IDLE_INTERVAL),
-        (LOOKED, replace(SOON, idle_seconds=482.0), 0.0, 2.0),
-        (LOOKED, SOON, 600.0 + SCHEDULER_PATIENCE + 1, None),
-        (LOOKED, replace(SOON, gpus=(replace(GPUS[0], processes=1.0), GPUS[1])), 0.0, None),
-        (LOOKED, replace(SOON, enabled=False), 0.0, None),
+        (POLLED, IDLE, 0.0, None),
+        (replace(POLLED, node=Node()), IDLE, 3600.0, START_INTERVAL),
+        (replace(POLLED, internal=InternalState()), IDLE, 0.0, START_INTERVAL),
+        (POLLED, replace(IDLE, schedulers=None), 1.0, START_INTERVAL),
+        (POLLED, replace(IDLE, schedulers=None), SCHEDULER_PATIENCE + 1, None),
+        (POLLED, replace(IDLE, schedulers=None, gated=True), 0.0, None),
+        (POLLED, replace(IDLE, schedulers=None, simulated=True), 0.0, None),
+        (POLLED, SOON, 0.0, IDLE_INTERVAL),
+        (POLLED, replace(SOON, idle_seconds=482.0), 0.0, 2.0),
+        (POLLED, SOON, 600.0 + SCHEDULER_PATIENCE + 1, None),
+        (POLLED, replace(SOON, gpus=(replace(GPUS[0], processes=1.0), GPUS[1])), 0.0, None),
+        (POLLED, replace(SOON, enabled=False), 0.0, None),
     ],
 )
-def test_a_run_that_is_due_waits_for_what_passes_by_itself(
+def test_a_due_run_waits_for_start_up_and_idleness(
     report: Report, now: PreflightFacts, waited: float, seconds: float | None
 ) -> None:
-    """For a first look at the GPUs, at the store and for schedulers, and for idleness; not for a job to end."""
+    """A due run waits for the first poll, the store, the scheduler detection and idleness, not for the end of a job."""
     assert pause(report, now, waited) == seconds
 
 
@@ -75,9 +75,9 @@ LOST = Verdict(
 
 
 def after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
-    """A node whose second GPU was reset ten minutes ago, and whose last run was before that."""
+    """Return a Report of a node whose second GPU was reset ten minutes ago, after its last run."""
     gpus = (state(0, "GPU-0", None), state(1, uuid, begun))
-    return replace(LOOKED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
+    return replace(POLLED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
 
 
 def state(index: int, uuid: str, begun: float | None) -> GpuState:
@@ -85,10 +85,10 @@ def state(index: int, uuid: str, begun: float | None) -> GpuState:
 
 
 def cleared(way: Clearance) -> Health:
-    told = VerdictTransition(
+    transition = VerdictTransition(
         verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", cleared_by=way
     )
-    return Health(history=(told,))
+    return Health(history=(transition,))
 
 
 PARTIAL = replace(
@@ -100,11 +100,11 @@ PARTIAL = replace(
     ),
     expected=4,
 )
-"""A job is on the third of four."""
+"""A job uses the third of four GPUs."""
 SKIP = replace(RUN, outcome="skipped", reason="busy")
 FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
 PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditions, gpus=("GPU-0",)))
-"""Without the one that was reset."""
+"""A partial run without the GPU that was reset."""
 
 
 @each_case(
@@ -122,7 +122,7 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(ran=(RUN, PART), last=PART), FREE, False),
         (after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - REPAIR_INTERVAL)), FREE, True),
         (after_repair(last=replace(SKIP, started=WALL - REPAIR_INTERVAL)), FREE, True),
-        (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back since
+        (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back afterwards
         (after_repair(), IDLE, True),
         (after_repair(), SOON, False),
         (after_repair(), replace(FREE, schedulers=("slurmd",)), False),
@@ -133,13 +133,10 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(begun=None, uuid="GPU-2"), PARTIAL, False),
     ],
 )
-def test_a_repair_makes_a_run_due_as_soon_as_nothing_is_in_its_way(
+def test_a_repair_makes_a_run_due_early(
     report: Report,
     now: PreflightFacts,
     early: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """Once, however that run ends; after a skip again in half an hour. A fault that went by itself is no repair.
-
-    Nor is one of a GPU that is in use: a run on the others would say nothing of it.
-    """
+    """A run is due once after the reset or replacement of a GPU that is free, and again 30 minutes after a skip."""
     assert is_due_early(report, now, wall=WALL, at=AT) is early

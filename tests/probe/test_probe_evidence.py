@@ -91,7 +91,7 @@ def test_what_is_odd_about_one_gpu_is_said(odd: dict[str, Any], words: str | Non
 
 def test_heat_is_told_of_every_gpu_and_a_power_limit_only_of_one_that_differs() -> None:
     """All that work hard meet their power limit."""
-    hot = [replace(one, held_down=["hw_thermal", "sw_power_cap"]) for one in sights(1.0)]
+    hot = [replace(sight, held_down=["hw_thermal", "sw_power_cap"]) for sight in sights(1.0)]
     found = findings(add_samples(add_samples({}, sights(0.0)), hot))
     assert found == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
 
@@ -239,7 +239,7 @@ def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd:
         uuid: {GPUS[m]: access.get((min(n, m), max(n, m)), ALL) for m in range(RANKS) if m != n}
         for n, uuid in enumerate(GPUS)
     }
-    return [replace(one, peer_access=each[one.uuid]) for one in sights(at, **odd)]
+    return [replace(sight, peer_access=each[sight.uuid]) for sight in sights(at, **odd)]
 
 
 @pytest.mark.parametrize(

@@ -31,21 +31,21 @@ def measured(
     )
 
 
-def rate(model: str, ranks: int, one: Measurement) -> float | None:
-    known = figure(model, ranks, one)
-    return None if known is None else known[0]
+def rate(model: str, ranks: int, measurement: Measurement) -> float | None:
+    match = figure(model, ranks, measurement)
+    return None if match is None else match[0]
 
 
-def test_a_host_is_asked_for_what_others_had_at_the_nearest_size() -> None:
-    """Of two that are as near the smaller; none where all are far larger."""
-    assert rate(H200, 8, measured(GIB)) == 450e9  # of 512 MiB: the next is 2 GiB
+def test_the_expected_figure_is_that_of_the_nearest_size() -> None:
+    """The published figure of the nearest size is expected, the smaller size in a tie, none if all are far larger."""
+    assert rate(H200, 8, measured(GIB)) == 450e9  # the figure of 512 MiB; the next size is 2 GiB
     assert rate(H200, 8, measured(2 * GIB)) == 469e9
     assert rate(H200, 8, measured(64 * GIB)) == 482.3e9
     assert rate(H200, 8, measured(MIB)) is None
 
 
-def test_a_figure_is_of_one_product_one_number_of_ranks_and_one_algorithm() -> None:
-    """What is not published is not made up from what is."""
+def test_a_figure_applies_to_one_product_rank_count_and_algorithm() -> None:
+    """A figure is used only for its own product, number of ranks, algorithm and collective."""
     assert rate(H200, 3, measured(16 * GIB)) is None
     assert rate(f"{H200} NVL", 8, measured(GIB)) is None
     assert rate(f"NVIDIA B200, {H200}", 8, measured(GIB)) is None
@@ -55,26 +55,26 @@ def test_a_figure_is_of_one_product_one_number_of_ranks_and_one_algorithm() -> N
 
 
 @pytest.mark.parametrize("profile", ["a100x8", "h100x8", "h200x8", "b200x8"])
-def test_whole_boards_have_a_figure_at_the_size_that_the_probe_measures(profile: str) -> None:
-    """Under the names that NVML gives them, and it tells the default algorithm from one that lost NVLink SHARP."""
+def test_whole_boards_have_a_figure_at_the_measured_size(profile: str) -> None:
+    """Each eight-GPU board has a figure at the measured size under its NVML product name."""
     board = PROFILES[profile].board
     assert rate(board.product, 8, measured(max(PROBES["allreduce"].gpu.sizes))) is not None
 
 
-@pytest.mark.parametrize(("model", "well", "lost"), [("NVIDIA B200", 790e9, 682e9), (H200, 473e9, 367.6e9)])
-def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, well: float, lost: float) -> None:
-    """On a host that has no median yet, at the largest size."""
+@pytest.mark.parametrize(("model", "healthy", "lost"), [("NVIDIA B200", 790e9, 682e9), (H200, 473e9, 367.6e9)])
+def test_a_default_as_slow_as_the_ring_has_lost_nvlink_sharp(model: str, healthy: float, lost: float) -> None:
+    """A default that is low and as slow as the ring is reported as a loss of NVLink SHARP."""
     size = max(PROBES["allreduce"].gpu.sizes_if_fit)
-    judge = Judge(probe="allreduce", backend="nccl", expected=lambda one: figure(model, 8, one))
-    for default, said in ((well, ""), (lost, LOST)):
+    judge = Judge(probe="allreduce", backend="nccl", expected=lambda measurement: figure(model, 8, measurement))
+    for default, message in ((healthy, ""), (lost, LOST)):
         both = [measured(size, default), measured(size, lost, algorithm="ring")]
-        compared = [judge.compare(one, ranks=8, versions={}) for one in both]
-        assert [one.low for one in compared] == ["expected" if said else "", ""]
-        assert compare_algorithms(compared) == said
+        compared = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
+        assert [comparison.low for comparison in compared] == ["expected" if message else "", ""]
+        assert compare_algorithms(compared) == message
 
 
 @each_case(
-    ("model", "size", "well", "ring", "said"),
+    ("model", "size", "default", "ring", "reported"),
     [
         ("NVIDIA B200", GIB, 723e9, 670e9, False),
         ("NVIDIA B200", GIB, 670e9, 668e9, True),
@@ -85,41 +85,41 @@ def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, we
         ("NVIDIA A100-SXM4-80GB", GIB, 229e9, 228e9, False),
     ],
 )
-def test_a_first_run_tells_that_the_default_is_no_faster_than_the_ring(
+def test_a_first_run_reports_a_default_no_faster_than_the_ring(
     model: str,
     size: int,
-    well: float,
+    default: float,
     ring: float,
-    said: bool,  # noqa: FBT001 - a column of the table
+    reported: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """Where published figures of both say that NVLink SHARP makes it faster at that size; else nobody can tell."""
+    """A first run reports a missing gain if published figures show that NVLink SHARP is faster at that size."""
     judge = Judge(probe="allreduce", backend="nccl")
-    both = [measured(size, well), measured(size, ring, algorithm="ring")]
-    compared = [judge.compare(one, ranks=8, versions={}) for one in both]
-    assert bool(missing_gain(compared, lambda size: gain(model, 8, size))) == said
+    both = [measured(size, default), measured(size, ring, algorithm="ring")]
+    compared = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
+    assert bool(missing_gain(compared, lambda size: gain(model, 8, size))) == reported
     assert missing_gain(compared[:1], lambda size: gain(model, 8, size)) == ""
 
 
-def test_every_figure_is_near_a_size_that_the_probe_measures() -> None:
-    """What was published of 8 and 16 GiB alone counts for the largest size of a run, the ring above all."""
+def test_every_figure_is_near_a_measured_size() -> None:
+    """Every published figure is near enough to the largest measured size to be used."""
     largest = max(PROBES["allreduce"].gpu.sizes_if_fit)
-    for one in TABLE:
-        assert one.bytes <= NEAR * largest
+    for row in TABLE:
+        assert row.bytes <= NEAR * largest
     assert rate(H200, 5, measured(largest)) == 414e9
     assert rate("NVIDIA B300 SXM6 AC", 8, measured(largest)) == 845e9
     assert rate("NVIDIA B200", 8, measured(GIB, algorithm="ring")) is None
 
 
-def test_figures_grow_with_the_size_and_name_their_source() -> None:
-    """Rows of one product stand together, the smallest size first."""
+def test_figures_increase_with_size_and_name_their_source() -> None:
+    """Within one product the figures increase with the size, and every row names its source."""
     for before, after in pairwise(TABLE):
         if (before.names, before.ranks, before.algorithm) == (after.names, after.ranks, after.algorithm):
             assert before.bytes < after.bytes
             assert before.busbw < after.busbw
-    assert all(re.search(r"\w+/[\w-]+(#\d+|, )", one.source) for one in TABLE)
+    assert all(re.search(r"\w+/[\w-]+(#\d+|, )", row.source) for row in TABLE)
 
 
-def judged(busbw: float, floors: Floors) -> str:
+def low_reason(busbw: float, floors: Floors) -> str:
     def expected(measurement: Measurement) -> tuple[float, str] | None:
         return figure(H200, 8, measurement)
 
@@ -128,7 +128,7 @@ def judged(busbw: float, floors: Floors) -> str:
 
 
 def test_an_h200_host_that_lost_nvlink_sharp_is_slow() -> None:
-    """Its ring comes to 370 GB/s, which is below the shipped share of the figure; 0 as the share switches that off."""
-    assert judged(370e9, Floors()) == "expected"
-    assert judged(440e9, Floors()) == ""
-    assert judged(370e9, Floors(expected=0.0)) == ""
+    """An H200 host at the ring's 370 GB/s is below the default floor; a floor of 0 disables the comparison."""
+    assert low_reason(370e9, Floors()) == "expected"
+    assert low_reason(440e9, Floors()) == ""
+    assert low_reason(370e9, Floors(expected=0.0)) == ""

@@ -1,4 +1,4 @@
-"""What a rank says is not trusted: whatever it is, it costs the run at most."""
+"""Validation of the frames that a rank sends: an invalid frame fails the run and nothing more."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def encoded(frame: dict[str, Any]) -> bytes:
     return json.dumps(frame).encode()
 
 
-def told(*frames: dict[str, Any] | bytes, rank: int = 0, steps: Sequence[Step] = STEPS) -> Account:
+def fold(*frames: dict[str, Any] | bytes, rank: int = 0, steps: Sequence[Step] = STEPS) -> Account:
     account = Account(progress=Progress(rank=rank))
     for frame in frames:
         account = fold_frame(account, frame if isinstance(frame, bytes) else encoded(frame), steps)
     return account
 
 
-def test_what_a_rank_does_in_order_is_its_account() -> None:
-    """Every size, then every peer, then the end."""
+def test_frames_in_order_make_the_account_of_a_rank() -> None:
+    """Frames for every size, every peer and the end make a complete account."""
     pairs = [PAIR | {"peer": peer} for peer in (1, 2, 3)]
-    account = told(
+    account = fold(
         {"stage": "import"},
         {"versions": {"torch": "2.13.0"}},
         PLACE,
@@ -47,11 +47,11 @@ def test_what_a_rank_does_in_order_is_its_account() -> None:
     assert account.error == ""
     assert (account.done, account.stepped, account.versions) == (True, 2, {"torch": "2.13.0"})
     assert account.progress == Progress(rank=0, stage="measure", step=0, bytes=4096, ratio=0.75)
-    assert {place: one.seconds for place, one in account.sizes.items()} == {
+    assert {place: sized.seconds for place, sized in account.sizes.items()} == {
         (0, 1024): (1e-3,) * 20,
         (0, 4096): (1.0,),
     }
-    assert [(*place, one.spoilt, one.direct) for place, one in account.pairs.items()] == [
+    assert [(*place, sized.spoilt, sized.direct) for place, sized in account.pairs.items()] == [
         (1, peer, 2, True) for peer in (1, 2, 3)
     ]
 
@@ -98,52 +98,52 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "a peer that is reached by a word": PAIR | {"direct": "yes"},
     "more steps than there are": {"stepped": 3},
     "steps without end": b'{"stepped": 1e999}',
-    "a step that was not told": {"stepped": 1},
+    "a step that was not fold": {"stepped": 1},
     "the end before the end": {"done": True},
     "versions that are a list": {"versions": ["2.13.0"]},
-    "versions without end": {"versions": {str(one): "1" for one in range(100)}},
+    "versions without end": {"versions": {str(number): "1" for number in range(100)}},
     "a version that is a number": {"versions": {"torch": 2}},
     "an error that is a number": {"error": 1},
 }
 
 
 @each_case("frame", INVALID.values(), ids=INVALID)
-def test_what_is_no_frame_is_the_error_of_its_rank(frame: dict[str, Any] | bytes) -> None:
-    """It breaks nothing, and of what it says nothing is kept."""
-    account = told(frame)
+def test_an_invalid_frame_is_an_error_of_its_rank(frame: dict[str, Any] | bytes) -> None:
+    """An invalid frame sets a short printable error and changes nothing else in the account."""
+    account = fold(frame)
     assert account.error.startswith("it sent an invalid frame: ")
     assert account.error.isprintable()
     assert len(account.error) < 1500
     assert account == Account(progress=Progress(rank=0), error=account.error)
 
 
-def test_after_an_error_nothing_counts() -> None:
-    """A rank that sends what is no frame is not believed when it says that all went well."""
-    account = told(b"garbage", SIZED, {"error": "another"}, {"done": True})
-    assert account == told(b"garbage")
+def test_frames_after_an_error_are_ignored() -> None:
+    """Frames that follow an invalid frame are ignored."""
+    account = fold(b"garbage", SIZED, {"error": "another"}, {"done": True})
+    assert account == fold(b"garbage")
 
 
 @pytest.mark.parametrize("frame", [SIZED, PAIR])
-def test_a_measurement_is_told_once(frame: dict[str, Any]) -> None:
-    """A rank cannot fill the agent with what it says again, nor take back what it said."""
-    account = told(frame, frame | {"wrong": 1})
+def test_a_repeated_measurement_is_an_error(frame: dict[str, Any]) -> None:
+    """A measurement that a rank reports again is an error, and the first one is kept."""
+    account = fold(frame, frame | {"wrong": 1})
     assert "reported before" in account.error
-    assert [one.wrong for one in (*account.sizes.values(), *account.pairs.values())] == [0]
+    assert [sized.wrong for sized in (*account.sizes.values(), *account.pairs.values())] == [0]
 
 
-def test_before_it_was_ordered_nothing_can_be_told() -> None:
-    """The steps are the agent's to choose."""
+def test_a_frame_of_a_step_that_was_not_ordered_is_an_error() -> None:
+    """A frame is an error if its step was not ordered."""
     for frame in (SIZED, PAIR, PLACE, {"stepped": 1}):
-        assert told(frame, steps=()).error
+        assert fold(frame, steps=()).error
 
 
-def test_the_words_of_a_rank_steer_no_terminal_and_have_an_end() -> None:
-    """They are shown as text, on one line, and can be stored: control characters and lone surrogates cannot."""
+def test_texts_of_a_rank_are_printable_and_bounded() -> None:
+    """Texts of a rank are stored on one line of limited length, without control characters and lone surrogates."""
     assert (
-        told({"error": "\x1b]0;owned\x07no\nroute \ud800\u202e" + "x" * 60_000}).error
+        fold({"error": "\x1b]0;owned\x07no\nroute \ud800\u202e" + "x" * 60_000}).error
         == ("]0;owned no route " + "x" * 60_000)[:MAX_TEXT]
     )
-    assert told({"error": "\x1b"}).error == "?"
-    account = told({"versions": {"to\x1brch": "\x1b[2J" + "9" * 5000}}, {"absent": "tor\x07ch"})
+    assert fold({"error": "\x1b"}).error == "?"
+    account = fold({"versions": {"to\x1brch": "\x1b[2J" + "9" * 5000}}, {"absent": "tor\x07ch"})
     assert account.versions == {"to rch": "[2J" + "9" * 97}
     assert account.absent == "tor ch"

@@ -93,7 +93,7 @@ def test_figures_are_those_of_one_run() -> None:
     )
     default = fold_result(INITIAL, replace(OK, comparisons=(compared,)))
     assert default.baseline_ratio == {"nccl,default": 1.5}
-    measured = tuple(replace(one, algorithm="ring") for one in OK.measurements)
+    measured = tuple(replace(measurement, algorithm="ring") for measurement in OK.measurements)
     ring = fold_result(default, replace(OK, measurements=measured))
     assert set(ring.busbw_bytes_per_second or ()) == {"nccl,ring,1073741824"}
     assert (ring.baseline_ratio, len(ring.latency_seconds or ())) == ({}, 3)

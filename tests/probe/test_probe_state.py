@@ -30,7 +30,7 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
         state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
     assert state.ran[0] == OK
     assert len(state.ran) == 1 + MAX_COMPLETED_RUNS
-    assert [one.id for one in state.results] == [
+    assert [result.id for result in state.results] == [
         OK.id,
         *(f"other {number}" for number in range(MAX_COMPLETED_RUNS + 1)),
     ]

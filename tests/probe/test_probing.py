@@ -250,7 +250,7 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
-    [pid] = sorted(one.pid for one in bench.probing.host.holders())[:1]
+    [pid] = sorted(holder.pid for holder in bench.probing.host.holders())[:1]
     bench.report = asked(bench.report, 1.0)
     shown = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
     bench.turn_until(lambda: not bench.probing.host.holders())
@@ -281,7 +281,7 @@ def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
 
     def polled(at: float, processes: float | None = 0.0) -> Report:
         known = {
-            one.bus_id: GpuRecord(bus_id=one.bus_id, uuid=one.uuid, index=one.index, read_at=at) for one in free.gpus
+            gpu.bus_id: GpuRecord(bus_id=gpu.bus_id, uuid=gpu.uuid, index=gpu.index, read_at=at) for gpu in free.gpus
         }
         known["1"] = replace(known["1"], read_at=known["1"].read_at if stays == "unknown" else 0.0)
         second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))
@@ -307,12 +307,12 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
     bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
     bench.report = on_host(node(0.0, 0.0, simulated=False), contained=contained)
     assert bench.request().accepted
-    first = [one.pid for one in bench.probing.host.holders()]
+    first = [holder.pid for holder in bench.probing.host.holders()]
     bench.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in bench.told))
     shown = [900_001, 900_002] if contained else first
     later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
     bench.report = asked(later, 1.0)
-    bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.host.holders()} & {*first})
+    bench.turn_until(lambda: bool(bench.kept) or not {holder.pid for holder in bench.probing.host.holders()} & {*first})
     turn_for(bench.loop, 4 * WATCH_SECONDS)
     assert (bench.kept, len(bench.probing.host.holders())) == ([], 2)
 
@@ -323,7 +323,7 @@ def test_a_rank_that_has_ended_is_no_stranger_to_the_others(bench: Bench, monkey
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1) if orders['rank'] else time.sleep(60)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
-    both = [one.pid for one in bench.probing.host.holders()]
+    both = [holder.pid for holder in bench.probing.host.holders()]
     bench.turn_until(lambda: bool(bench.told[1:]))
     bench.report = on_host(node(1.0, 1.0, simulated=False), both)
     bench.turn_until(lambda: bool(bench.kept))
@@ -336,8 +336,8 @@ def test_a_job_that_comes_between_two_algorithms_is_a_stranger_in_a_container_to
     free = on_host(node(0.0, 0.0, simulated=False), contained=True)
     bench.report = asked(free, 1.0)
     assert bench.request().accepted
-    first = {one.pid for one in bench.probing.host.holders()}
-    bench.turn_until(lambda: bool(now := {one.pid for one in bench.probing.host.holders()}) and not now & first)
+    first = {holder.pid for holder in bench.probing.host.holders()}
+    bench.turn_until(lambda: bool(now := {holder.pid for holder in bench.probing.host.holders()}) and not now & first)
     assert not bench.kept
     bench.report = on_host(node(0.0, 1.0, simulated=False), [900_001], contained=True)
     bench.turn_until(lambda: bool(bench.kept))
@@ -509,7 +509,7 @@ def test_a_scheduler_that_takes_the_node_back_ends_the_run_between_two_algorithm
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.outcome, result.reason) == ("skipped", "busy")
-    assert {one.algorithm for one in result.measurements} == {"default"}
+    assert {measurement.algorithm for measurement in result.measurements} == {"default"}
 
 
 def test_a_gate_that_is_taken_away_during_a_run_is_asked_no_more(bench: Bench) -> None:
@@ -520,7 +520,7 @@ def test_a_gate_that_is_taken_away_during_a_run_is_asked_no_more(bench: Bench) -
     bench.probing.host.settings = replace(bench.probing.host.settings, gate=())
     bench.turn_until(lambda: bool(bench.kept))
     assert bench.kept[0].outcome == "ok"
-    assert {one.algorithm for one in bench.kept[0].measurements} == {"default", "ring"}
+    assert {measurement.algorithm for measurement in bench.kept[0].measurements} == {"default", "ring"}
 
 
 def test_the_agents_stop_does_not_wait_for_the_scheduler(bench: Bench) -> None:
@@ -625,7 +625,7 @@ def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
     assert (result.outcome, result.ranks) == ("ok", 2)
     assert (result.conditions.gpus, result.conditions.indexes) == (("GPU-0", "GPU-2"), (0, 2))
     assert result.conditions.host_gpus == 3
-    assert {one.algorithm for one in result.measurements} == {"ring"}
+    assert {measurement.algorithm for measurement in result.measurements} == {"ring"}
     assert ProbeStarted(id=answer.id, gpus=("GPU-0", "GPU-2")) in bench.told
 
 
@@ -661,12 +661,12 @@ def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -
     bench.report = replace(rack, gpus=tuple(replace(state, fabric=fabric) for state in rack.gpus))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.kept))
-    assert {one.algorithm for one in bench.kept[0].measurements} == {"ring"}
+    assert {measurement.algorithm for measurement in bench.kept[0].measurements} == {"ring"}
 
     bench.probing.host.settings = replace(bench.probing.host.settings, algorithms=("default",))
     assert bench.request().accepted
     bench.turn_until(lambda: len(bench.kept) == 2)
-    assert {one.algorithm for one in bench.kept[1].measurements} == {"default"}
+    assert {measurement.algorithm for measurement in bench.kept[1].measurements} == {"default"}
 
 
 SLOW_RANK = """
@@ -695,7 +695,7 @@ def test_a_slow_gpu_is_named_with_what_the_reports_of_the_run_say_of_it(bench: B
     """From the figures of the ranks and from what NVML told meanwhile."""
     bench.worker.write_text(SLOW_RANK)
     report = on_host(node(*[0.0] * 8, simulated=False))
-    gpus = [replace(one, gpu=replace(one.gpu, name="NVIDIA H100 80GB HBM3")) for one in report.gpus]
+    gpus = [replace(gpu, gpu=replace(gpu.gpu, name="NVIDIA H100 80GB HBM3")) for gpu in report.gpus]
     gpus[3] = replace(gpus[3], gpu=replace(gpus[3].gpu, clock_event_active={"hw_thermal": 1.0}))
     bench.report = replace(report, gpus=tuple(gpus))
     assert bench.request().accepted

@@ -69,13 +69,22 @@ def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, 
     """Two ranks reduce over gloo: every size of the ladder is timed, and no element is wrong."""
     _, result = complete
     assert (result.outcome, result.backend, result.ranks, result.wrong_elements) == ("ok", "gloo", 2, 0), result
-    assert tuple(one.bytes for one in result.measurements) == ALL_REDUCE.cpu.sizes
+    assert tuple(measurement.bytes for measurement in result.measurements) == ALL_REDUCE.cpu.sizes
     assert result.versions["torch"].startswith("2.")
-    for one in result.measurements:
-        assert one.iterations == 20
-        assert one.algbw_bytes_per_second == pytest.approx(one.bytes / one.latency_seconds["p50"])
-        assert one.busbw_bytes_per_second == pytest.approx(one.algbw_bytes_per_second)  # 2(n-1)/n is 1 for two ranks
-        assert 0 < one.latency_seconds["p50"] <= one.latency_seconds["p95"] <= one.latency_seconds["p99"]
+    for measurement in result.measurements:
+        assert measurement.iterations == 20
+        assert measurement.algbw_bytes_per_second == pytest.approx(
+            measurement.bytes / measurement.latency_seconds["p50"]
+        )
+        assert measurement.busbw_bytes_per_second == pytest.approx(
+            measurement.algbw_bytes_per_second
+        )  # 2(n-1)/n is 1 for two ranks
+        assert (
+            0
+            < measurement.latency_seconds["p50"]
+            <= measurement.latency_seconds["p95"]
+            <= measurement.latency_seconds["p99"]
+        )
 
 
 def test_a_process_that_a_rank_leaves_in_another_session_ends_with_the_run(
@@ -115,7 +124,7 @@ def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     """One element that one rank gets wrong is one on each rank at each size, and on the other of a pair."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
     assert (result.outcome, result.wrong_elements) == ("wrong", 2 * len(QUICK.cpu.sizes) + 1), result
-    assert [one.wrong_elements for one in result.measurements] == [2, 2]
+    assert [measurement.wrong_elements for measurement in result.measurements] == [2, 2]
     assert result.location is not None
     assert result.location.ranks == (1,)
 
@@ -133,7 +142,7 @@ def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
     result = probing.run(make_plan(QUICK, (), python=sys.executable), judge=judge)
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "a mistake of ours" in result.hint
-    assert [one.exc_info is not None for one in caplog.records if "cannot judge" in one.message] == [True]
+    assert [record.exc_info is not None for record in caplog.records if "cannot judge" in record.message] == [True]
     assert gone(probing.pids)
 
 

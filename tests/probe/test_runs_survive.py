@@ -447,7 +447,9 @@ def test_the_worker_runs_on_python_3_9() -> None:
     for path in sorted(QUICK.worker.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
         nodes = list(ast.walk(tree))
-        passed = {one.arg for one in nodes if isinstance(one, ast.keyword)}
+        passed = {node.arg for node in nodes if isinstance(node, ast.keyword)}
         assert not passed & NEWER_ARGUMENTS, path
-        imported = {one.module for one in nodes if isinstance(one, ast.ImportFrom)}
-        assert "__future__" in imported or not any(isinstance(one, ast.arg) and one.annotation for one in nodes), path
+        imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert "__future__" in imported or not any(isinstance(node, ast.arg) and node.annotation for node in nodes), (
+            path
+        )

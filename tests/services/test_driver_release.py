@@ -42,7 +42,7 @@ def node(fresh: ReleasedNode) -> ReleasedNode:
 
 def wrong(reports: list[Report]) -> list[str]:
     """Everything that these Reports say is wrong: faults, GPUs that are not up, a driver that is down, alerts."""
-    found = [f"{one.index} {one.fault}" for report in reports for one in report.gpus if one.fault or one.gpu.up == 0]
+    found = [f"{gpu.index} {gpu.fault}" for report in reports for gpu in report.gpus if gpu.fault or gpu.gpu.up == 0]
     found += ["nvml_up" for report in reports if report.node.nvml_up == 0]
     return found + [alert.rule for report in reports for alert in report.alerts if alert.state != RESOLVED]
 
@@ -139,8 +139,8 @@ def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> No
     node.end(BUS_3)
     node.until(lambda: node.up() == EVERY)
 
-    states = [next(one for one in report.gpus if one.index == 3) for report in node.reports]
-    assert all(one.fault == "lost" for one in states if one.released)
+    states = [next(gpu for gpu in report.gpus if gpu.index == 3) for report in node.reports]
+    assert all(state.fault == "lost" for state in states if state.released)
     while_released = [report.alerts for report, one in zip(node.reports, states, strict=True) if one.released]
     assert all([alert.state for alert in alerts] == [FIRING] for alerts in while_released)
 
@@ -173,9 +173,9 @@ def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
     """A trial does not delay the release of another GPU, nor the sampler that of a quarantined GPU."""
     node.simulate({5: {"hang": [HANG]}})
     node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
-    sampler, trial = (one.pid for one in node.samplers.holders(frozenset({NODE})))
-    assert [one.pid for one in node.samplers.holders(frozenset({BUS_3}))] == [sampler]
-    assert [one.pid for one in node.samplers.holders(frozenset({node.gpu(5).bus_id}))] == [trial]
+    sampler, trial = (holder.pid for holder in node.samplers.holders(frozenset({NODE})))
+    assert [holder.pid for holder in node.samplers.holders(frozenset({BUS_3}))] == [sampler]
+    assert [holder.pid for holder in node.samplers.holders(frozenset({node.gpu(5).bus_id}))] == [trial]
     assert node.release(50.0, node.gpu(5).bus_id).holders == ()
 
 
@@ -205,7 +205,7 @@ def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
     with caplog.at_level(logging.INFO, "gpumon"):
         node.release(20.0, by="command")
         node.release(40.0, by="command")
-        assert [round(one.seconds) for one in node.releases()] == [40]
+        assert [round(release.seconds) for release in node.releases()] == [40]
         node.release(30.0, BUS_3)
         assert len(node.releases()) == 2
         assert node.driver_release.notice is None
@@ -213,15 +213,15 @@ def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
         node.until(lambda: node.up() == OTHERS)
         node.end(by="command")
         node.until(lambda: node.up() == EVERY)
-    records = [one for one in caplog.records if one.getMessage().startswith("release ")]
-    assert [(one.getMessage(), one.__dict__["by"], one.__dict__["gpu"][:3]) for one in records] == [
+    records = [record for record in caplog.records if record.getMessage().startswith("release ")]
+    assert [(record.getMessage(), record.__dict__["by"], record.__dict__["gpu"][:3]) for record in records] == [
         ("release started: the agent closes the driver", "command", "all"),
         ("release replaced", "command", "all"),
         ("release started: the agent closes the driver", "api", "3 ("),
         ("release ended", "command", "all"),
         ("release ended", "api", "3 ("),
     ]
-    assert [one.__dict__["ended_by"] for one in records[3:]] == ["api", "command"]
+    assert [record.__dict__["ended_by"] for record in records[3:]] == ["api", "command"]
 
 
 def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -328,7 +328,7 @@ def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
     touched(node)
     node.until(node.done.exists)
     assert not node.samplers_now()
-    assert [(one.by, one.bus_id) for one in node.releases()] == [("marker", NODE)]
+    assert [(release.by, release.bus_id) for release in node.releases()] == [("marker", NODE)]
 
     node.done.unlink()  # by a script that means to wait for it
     node.until(node.done.exists)
@@ -387,7 +387,7 @@ def test_a_marker_that_cannot_be_understood_releases_nothing(
         make(node.marker)
         for _ in range(3):
             node.driver_release.follow()
-        assert [one.getMessage() for one in caplog.records] == ["the marker file is invalid and releases nothing"], what
+        assert [record.getMessage() for record in caplog.records] == ["the marker file is invalid and releases nothing"], what
         assert str(node.marker) in (node.driver_release.notice or "")
         node.marker.rmdir() if node.marker.is_dir() else node.marker.unlink()
         node.driver_release.follow()
@@ -403,7 +403,7 @@ def test_a_marker_that_is_too_old_does_not_count(fresh: ReleasedNode, caplog: py
         touched(fresh, "for=5s", age=6)
         for _ in range(3):
             fresh.driver_release.follow()
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "the marker file is too old and releases nothing: delete it"
     ]
     assert (fresh.releases(), fresh.driver_release.notice) == ((), None)

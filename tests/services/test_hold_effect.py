@@ -135,7 +135,7 @@ class Held:
         """Start one, and wait until its ranks are at work."""
         before = len(self.messages)
         assert self.answered(self.probing.request()).accepted
-        turn_until(self.loop, lambda: any(isinstance(one, ProbeProgressed) for one in self.messages[before:]))
+        turn_until(self.loop, lambda: any(isinstance(message, ProbeProgressed) for message in self.messages[before:]))
 
     def owners(self) -> list[str]:
         return [one.owner for one in in_force(self.monitor.latest.windows)]
@@ -167,7 +167,7 @@ def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held
     pids = agent.probing.host.holders()
     assert agent.hold("4711") == RequestResult()
     assert len(pids) == 2
-    assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
+    assert not any(Path(f"/proc/{pid.pid}").exists() for pid in pids)
     result = agent.messages[-1].result
     assert (result.outcome, result.reason) == ("skipped", "held")
     assert "4711 (by command)" in result.hint
@@ -255,7 +255,7 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
     pid = agent.probing.host.holders()[0].pid
     with held(build(tmp_path), pid):
         answer = agent.hold("1")
-        assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, True)]
+        assert [(holder.pid, holder.stuck) for holder in answer.holders] == [(pid, True)]
         assert agent.owners() == ["1"]
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.hold("1") == RequestResult()
@@ -270,7 +270,7 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     pid = agent.probing.host.holders()[0].pid
     with held(build(tmp_path), pid):
         answer = agent.hold("1")
-        assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, False)]
+        assert [(holder.pid, holder.stuck) for holder in answer.holders] == [(pid, False)]
     turn_until(agent.loop, lambda: not agent.probing.running)
     assert (agent.messages[-1].result.outcome, agent.messages[-1].result.reason) == ("skipped", "held")
 
@@ -327,13 +327,13 @@ def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, mo
     monkeypatch.setattr(HoldEffect, "answer_seconds", 1.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    first, second = (one.pid for one in agent.probing.host.holders())
+    first, second = (holder.pid for holder in agent.probing.host.holders())
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.probing.running
     agent.seen = lambda report: real(report, asked=4e9, rank=(second,))
-    assert [one.pid for one in agent.hold("1").holders] == [second]
+    assert [holder.pid for holder in agent.hold("1").holders] == [second]
 
 
 def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
@@ -344,7 +344,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    pids = [one.pid for one in agent.probing.host.holders()]
+    pids = [holder.pid for holder in agent.probing.host.holders()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
@@ -352,7 +352,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     assert agent.hold("1").not_readable == window_effects.UNREAD
     assert agent.watched == [True]
     agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
-    assert [one.pid for one in agent.hold("1").holders] == [pids[1]]
+    assert [holder.pid for holder in agent.hold("1").holders] == [pids[1]]
     agent.seen = lambda report: real(report, asked=4e9)
     assert agent.hold("1") == RequestResult()
     agent.seen = lambda report: real(report, asked=1.0, used=4e9)
@@ -383,7 +383,7 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
     assert reported or not asked.done(), "no poll has reported it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
     agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
-    assert [one.description for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in reported]
+    assert [holder.description for holder in agent.answered(asked).holders] == [words.format(pid=rank) for words in reported]
 
 
 # The race
@@ -453,8 +453,8 @@ def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tup
 
     racers = [at_random(chance.uniform(0, 0.003), start), at_random(chance.uniform(0, 0.006), hold)]
     assert agent.answered(asked) == RequestResult()
-    for one in racers:
-        one.join()
+    for racer in racers:
+        racer.join()
     start()  # one that is asked for meanwhile
     agent.loop.turn()
     ended = boot_clock()

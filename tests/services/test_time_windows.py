@@ -80,7 +80,7 @@ class Agent:
         self.persistence.tick()
 
     def reported(self) -> Windows:
-        return [(one.reason, one.ended is None) for one in self.monitor.latest.windows]
+        return [(window.reason, window.ended is None) for window in self.monitor.latest.windows]
 
 
 def stored(connection: sqlite3.Connection) -> Windows:

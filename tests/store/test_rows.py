@@ -46,7 +46,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ErrorE
         for number in range(200)
     )
     with Store.open(path) as store:
-        write(store, error_events.record, (ErrorChange(one, one.count) for one in events))
+        write(store, error_events.record, (ErrorChange(event, event.count) for event in events))
     return path, events
 
 
@@ -75,7 +75,7 @@ def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[ErrorE
             found += [one.event for one in page]
             query = replace(query, before=page[-1].place)
 
-    assert found == [one for one in reversed(events) if query.matches(one)]
+    assert found == [event for event in reversed(events) if query.matches(event)]
 
 
 def test_a_cancelled_event_has_the_time_of_its_cancellation(tmp_path: Path) -> None:
