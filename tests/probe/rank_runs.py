@@ -30,11 +30,11 @@ STARTED = 3.0
 PREAMBLE = """
 import json, os, signal, sys, time
 orders = json.loads(sys.stdin.readline())
-def say(**frame):
+def send(**frame):
     os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
 """
 HANG = """
-say(stage="measure", size=0, sizes=1, bytes=1024)
+send(stage="measure", size=0, sizes=1, bytes=1024)
 while True:
     time.sleep(60)
 """

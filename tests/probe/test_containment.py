@@ -43,28 +43,28 @@ loop = Loop()
 started = ranks.Ranks(loop)
 probe = replace(PROBES["allreduce"], worker=Path(sys.argv[2]))
 plans = make_plans(probe, (), python=sys.executable, deadline=float(sys.argv[3]))
-named = set()
-def look():
-    named.update(started.pids)
-    loop.call_after(0.1, look)
-look()
-def tell(result):
-    told = {"outcome": result.outcome, "reason": result.reason, "hint": result.hint, "log": result.log}
-    print(json.dumps({**told, "stuck": started.unkillable, "named": sorted(named)}), flush=True)
+pids_of_run = set()
+def watch_pids():
+    pids_of_run.update(started.pids)
+    loop.call_after(0.1, watch_pids)
+watch_pids()
+def print_result(result):
+    summary = {"outcome": result.outcome, "reason": result.reason, "hint": result.hint, "log": result.log}
+    print(json.dumps({**summary, "stuck": started.unkillable, "pids_of_run": sorted(pids_of_run)}), flush=True)
     loop.call_after(0.1, wait)
 def wait():
     loop.call_after(0.1, wait) if started.unkillable else loop.stop()
 run = Run(id="one", trigger="request", started=time.time())
 judge = Judge(probe="allreduce", backend="gloo")
-ProbeRun(started, run, probe, Surroundings(prepare=lambda: Prepared(plans, judge), on_result=tell)).start()
+ProbeRun(started, run, probe, Surroundings(prepare=lambda: Prepared(plans, judge), on_result=print_result)).start()
 loop.run()
 """
 LEAVE = """
 import subprocess
-say(stage="measure", size=0, sizes=1, bytes=1024)
-leftover_pids = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
+send(stage="measure", size=0, sizes=1, bytes=1024)
+leftover = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
 Path = __import__("pathlib").Path
-Path(__file__).with_name(f"leftover_pids-{orders['rank']}").write_text(str(leftover_pids.pid))
+Path(__file__).with_name(f"leftover-{orders['rank']}").write_text(str(leftover.pid))
 """
 """A rank that starts a process in another session, which no signal to the rank's process group reaches."""
 
@@ -72,7 +72,7 @@ Path(__file__).with_name(f"leftover_pids-{orders['rank']}").write_text(str(lefto
 @pytest.fixture
 def group() -> Iterator[Path]:
     """Return a delegated cgroup; delete it and kill its processes after the test."""
-    mount = next((Path("/") / one for one in MOUNTS if (Path("/") / one / "cgroup.procs").exists()), None)
+    mount = next((Path("/") / folder for folder in MOUNTS if (Path("/") / folder / "cgroup.procs").exists()), None)
     if mount is None:
         pytest.skip("no control groups of version 2")
     path = mount / f"gpumon-test-{os.getpid()}"
@@ -84,12 +84,12 @@ def group() -> Iterator[Path]:
             path.rmdir()
         pytest.skip(f"no control group can be made: {error}")
     yield path
-    for one in (*path.glob("*/"), path):
+    for cgroup in (*path.glob("*/"), path):
         with contextlib.suppress(OSError):
-            (one / "cgroup.kill").write_text("1")
-    for one in (*path.glob("*/"), path):
-        eventually(lambda one=one: not (one / "cgroup.procs").read_text())  # type: ignore[misc]
-        one.rmdir()
+            (cgroup / "cgroup.kill").write_text("1")
+    for cgroup in (*path.glob("*/"), path):
+        eventually(lambda cgroup=cgroup: not (cgroup / "cgroup.procs").read_text())  # type: ignore[misc]
+        cgroup.rmdir()
 
 
 @pytest.fixture(params=["subreaper", "cgroup"])
@@ -116,7 +116,7 @@ def read_result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def leftover_pids(folder: Path) -> list[int]:
-    files = [folder / f"leftover_pids-{rank}" for rank in range(2)]
+    files = [folder / f"leftover-{rank}" for rank in range(2)]
     eventually(lambda: all(file.exists() and file.read_text() for file in files))
     return [int(file.read_text()) for file in files]
 
@@ -151,7 +151,7 @@ def test_an_unkillable_process_of_a_rank_is_named(contained: Path | None, tmp_pa
             result = read_result(process)
             assert (result["outcome"], result["reason"], result["stuck"]) == ("timeout", "unkillable", sorted(stuck))
             assert all(str(pid) in result["hint"] for pid in stuck)
-            assert set(stuck) < set(result["named"])
+            assert set(stuck) < set(result["pids_of_run"])
         assert process.wait(60) == 0
 
 

@@ -35,7 +35,7 @@ RankMeasurements = dict[tuple[str, str, int], list[Sized]]
 
 @pytest.fixture(scope="module")
 def measurements() -> tuple[RankMeasurements, RankMeasurements]:
-    """Return the measurements without a fault, then those with run_pass rank that sends a wrong element."""
+    """Return the measurements without a fault, then those with one rank that sends a wrong element."""
     loop, ended = Loop(), list[Pass]()
     [plan] = make_plans(PROBES["allreduce"], (), python=sys.executable, cpu_ranks=RANKS, deadline=200.0)
 

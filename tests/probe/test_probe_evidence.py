@@ -1,4 +1,4 @@
-"""What GPUs told of themselves during a run, and what is said of it."""
+"""Observations of GPUs during a run, and the statements that a result derives from them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GPUS = tuple(f"GPU-{n}" for n in range(RANKS))
 ODD = 3
 
 
-def sights(at: float, **odd: Any) -> list[GpuSample]:
-    """Of GPUs that work; one of them differs."""
+def gpu_samples(at: float, **odd: Any) -> list[GpuSample]:
+    """Return samples of GPUs under load, of which one differs."""
     moved = 40e9 * at
     usual = {
         "held_seconds": {"sw_power_cap": at, "hw_thermal": 0.0},
@@ -56,10 +56,10 @@ def sights(at: float, **odd: Any) -> list[GpuSample]:
     ]
 
 
-def seen(**odd: Any) -> Observations:
-    """Before a run, in its midst and after it; from its midst on one GPU differs."""
-    after = add_samples(add_samples({}, sights(0.0)), sights(1.0, **odd))
-    return add_samples(after, sights(2.0, **odd))
+def observations(**odd: Any) -> Observations:
+    """Return samples from before, during and after a run; one GPU differs from the second sample on."""
+    after = add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(1.0, **odd))
+    return add_samples(after, gpu_samples(2.0, **odd))
 
 
 @each_case(
@@ -84,26 +84,28 @@ def seen(**odd: Any) -> Observations:
         ({"fault": "lost"}, "it does not answer (lost)"),
     ],
 )
-def test_what_is_odd_about_one_gpu_is_said(odd: dict[str, Any], words: str | None) -> None:
-    """It is what grew, or differed from the others; what all of them show is how they are."""
-    assert findings(seen(**odd)) == ({} if words is None else {GPUS[ODD]: (words,)})
+def test_a_deviation_of_one_gpu_is_reported(odd: dict[str, Any], words: str | None) -> None:
+    """A finding is a counter that increased, or a value that differs from that of the other GPUs."""
+    assert findings(observations(**odd)) == ({} if words is None else {GPUS[ODD]: (words,)})
 
 
-def test_heat_is_told_of_every_gpu_and_a_power_limit_only_of_one_that_differs() -> None:
-    """All that work hard meet their power limit."""
-    hot = [replace(sight, held_down=["hw_thermal", "sw_power_cap"]) for sight in sights(1.0)]
-    found = findings(add_samples(add_samples({}, sights(0.0)), hot))
-    assert found == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
+def test_heat_is_always_a_finding_and_a_common_power_limit_is_not() -> None:
+    """Heat is reported for every GPU, and the power limit not if all GPUs reach it."""
+    hot = [replace(sample, held_down=["hw_thermal", "sw_power_cap"]) for sample in gpu_samples(1.0)]
+    reported = findings(add_samples(add_samples({}, gpu_samples(0.0)), hot))
+    assert reported == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
 
 
-def test_a_little_traffic_over_the_links_is_not_compared() -> None:
-    """A run that has hardly begun says nothing of who carries less."""
-    for seconds, odd in ((0.01, 0), (1.0, 1)):
-        assert len(findings(add_samples(add_samples({}, sights(0.0)), sights(seconds, link_bytes=0.0)))) == odd
+def test_little_link_traffic_is_not_compared() -> None:
+    """Link traffic is compared only after enough of it."""
+    for seconds, count in ((0.01, 0), (1.0, 1)):
+        assert (
+            len(findings(add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(seconds, link_bytes=0.0)))) == count
+        )
 
 
 def by_link(moved: float, lame: float, end: str = "switch") -> dict[str, dict[str, float]]:
-    """Four links that lead to the same, of which the third differs."""
+    """Return the traffic of four links with the same end, of which the third differs."""
     return {end: {str(link): lame if link == 2 else moved for link in range(4)}}
 
 
@@ -116,30 +118,30 @@ def by_link(moved: float, lame: float, end: str = "switch") -> dict[str, dict[st
         (by_link(5e9, 0.5e9), None),
         ({"GPU-a": {"0": 5e9, "1": 5e9}, "GPU-b": {"2": 1e9, "3": 1e9}}, None),
     ],
-    ids=["lame", "a little less", "little traffic", "counted anew", "other ends"],
+    ids=["lame", "a little less", "little traffic", "counter reset", "other ends"],
 )
-def test_a_link_that_carries_less_than_those_beside_it_is_named(
+def test_a_link_with_less_traffic_than_its_parallels_is_named(
     links: dict[str, dict[str, float]], words: str | None
 ) -> None:
-    """From the first time they were counted in this run; only links that lead to the same share the load."""
+    """Only links to the same end are comparison, from their first count in the run."""
     first = {end: dict.fromkeys(each, 1e9) for end, each in links.items()}
-    before = add_samples(add_samples({}, sights(0.0)), sights(1.0, each_link_bytes=first))
-    after = add_samples(before, sights(2.0, each_link_bytes=links))
+    before = add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(1.0, each_link_bytes=first))
+    after = add_samples(before, gpu_samples(2.0, each_link_bytes=links))
     assert findings(after) == ({} if words is None else {GPUS[ODD]: (words,)})
-    down = add_samples(before, sights(2.0, each_link_bytes=links, links_down=["2"]))
+    down = add_samples(before, gpu_samples(2.0, each_link_bytes=links, links_down=["2"]))
     assert findings(down) == {GPUS[ODD]: ("its NVLink 2 is down",)}
 
 
 def test_a_poll_counts_once() -> None:
-    """Whoever samples_taken more often than the GPUs are read sees nothing new."""
-    once = add_samples({}, sights(1.0, held_down=["hw_thermal"]))
-    assert add_samples(once, sights(1.0)) == once
-    assert add_samples(once, sights(-86400.0)) != once, "the clock was set back"
+    """Samples of the same poll count once."""
+    once = add_samples({}, gpu_samples(1.0, held_down=["hw_thermal"]))
+    assert add_samples(once, gpu_samples(1.0)) == once
+    assert add_samples(once, gpu_samples(-86400.0)) != once, "the clock was set back"
     assert once[GPUS[ODD]].samples_taken == 1
 
 
 def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, ranks: int = RANKS) -> Pass:
-    """All pairs; those of one rank, or of two only with each other, take longer."""
+    """Return a pass over all pairs, in which the pairs of one rank, or of two ranks with each other, take longer."""
     plan = make_plans(PROBES["allreduce"], GPUS[:ranks], python=sys.executable)[0]
 
     def side(rank: int, peer: int) -> Sized:
@@ -156,8 +158,8 @@ def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, 
     return Pass(plan=plan, steps=(Pairs(bytes=1 << 28, rounds=rounds(ranks)),), accounts=accounts)
 
 
-def located(one: Pass, known: Observations) -> Location:
-    location = locate(one, known)
+def located(run_pass: Pass, samples: Observations) -> Location:
+    location = locate(run_pass, samples)
     assert location is not None
     return location
 
@@ -165,9 +167,9 @@ def located(one: Pass, known: Observations) -> Location:
 HOT = {"held_seconds": {"hw_thermal": 3.0}}
 
 
-def test_a_slow_gpu_is_named_with_what_it_told_of_itself() -> None:
-    """By index and UUID; the cause stands beside it, and all of it in the evidence."""
-    location = located(exchanged((ODD,)), seen(**HOT, pcie_width=8.0))
+def test_a_slow_gpu_is_named_with_its_findings() -> None:
+    """The sentence names index, UUID and main cause of the slow GPU; the evidence has all findings."""
+    location = located(exchanged((ODD,)), observations(**HOT, pcie_width=8.0))
     assert location.sentence == (
         "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
     )
@@ -178,9 +180,9 @@ def test_a_slow_gpu_is_named_with_what_it_told_of_itself() -> None:
     )
 
 
-def test_of_a_slow_path_both_ends_are_asked() -> None:
-    """Whichever has something to tell."""
-    location = located(exchanged((1, ODD)), seen(links_down=["4"]))
+def test_a_slow_path_is_explained_by_a_finding_of_either_end() -> None:
+    """The sentence for a slow path has the finding of either of its two GPUs."""
+    location = located(exchanged((1, ODD)), observations(links_down=["4"]))
     assert location.ranks == (1, 3)
     assert location.sentence == (
         "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: of GPU 3 (GPU-3), its NVLink 4 is down."
@@ -188,40 +190,42 @@ def test_of_a_slow_path_both_ends_are_asked() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_where_no_pair_stands_apart_a_gpu_that_does_is_named(ranks: int) -> None:
-    """Two alone cannot be told apart by their exchange, but by their heat; two that are hot cannot either."""
-    hot = {uuid: one for uuid, one in seen().items() if uuid in GPUS[: ranks - 1]}
-    hot[GPUS[ranks - 1]] = replace(seen(**HOT)[GPUS[ODD]], last=replace(seen(**HOT)[GPUS[ODD]].last, index=ranks - 1))
+def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
+    """If no pair differs, the only GPU with a finding is named; two with findings are not."""
+    hot = {uuid: sample for uuid, sample in observations().items() if uuid in GPUS[: ranks - 1]}
+    hot[GPUS[ranks - 1]] = replace(
+        observations(**HOT)[GPUS[ODD]], last=replace(observations(**HOT)[GPUS[ODD]].last, index=ranks - 1)
+    )
     location = located(exchanged(ranks=ranks), hot)
     assert location.ranks == (ranks - 1,)
     assert location.sentence.endswith("stands out: its clocks were held down by heat (hardware).")
-    both = located(exchanged(ranks=ranks), dict.fromkeys(GPUS[:ranks], seen(**HOT)[GPUS[ODD]]))
+    both = located(exchanged(ranks=ranks), dict.fromkeys(GPUS[:ranks], observations(**HOT)[GPUS[ODD]]))
     assert both.ranks == ()
     assert "cannot be located" in both.sentence
     assert len(both.evidence) == ranks
 
 
-def test_a_slow_gpu_is_not_excused_by_what_another_one_told() -> None:
-    """The evidence has it; the sentence does not."""
-    location = located(exchanged((0,)), seen(**HOT))
+def test_a_finding_of_another_gpu_is_evidence_only() -> None:
+    """A finding of another GPU is in the evidence and not in the sentence."""
+    location = located(exchanged((0,)), observations(**HOT))
     assert location.sentence == "GPU 0 (GPU-0) is slow with every other."
     assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
 
 
-def test_wrong_data_is_not_put_down_to_what_makes_gpus_slow() -> None:
-    """What the GPU told is evidence beside it."""
-    one = exchanged()
-    told = [
-        replace(each, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in each.pairs.items()})
-        for each in one.accounts
+def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
+    """A cause of slowness is evidence beside wrong data, not its explanation."""
+    run_pass = exchanged()
+    accounts = [
+        replace(account, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in account.pairs.items()})
+        for account in run_pass.accounts
     ]
-    location = located(replace(one, accounts=told), seen(**HOT))
+    location = located(replace(run_pass, accounts=accounts), observations(**HOT))
     assert location.sentence == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
     assert len(location.evidence) == 1
 
 
-def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:
-    """Where others do: a host on which no GPU reaches another one is built so."""
+def test_missing_peer_access_of_a_pair_is_evidence() -> None:
+    """A pair without peer access is evidence if other pairs have it."""
     location = located(exchanged((0, 2), apart=(0, 2)), {})
     assert location.evidence == ("GPU GPU-0 and GPU GPU-2 cannot access each other's memory, as other pairs can.",)
     assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
@@ -234,35 +238,35 @@ LOST = "have lost peer access that they had before: NVLink (not supported), atom
 
 
 def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd: Any) -> list[GpuSample]:
-    """Of each two GPUs; of what is not given, all."""
-    each = {
+    """Return samples with the peer access of each two GPUs, which is complete unless given."""
+    matrix = {
         uuid: {GPUS[m]: access.get((min(n, m), max(n, m)), ALL) for m in range(RANKS) if m != n}
         for n, uuid in enumerate(GPUS)
     }
-    return [replace(sight, peer_access=each[sight.uuid]) for sight in sights(at, **odd)]
+    return [replace(sample, peer_access=matrix[sample.uuid]) for sample in gpu_samples(at, **odd)]
 
 
 @pytest.mark.parametrize(
     ("before", "words"), [(None, LACK), ({(1, 3): CUT}, LACK), ({}, LOST)], ids=["unknown", "as before", "had it"]
 )
-def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
+def test_missing_peer_access_explains_a_slow_path(
     before: dict[tuple[int, int], dict[str, str]] | None, words: str
 ) -> None:
-    """Or of the slow GPU that is one of them, or of a loss that no pair's time shows; the matrix is in the pairs."""
-    first = sights(0.0) if before is None else with_access(0.0, before)
-    known = add_samples(add_samples({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
+    """Missing peer access of a pair explains its slow path or slow GPU, and is named even if no pair is slow."""
+    first = gpu_samples(0.0) if before is None else with_access(0.0, before)
+    samples = add_samples(add_samples({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
     for slow, ranks, sentence in (
         ((1, 3), (1, 3), "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: they {}."),
         ((3,), (3,), "GPU 3 (GPU-3) is slow with every other: GPU 1 (GPU-1) and GPU 3 (GPU-3) {}."),
         ((), (1, 3), f"{NO_PAIR}; but GPU 1 (GPU-1) and GPU 3 (GPU-3) stand out: they {{}}."),
     ):
-        location = located(exchanged(slow), known)
+        location = located(exchanged(slow), samples)
         assert (location.ranks, location.sentence) == (ranks, sentence.format(words))
         assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, by NVML." in location.evidence
         assert {pair.ranks: pair.peer_access for pair in location.pairs} == {
             pair.ranks: CUT if pair.ranks == (1, 3) else ALL for pair in location.pairs
         }
-    other = located(exchanged((0, 2)), known)
+    other = located(exchanged((0, 2)), samples)
     assert other.sentence == "Only the path between GPU 0 (GPU-0) and GPU 2 (GPU-2) is slow."
 
 
@@ -273,63 +277,70 @@ def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
         ((), "{}; but GPU 3 (GPU-3) stands out: it and 3 others {}."),
     ],
 )
-def test_a_gpu_that_nvml_keeps_apart_from_all_is_named_alone(slow: tuple[int, ...], sentence: str) -> None:
-    """Of four, half of all pairs lack it then."""
+def test_a_gpu_without_any_peer_access_is_named_alone(slow: tuple[int, ...], sentence: str) -> None:
+    """A GPU that lacks peer access to all others is named alone, although half of all pairs lack it."""
     location = located(exchanged(slow), add_samples({}, with_access(1.0, {(n, 3): CUT for n in range(3)})))
     assert (location.ranks, len(location.evidence)) == ((3,), 3)
     assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
 
 
-def test_boards_that_link_some_of_their_gpus_lack_nothing() -> None:
-    """What most pairs have not, no pair has to have, nor what every GPU lacks with as many others, as on a square.
-
-    Nor is anything said of a host whose GPUs all are apart. What was there before is lost, however regular.
-    """
+def test_peer_access_that_is_missing_by_design_is_no_evidence() -> None:
+    """Regular gaps in peer access are no evidence, unless the access was present before."""
     square: dict[tuple[int, int], dict[str, str]] = {(0, 1): CUT, (2, 3): CUT}
     linked = {(0, 1), (2, 3)}
     by_design = {(a, b): CUT for a in range(RANKS) for b in range(a + 1, RANKS) if (a, b) not in linked}
     for access in (by_design, by_design | dict.fromkeys(linked, CUT), square):
-        known = add_samples({}, with_access(1.0, access))
-        assert not located(exchanged(), known).evidence
-    part = with_access(1.0, {(1, 3): CUT})
+        samples = add_samples({}, with_access(1.0, access))
+        assert not located(exchanged(), samples).evidence
+    partial = with_access(1.0, {(1, 3): CUT})
     beyond = {"GPU-beyond": ALL}
-    known = add_samples({}, [replace(one, peer_access={**one.peer_access, **beyond}) for one in part])
-    assert not located(exchanged(), known).evidence, "of a part of the host nobody can tell how it is built"
+    samples = add_samples({}, [replace(sample, peer_access={**sample.peer_access, **beyond}) for sample in partial])
+    assert not located(exchanged(), samples).evidence, "of a part of the host nobody can tell how it is built"
     twice = located(exchanged(), add_samples(add_samples({}, with_access(0.0, {})), with_access(1.0, square)))
     assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 
 
-def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
-    """A GPU that fell off the bus makes the ranks hang, and the ranks cannot tell why."""
-    one = replace(exchanged(), ending=Ending(duration=300.0, timed_out=True))
+def test_the_hint_of_a_failed_run_has_the_findings() -> None:
+    """The hint of a run that timed out has the Xid that occurred meanwhile."""
+    run_pass = replace(exchanged(), ending=Ending(duration=300.0, timed_out=True))
     run = Run(id="one", trigger="schedule", started=0.0)
-    result = conclude(run, [one], Judge(probe="allreduce", backend="nccl"), 300.0, seen(xids={"31": 4.0, "79": 1.0}))
+    result = conclude(
+        run, [run_pass], Judge(probe="allreduce", backend="nccl"), 300.0, observations(xids={"31": 4.0, "79": 1.0})
+    )
     assert result.outcome == "timeout"
     assert result.hint.endswith("GPU 3 (GPU-3): Xid 79 occurred once.")
 
 
-def spoilt(*senders: int) -> Pass:
-    """What these give arrives wrong."""
-    one = exchanged()
-    told = [
-        replace(each, pairs={key: replace(sized, wrong=int(key[1] in senders)) for key, sized in each.pairs.items()})
-        for each in one.accounts
+def pass_with_wrong_data(*senders: int) -> Pass:
+    """Return a pass in which the data of these senders arrives wrong."""
+    run_pass = exchanged()
+    accounts = [
+        replace(
+            account, pairs={key: replace(sized, wrong=int(key[1] in senders)) for key, sized in account.pairs.items()}
+        )
+        for account in run_pass.accounts
     ]
-    return replace(one, accounts=told, ending=Ending(duration=3.0))
+    return replace(run_pass, accounts=accounts, ending=Ending(duration=3.0))
 
 
-def test_the_pass_that_names_somebody_says_where_it_is() -> None:
-    """The default may find nobody where the ring does."""
+def test_the_first_pass_with_a_location_determines_the_location() -> None:
+    """The location of a result is that of the first pass that finds one."""
     run, judge = Run(id="one", trigger="schedule", started=0.0), Judge(probe="allreduce", backend="nccl")
-    unclear = replace(spoilt(), accounts=[_confused(account) for account in spoilt().accounts])
-    for passes, ranks in (((unclear, spoilt(ODD)), (ODD,)), ((spoilt(1), spoilt(ODD)), (1,)), ((unclear,), ())):
+    unclear = replace(
+        pass_with_wrong_data(), accounts=[_confused(account) for account in pass_with_wrong_data().accounts]
+    )
+    for passes, ranks in (
+        ((unclear, pass_with_wrong_data(ODD)), (ODD,)),
+        ((pass_with_wrong_data(1), pass_with_wrong_data(ODD)), (1,)),
+        ((unclear,), ()),
+    ):
         location = conclude(run, passes, judge, 300.0).location
         assert location is not None
         assert location.ranks == ranks
 
 
 def _confused(account: Account) -> Account:
-    """Two pairs that have no rank in common."""
+    """Return the account with wrong data in two pairs that have no rank in common."""
     pairs = {
         key: replace(sized, wrong=int({key[1], account.rank} in ({0, 1}, {2, 3})))
         for key, sized in account.pairs.items()
@@ -337,13 +348,13 @@ def _confused(account: Account) -> Account:
     return replace(account, pairs=pairs)
 
 
-# What Reports show
+# Samples from Reports
 
 ENDS, LINKS_EACH = ("switch", "switch", "gpu"), 4
 
 
 def report(at: float, **gpu: Any) -> Report:
-    """Two GPUs with a link each; the second one differs."""
+    """Return a Report of two GPUs with a link each, of which the second differs."""
     states = [
         GpuState(
             bus_id=str(n),
@@ -367,15 +378,15 @@ def report(at: float, **gpu: Any) -> Report:
     return Report(started=0.0, gpus=tuple(states), node=Node(snapshot_timestamp_seconds=at))
 
 
-def test_a_witness_sorts_links_by_where_they_lead() -> None:
-    """To the switches together, to each GPU apart; of one whose end nobody knows nothing can be said."""
-    known = TelemetryRecorder(lambda: report(1.0), GPUS[:1]).record()
-    assert known[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
-    assert known[GPUS[0]].last.peer_access == {GPUS[1]: {"read": "ok"}}
+def test_the_recorder_groups_links_by_their_end() -> None:
+    """The recorder groups the traffic of links by their remote end, and omits links whose end is unknown."""
+    record = TelemetryRecorder(lambda: report(1.0), GPUS[:1]).record()
+    assert record[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
+    assert record[GPUS[0]].last.peer_access == {GPUS[1]: {"read": "ok"}}
 
 
-def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
-    """Clocks, links and PCIe of the GPUs of the run, from before it until now; not what a link corrects by itself."""
+def test_the_recorder_derives_findings_from_reports() -> None:
+    """The recorder reports changes of clocks, links and PCIe during the run, except corrected link errors."""
     reports = [
         report(1.0, pcie_replays_total=0.0, ecc_errors_total={"uncorrected,dram": 1.0, "uncorrected,sram": 0.0}),
         report(
@@ -409,7 +420,7 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
 # The two algorithms
 
 
-def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
+def comparison(algorithm: str, busbw: float, usual: float | None) -> Comparison:
     low = "baseline" if usual is not None and busbw < 0.9 * usual else ""
     return Comparison(
         collective="all_reduce",
@@ -423,7 +434,7 @@ def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
 
 
 @each_case(
-    ("default", "ring", "said"),
+    ("default", "ring", "message"),
     [
         ((480, 480), (370, 370), ""),
         ((368, 480), (370, 370), LOST_SHARP),
@@ -434,9 +445,9 @@ def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
         ((180, 230), (229, 229), NOT_LINKS),
     ],
 )
-def test_lost_nvlink_sharp_is_told_apart_from_slow_links(
-    default: tuple[float, float], ring: tuple[float, float | None], said: str
+def test_lost_nvlink_sharp_is_distinguished_from_slow_links(
+    default: tuple[float, float], ring: tuple[float, float | None], message: str
 ) -> None:
-    """Down to the ring's level while that is as usual; a host whose default was never above it has lost nothing."""
-    assert compare_algorithms([compared("default", *default), compared("ring", *ring)]) == said
-    assert compare_algorithms([compared("default", *default)]) == ""
+    """A default at the level of a usual ring has lost NVLink SHARP; a slow ring means slow links."""
+    assert compare_algorithms([comparison("default", *default), comparison("ring", *ring)]) == message
+    assert compare_algorithms([comparison("default", *default)]) == ""

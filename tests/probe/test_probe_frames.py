@@ -98,7 +98,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "a peer that is reached by a word": PAIR | {"direct": "yes"},
     "more steps than there are": {"stepped": 3},
     "steps without end": b'{"stepped": 1e999}',
-    "a step that was not fold": {"stepped": 1},
+    "a step that was not reported": {"stepped": 1},
     "the end before the end": {"done": True},
     "versions that are a list": {"versions": ["2.13.0"]},
     "versions without end": {"versions": {str(number): "1" for number in range(100)}},

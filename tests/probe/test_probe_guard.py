@@ -27,19 +27,19 @@ def gpus(*processes: float | None) -> tuple[GpuUse, ...]:
 FREE = PreflightFacts(gpus=gpus(0, 0), expected=2)
 
 
-def one_with(**use: Any) -> PreflightFacts:
-    """Two free GPUs, of which the second is in use so."""
+def with_second_gpu(**use: Any) -> PreflightFacts:
+    """Return the facts of two free GPUs, of which the second has these fields."""
     first, second = FREE.gpus
     return replace(FREE, gpus=(first, replace(second, **use)))
 
 
 def test_one_gpu_is_enough_for_ranks_that_act_alone() -> None:
-    """Copies between host and GPU need no other."""
+    """A copy probe may run on a single GPU."""
     assert may_run(PreflightFacts(gpus=gpus(0), expected=1, alone=True)) is None
 
 
 def test_free_gpus_may_be_probed() -> None:
-    """Nothing is in the way of a run on GPUs that no process holds."""
+    """A run may start on GPUs that no process holds."""
     assert may_run(FREE) is None
 
 
@@ -57,12 +57,16 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, unkillable=(4711,)), "busy", "4711"),
         (replace(FREE, enabled=False), "disabled", "probe.enabled"),
         (replace(FREE, maintained=True), "maintenance", "gpumon maintenance end"),
-        (one_with(mig=True), "mig", "GPU 1"),
-        (one_with(compute_mode=3), "exclusive_mode", "nvidia-smi -c DEFAULT"),
-        (one_with(compute_mode=2), "exclusive_mode", "no process may use GPU 1"),
-        (replace(one_with(memory_free=4.5 * GIB), memory_needed=5.0 * GIB), "low_memory", "GPU 1 has 4.5 GiB free"),
-        (one_with(memory_used=0.4 * GIB, memory_exact=True), "busy", "GPU 1 has 0.4 GiB in use"),
-        (one_with(traffic=2e9), "busy", "GPU 1 moves 2.0 GB/s"),
+        (with_second_gpu(mig=True), "mig", "GPU 1"),
+        (with_second_gpu(compute_mode=3), "exclusive_mode", "nvidia-smi -c DEFAULT"),
+        (with_second_gpu(compute_mode=2), "exclusive_mode", "no process may use GPU 1"),
+        (
+            replace(with_second_gpu(memory_free=4.5 * GIB), memory_needed=5.0 * GIB),
+            "low_memory",
+            "GPU 1 has 4.5 GiB free",
+        ),
+        (with_second_gpu(memory_used=0.4 * GIB, memory_exact=True), "busy", "GPU 1 has 0.4 GiB in use"),
+        (with_second_gpu(traffic=2e9), "busy", "GPU 1 moves 2.0 GB/s"),
         (replace(FREE, scheduled=True, schedulers=("slurmd",)), "no_scheduler_gate", "slurmd"),
         (replace(FREE, scheduled=True, schedulers=None), "no_scheduler_gate", "probe.scheduler_gate"),
         (replace(FREE, idle_seconds=600.0), "busy", "probe.min_idle_seconds"),
@@ -77,16 +81,16 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (PreflightFacts(expected=1), "single_gpu", "needs two GPUs"),
     ],
 )
-def test_each_objection_names_its_reason_and_hint(situation: PreflightFacts, reason: str, hint: str) -> None:
-    """Every guard skips with a listed reason and a hint that says what it saw."""
+def test_each_skip_has_its_reason_and_hint(situation: PreflightFacts, reason: str, hint: str) -> None:
+    """Every check of the preflight skips with a listed reason and a hint with its evidence."""
     skip = may_run(situation)
     assert skip is not None
     assert (skip.reason, hint in skip.hint) == (reason, True)
     assert skip.reason in SKIP_REASONS
 
 
-def test_what_is_not_known_is_named_with_its_fault() -> None:
-    """A GPU that does not answer might be in use: the hint says which, and why it does not answer."""
+def test_a_gpu_that_does_not_answer_is_named_with_its_fault() -> None:
+    """A GPU that does not answer counts as busy, and the hint names it with its fault."""
     lost = GpuUse(index=3, uuid="GPU-3", processes=None, fault="lost")
     skip = may_run(PreflightFacts(gpus=(*gpus(0, 0, 0), lost), expected=4))
     assert skip is not None
@@ -94,7 +98,7 @@ def test_what_is_not_known_is_named_with_its_fault() -> None:
 
 
 def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
-    """One simulated GPU does not stop the probe, which is real on the CPU; a simulated job does."""
+    """On a simulated node a single GPU allows a run, and a simulated process prevents it."""
     assert may_run(PreflightFacts(gpus=gpus(0), expected=1, simulated=True)) is None
     skip = may_run(PreflightFacts(gpus=gpus(1), expected=1, simulated=True))
     assert skip is not None
@@ -106,8 +110,8 @@ def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
     ("sign", "hint"),
     [({"utilization": 0.01}, "GPU 1 is 1% utilized"), ({"memory_used": 3.0 * IDLE_BYTES}, "GPU 1 has 3.0 GiB in use")],
 )
-def test_work_that_no_process_explains_yet_is_busy(sign: dict[str, Any], hint: str, *, simulated: bool) -> None:
-    """Processes are counted seldom: what every poll reads tells of a job that came since."""
+def test_utilization_or_memory_without_a_process_is_busy(sign: dict[str, Any], hint: str, *, simulated: bool) -> None:
+    """Utilization or used memory makes a GPU busy before a process is counted on it."""
     first, second = gpus(0, 0)
     skip = may_run(replace(FREE, gpus=(first, replace(second, **sign)), simulated=simulated))
     assert skip is not None
@@ -115,16 +119,16 @@ def test_work_that_no_process_explains_yet_is_busy(sign: dict[str, Any], hint: s
 
 
 def test_a_hint_names_some_gpus_and_counts_the_others() -> None:
-    """All of what one shows in one go: people read it on a page."""
+    """A hint describes four GPUs and counts the others."""
     working = tuple(replace(gpu, utilization=0.03, traffic=9.1e9) for gpu in gpus(*[0] * 8))
     skip = may_run(replace(FREE, gpus=working, expected=8))
     assert skip is not None
-    told = [f"GPU {index} is 3% utilized and moves 9.1 GB/s over its links" for index in range(4)]
-    assert skip.hint.startswith(", ".join(told) + " and 4 more, though")
+    described = [f"GPU {index} is 3% utilized and moves 9.1 GB/s over its links" for index in range(4)]
+    assert skip.hint.startswith(", ".join(described) + " and 4 more, though")
 
 
-def test_what_an_idle_gpu_shows_is_not_busy() -> None:
-    """No utilization, and the memory that some drivers count as used for themselves."""
+def test_an_idle_gpu_is_not_busy() -> None:
+    """A GPU without utilization is idle, even if the driver's own memory counts as used."""
     idle = tuple(replace(gpu, utilization=0.0, memory_used=0.6 * IDLE_BYTES) for gpu in gpus(0, 0))
     assert may_run(replace(FREE, gpus=idle)) is None
 
@@ -136,18 +140,18 @@ def test_what_an_idle_gpu_shows_is_not_busy() -> None:
         replace(FREE, scheduled=True, schedulers=("slurmd",), gated=True),
         replace(FREE, scheduled=True, schedulers=("kubelet",), simulated=True),
         replace(FREE, idle_seconds=600.0, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in FREE.gpus)),
-        replace(one_with(mig=True, compute_mode=3, memory_free=0.0), simulated=True, memory_needed=5.0 * GIB),
-        one_with(compute_mode=0, memory_free=80.0 * GIB, traffic=1e6),
+        replace(with_second_gpu(mig=True, compute_mode=3, memory_free=0.0), simulated=True, memory_needed=5.0 * GIB),
+        with_second_gpu(compute_mode=0, memory_free=80.0 * GIB, traffic=1e6),
     ],
 )
-def test_what_harms_nobody_runs(ready: PreflightFacts) -> None:
-    """A person's run on a scheduler's node, a gated one, idle for long enough, and what ranks on a CPU never touch."""
+def test_harmless_conditions_allow_a_run(ready: PreflightFacts) -> None:
+    """A run may start by request, with a gate, after enough idleness, and on the CPU despite GPU settings."""
     assert may_run(ready) is None
     assert usable_gpus(ready) == ("GPU-0", "GPU-1")
 
 
-def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
-    """The run that is due can wait for it: nothing else is in the way."""
+def test_too_little_idleness_gives_the_time_to_wait() -> None:
+    """A skip for too little idleness has the seconds to wait; a skip for a process has none."""
     short = tuple(replace(gpu, idle_seconds=seconds) for gpu, seconds in zip(gpus(0, 0), (600.0, 480.0), strict=True))
     skip = may_run(replace(FREE, gpus=short, idle_seconds=600.0))
     assert skip is not None
@@ -167,20 +171,22 @@ def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
     ],
 )
 def test_a_partial_run_uses_the_idle_gpus(situation: PreflightFacts, wanted: tuple[str, ...]) -> None:
-    """Those in use, and those of which nobody knows, are left out; without need none is."""
+    """A partial run omits GPUs that are in use or unknown."""
     opted_in = replace(situation, partial=True)
     assert (may_run(opted_in), usable_gpus(opted_in)) == (None, wanted)
     assert (may_run(situation) is None) == (situation is FREE)
 
 
-@pytest.mark.parametrize("situation", [one_with(processes=1.0), replace(FREE, gpus=gpus(0, 0, 1), enabled=False)])
-def test_what_a_partial_run_does_not_get_round(situation: PreflightFacts) -> None:
-    """It needs two idle GPUs, and what is in the way of every run is in its way too."""
+@pytest.mark.parametrize(
+    "situation", [with_second_gpu(processes=1.0), replace(FREE, gpus=gpus(0, 0, 1), enabled=False)]
+)
+def test_a_partial_run_needs_two_idle_gpus(situation: PreflightFacts) -> None:
+    """A partial run needs two idle GPUs, and is subject to every other condition."""
     assert may_run(replace(situation, partial=True)) == may_run(situation) is not None
 
 
-def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
-    """Its own load is no reason; a stranger is, unless it is on a GPU that the run leaves out."""
+def test_a_foreign_process_interrupts_a_run() -> None:
+    """A foreign process on a GPU of the run interrupts it; the load of the run itself does not."""
     own = tuple(replace(gpu, foreign=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
     assert interruption(PreflightFacts(gpus=own)) is None
     taken = PreflightFacts(gpus=(own[0], replace(own[1], processes=2.0, foreign=1.0)))
@@ -190,9 +196,11 @@ def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
     assert interruption(taken, ("GPU-0",)) is None
 
 
-def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
-    """For longer than polls take, which the run itself makes slower, nobody has seen who holds one of its GPUs."""
-    stuck = replace(one_with(processes=None, fault="stuck"), unobserved={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
+def test_a_run_is_interrupted_if_its_gpus_are_not_read() -> None:
+    """A run is interrupted if the processes of one of its GPUs have not been read for longer than polls take."""
+    stuck = replace(
+        with_second_gpu(processes=None, fault="stuck"), unobserved={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5}
+    )
     skip = interruption(stuck, ("GPU-0", "GPU-1"))
     assert skip is not None
     assert (skip.reason, "For 8 s" in skip.hint, "on GPU 1 (stuck) were not read:" in skip.hint) == ("busy", True, True)
@@ -206,9 +214,9 @@ def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
     assert "on GPU-7 were not read:" in gone.hint
 
 
-def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
-    """The ranks never show there."""
-    for taken in (one_with(foreign=1.0), one_with(utilization=0.5)):
+def test_any_load_on_a_simulated_node_interrupts_a_run() -> None:
+    """On a simulated node any load interrupts a run, because its ranks do not appear there."""
+    for taken in (with_second_gpu(foreign=1.0), with_second_gpu(utilization=0.5)):
         skip = interruption(replace(taken, simulated=True))
         assert skip is not None
         assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
@@ -228,5 +236,5 @@ def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
 def test_beside_jobs_only_the_ring_is_measured(
     situation: PreflightFacts, chosen: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
-    """On the same host whatever is configured, on other nodes of the fabric unless something is."""
+    """A partial run measures only the ring; a run in a multi-node clique too, unless algorithms are configured."""
     assert algorithms(situation, chosen) == wanted

@@ -1,4 +1,4 @@
-"""Who is named, from what every two ranks exchanged alone."""
+"""Location of a slow or wrong rank from the exchanges of all pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.probe.core.result import Location
 
 BYTES = 1 << 28
 USUAL = 1e-3
-"""Seconds of an exchange."""
+"""Usual seconds of an exchange."""
 JUDGE = Judge(probe="allreduce", backend="nccl")
 
 Seconds = Callable[[int, int], float]
@@ -29,7 +29,7 @@ Wrong = Callable[[int, int], int]
 
 
 def exchanged(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spoilt: int | None = None) -> Pass:
-    """All pairs once. `wrong(a, b)`: elements that came to b wrong from a; what `spoilt` gives was so before."""
+    """Return a pass over all pairs. `wrong(a, b)` counts wrong elements from a to b; `spoilt` sent wrong data."""
     plan = make_plans(PROBES["allreduce"], [f"GPU-{n}" for n in range(ranks)], python="python3")[0]
     step = Pairs(bytes=BYTES, rounds=rounds(ranks))
     return Pass(
@@ -53,32 +53,32 @@ def exchanged(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spo
     )
 
 
-def located(one: Pass) -> Location:
-    location = locate(one)
+def located(run_pass: Pass) -> Location:
+    location = locate(run_pass)
     assert location is not None
     return location
 
 
 def noisy(seed: int, spread: float, slower: Callable[[int, int], float]) -> Seconds:
-    """Each pair takes the usual time, give or take, and so many times as long."""
+    """Return the usual time of each pair with noise, multiplied by `slower`."""
     generator = random.Random(seed)  # noqa: S311 - the same every time
-    kept: dict[tuple[int, int], float] = {}
-    return lambda a, b: kept.setdefault((a, b), USUAL * generator.uniform(1, 1 + spread) * slower(a, b))
+    drawn: dict[tuple[int, int], float] = {}
+    return lambda a, b: drawn.setdefault((a, b), USUAL * generator.uniform(1, 1 + spread) * slower(a, b))
 
 
 def with_rank(bad: int, times: float) -> Seconds:
-    """So many times as long as usual for each pair of this rank."""
+    """Return a factor of `times` for each pair of this rank."""
     return lambda a, b: times if bad in (a, b) else 1.0
 
 
 def on_path(path: tuple[int, int], times: float) -> Seconds:
-    """So many times as long as usual for this pair."""
+    """Return a factor of `times` for this pair."""
     return lambda a, b: times if (a, b) == path else 1.0
 
 
 @pytest.mark.parametrize(("ranks", "spread", "times"), [(4, 0.2, 2.0), (8, 0.2, 2.0), (4, 0.01, 1.06), (8, 0.01, 1.06)])
 def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
-    """It is slow with every other one; whether it takes twice as long, or a twentieth more."""
+    """A rank that is slow in all its pairs is named, whether by a factor of two or by six percent."""
     for seed in range(20):
         bad = seed % ranks
         location = located(exchanged(ranks, noisy(seed, spread, with_rank(bad, times))))
@@ -86,52 +86,52 @@ def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
         assert location.gpus == (f"GPU-{bad}",)
 
 
-def three(seconds: Seconds, *links: tuple[int, int]) -> Location:
-    """Of three GPUs, between these of which NVML tells of NVLinks."""
+def locate_among_three(seconds: Seconds, *links: tuple[int, int]) -> Location:
+    """Locate among three GPUs, of which NVML reports NVLinks between these pairs."""
     ends = [(0, 1), (0, 2), (1, 2)]
-    one = exchanged(3, seconds)
+    run_pass = exchanged(3, seconds)
     linked = {pair: {"nvlink": "ok" if pair in links else "not_supported"} for pair in ends}
-    sights = [
+    samples = [
         GpuSample(
             index=rank,
             uuid=uuid,
             at=1.0,
-            peer_access={one.plan.gpus[sum(pair) - rank]: linked[pair] for pair in ends if rank in pair},
+            peer_access={run_pass.plan.gpus[sum(pair) - rank]: linked[pair] for pair in ends if rank in pair},
         )
-        for rank, uuid in enumerate(one.plan.gpus)
+        for rank, uuid in enumerate(run_pass.plan.gpus)
     ]
-    location = locate(one, add_samples({}, sights))
+    location = locate(run_pass, add_samples({}, samples))
     assert location is not None
     return location
 
 
-def test_of_three_that_are_all_linked_the_slow_one_or_path_is_named() -> None:
-    """Where links say that it should be as fast as the others, and it is clearly not."""
+def test_a_slow_rank_or_path_among_three_linked_gpus_is_named() -> None:
+    """Among three GPUs with NVLinks between all, a clearly slow rank or path is named."""
     ends = [(0, 1), (0, 2), (1, 2)]
     for seed in range(20):
         bad = seed % 3
-        assert three(noisy(seed, 0.2, with_rank(bad, 2.0)), *ends).ranks == (bad,), seed
-        assert three(noisy(seed, 0.2, on_path(ends[bad], 2.0)), *ends).ranks == ends[bad], seed
+        assert locate_among_three(noisy(seed, 0.2, with_rank(bad, 2.0)), *ends).ranks == (bad,), seed
+        assert locate_among_three(noisy(seed, 0.2, on_path(ends[bad], 2.0)), *ends).ranks == ends[bad], seed
 
 
 @pytest.mark.parametrize("spread", [0.06, 0.2])
-def test_of_three_that_differ_by_noise_nobody_is_named(spread: float) -> None:
-    """How far two pairs are from each other does not tell how far a third may be."""
+def test_noise_among_three_gpus_names_no_rank(spread: float) -> None:
+    """Noise among three GPUs names no rank."""
     for seed in range(200):
-        location = three(noisy(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
+        location = locate_among_three(noisy(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
         assert location.ranks == (), (seed, location)
 
 
 @pytest.mark.parametrize("links", [((0, 1),), ()])
-def test_of_three_the_one_without_nvlinks_is_not_named(links: tuple[tuple[int, int], ...]) -> None:
-    """Two have a bridge, or a socket of their own; the third is as fast as it ever was."""
-    location = three(noisy(0, 0.05, with_rank(2, 10.0)), *links)
+def test_a_gpu_without_nvlinks_among_three_is_not_named(links: tuple[tuple[int, int], ...]) -> None:
+    """A GPU that has no NVLinks by design is not named as slow."""
+    location = locate_among_three(noisy(0, 0.05, with_rank(2, 10.0)), *links)
     assert location.ranks == ()
     assert location.sentence == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
 
 
 def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
-    """They have no GPUs, and NVML nothing to say of them."""
+    """Ranks on the CPU are named by their numbers."""
     [plan] = make_plans(PROBES["allreduce"], (), python="python3", cpu_ranks=4)
     for seconds, ranks, sentence in (
         (with_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
@@ -144,16 +144,16 @@ def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
 
 @pytest.mark.parametrize("times", [2.0, 1.2])
 def test_a_slow_path_is_named(times: float) -> None:
-    """Two that are slow only with each other."""
-    paths = [pair for together in rounds(8) for pair in together]
+    """Two ranks that are slow only with each other are named as a path."""
+    paths = [pair for round_ in rounds(8) for pair in round_]
     for seed, path in enumerate(paths):
         location = located(exchanged(8, noisy(seed, 0.05, on_path(path, times))))
         assert location.ranks == path, (seed, location)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_nobody_is_named_where_no_pair_stands_apart(ranks: int) -> None:
-    """Ordinary differences blame nobody, and neither do those of boards whose pairs are linked in two ways."""
+def test_no_rank_is_named_if_no_pair_differs(ranks: int) -> None:
+    """Ordinary noise, and pairs that are linked in two ways, name no rank."""
     for seed in range(20):
         for slower in (lambda *_: 1.0, lambda a, b: 1.0 if a // 2 == b // 2 else 4.0):
             location = located(exchanged(ranks, noisy(seed, 0.1, slower)))
@@ -161,7 +161,7 @@ def test_nobody_is_named_where_no_pair_stands_apart(ranks: int) -> None:
             assert "cannot be located" in location.sentence
 
 
-def of(times: dict[tuple[int, int], float]) -> Seconds:
+def pair_seconds(times: dict[tuple[int, int], float]) -> Seconds:
     """So many times as long as usual for these pairs."""
     return lambda a, b: USUAL * times.get((a, b), 1.0)
 
@@ -175,9 +175,9 @@ def of(times: dict[tuple[int, int], float]) -> Seconds:
     ],
     ids=["one after the other", "two of three", "by a fiftieth"],
 )
-def test_a_little_is_not_enough_to_blame(times: dict[tuple[int, int], float]) -> None:
-    """Neither pairs that differ by degrees, nor a rank that is slow with some, nor what is hardly to be seen."""
-    location = located(exchanged(4, of(times)))
+def test_small_differences_name_no_rank(times: dict[tuple[int, int], float]) -> None:
+    """Gradual differences, a rank that is slow in some pairs, and two percent name no rank."""
+    location = located(exchanged(4, pair_seconds(times)))
     assert location.ranks == (), location
 
 
@@ -189,11 +189,11 @@ def test_a_little_is_not_enough_to_blame(times: dict[tuple[int, int], float]) ->
     ],
     ids=["path", "rank"],
 )
-def test_a_gap_between_pairs_that_are_well_does_not_hide_who_is_slow(
+def test_a_gap_between_healthy_pairs_does_not_hide_a_slow_one(
     times: dict[tuple[int, int], float], named: tuple[int, ...]
 ) -> None:
-    """On a busy host it may be the widest: what is far beyond all of them is slow all the same."""
-    location = located(exchanged(4, of(times)))
+    """The slowest path or rank is named even if the widest gap is between healthy pairs."""
+    location = located(exchanged(4, pair_seconds(times)))
     assert location.ranks == named, location
 
 
@@ -201,8 +201,8 @@ def even(_a: int, _b: int) -> float:
     return USUAL
 
 
-def test_who_held_wrong_data_itself_is_named() -> None:
-    """What was wrong before it left cannot have been spoilt on its way."""
+def test_a_rank_that_sent_wrong_data_is_named() -> None:
+    """A rank whose data was wrong before it was sent is named."""
     location = located(exchanged(4, even, lambda a, _: int(a == 2), spoilt=2))
     assert location.ranks == (2,)
     assert location.sentence == "Wrong data comes from GPU GPU-2."
@@ -220,73 +220,73 @@ def test_who_held_wrong_data_itself_is_named() -> None:
     ],
     ids=["sends", "receives", "both", "two send", "path", "two paths"],
 )
-def test_who_stands_at_one_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[int, ...]) -> None:
-    """All that one sends, or all that it receives, is wrong; on one path alone either end may be to blame."""
+def test_the_common_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[int, ...]) -> None:
+    """The rank, or the path, that all wrong exchanges have in common is named."""
     location = located(exchanged(4, even, wrong))
     assert location.ranks == named, location
     assert ("cannot be located" in location.sentence) == (not named)
 
 
-def test_wrong_sums_of_ranks_that_exchange_right_data_blame_nobody() -> None:
-    """What goes wrong only when all add up is not to be found by pairs, and not a matter of their speed."""
-    one = exchanged(4, lambda *two: 9 * USUAL if 2 in two else USUAL)
-    [measure] = one.plan.measures
+def test_wrong_sums_without_wrong_pairs_name_no_rank() -> None:
+    """Wrong sums name no rank if all pairs exchange correct data, even if a rank is slow."""
+    run_pass = exchanged(4, lambda *two: 9 * USUAL if 2 in two else USUAL)
+    [measure] = run_pass.plan.measures
     sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
-    told = [replace(account, sizes=sizes) for account in one.accounts]
-    location = located(replace(one, steps=(*one.steps, measure), accounts=told))
+    accounts = [replace(account, sizes=sizes) for account in run_pass.accounts]
+    location = located(replace(run_pass, steps=(*run_pass.steps, measure), accounts=accounts))
     assert (location.ranks, location.sentence) == ((), f"{PAIRS_CORRECT}.")
 
 
-def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
-    """The others need not be; what was a disturbance is gone by then, and after three tries the search ends."""
-    one = exchanged(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
-    planned = len(one.plan.measures)
+def test_a_slow_pair_is_measured_again_before_it_is_named() -> None:
+    """Only the slow pairs are measured again, up to the maximum number of tries."""
+    run_pass = exchanged(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
+    planned = len(run_pass.plan.measures)
     assert planned == 1
-    step = next_step(shifted(one, planned), JUDGE)
+    step = next_step(shifted(run_pass, planned), JUDGE)
     assert isinstance(step, Pairs)
-    assert sorted(pair for together in step.rounds for pair in together) == [(0, 1), (2, 3)]
+    assert sorted(pair for round_ in step.rounds for pair in round_) == [(0, 1), (2, 3)]
     for tries in range(2, MAX_TRIES + 1):
-        step = next_step(shifted(one, planned, tries=tries), JUDGE)
+        step = next_step(shifted(run_pass, planned, tries=tries), JUDGE)
         assert (step is None) == (tries == MAX_TRIES)
     assert next_step(shifted(exchanged(4, even), planned), JUDGE) is None
 
 
-def test_a_slow_rank_is_tried_twice() -> None:
-    """It can be named at once; that it is slow again makes it sure."""
-    one = exchanged(4, with_rank(2, 2.0))
-    assert next_step(shifted(one, 1), JUDGE) is not None
-    assert next_step(shifted(one, 1, tries=2), JUDGE) is None
+def test_a_slow_rank_is_measured_twice() -> None:
+    """A slow rank is measured a second time to confirm it."""
+    run_pass = exchanged(4, with_rank(2, 2.0))
+    assert next_step(shifted(run_pass, 1), JUDGE) is not None
+    assert next_step(shifted(run_pass, 1, tries=2), JUDGE) is None
 
 
-def test_of_several_tries_the_fastest_counts() -> None:
-    """Whichever it was; wrong data is not forgotten."""
-    fast, slow = exchanged(3, even, lambda a, _: int(a == 0)), exchanged(3, of({(0, 1): 5.0}))
+def test_the_fastest_of_several_tries_counts() -> None:
+    """The fastest try of a pair determines its bandwidth, and wrong data of every try is counted."""
+    fast, slow = exchanged(3, even, lambda a, _: int(a == 0)), exchanged(3, pair_seconds({(0, 1): 5.0}))
     for first, second in ((fast, slow), (slow, fast)):
-        told = [
+        accounts = [
             replace(account, pairs={**account.pairs} | {(1, peer): sized for (_, peer), sized in again.pairs.items()})
             for account, again in zip(first.accounts, second.accounts, strict=True)
         ]
-        found = pairs(replace(fast, steps=[*fast.steps, *fast.steps], accounts=told))
-        assert {one.ranks: one.bandwidth for one in found} == dict.fromkeys(
+        merged = pairs(replace(fast, steps=[*fast.steps, *fast.steps], accounts=accounts))
+        assert {pair.ranks: pair.bandwidth for pair in merged} == dict.fromkeys(
             [(0, 1), (0, 2), (1, 2)], pytest.approx(BYTES / USUAL)
         )
-        assert {one.ranks: one.wrong for one in found} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
+        assert {pair.ranks: pair.wrong for pair in merged} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
 
 
-def test_a_pair_besides_those_of_the_slow_rank_is_tried_until_it_is_known() -> None:
-    """Rank 3 can be named, but why (0, 1) samples_taken slow is open."""
-    one = exchanged(4, of({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
-    assert located(one).ranks == (3,)
-    step = next_step(shifted(one, 1, tries=2), JUDGE)
+def test_an_unexplained_slow_pair_is_measured_until_the_limit() -> None:
+    """A slow pair apart from the slow rank is measured again until the maximum number of tries."""
+    run_pass = exchanged(4, pair_seconds({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
+    assert located(run_pass).ranks == (3,)
+    step = next_step(shifted(run_pass, 1, tries=2), JUDGE)
     assert isinstance(step, Pairs)
-    assert (0, 1) in [pair for together in step.rounds for pair in together]
-    assert next_step(shifted(one, 1, tries=MAX_TRIES), JUDGE) is None
+    assert (0, 1) in [pair for round_ in step.rounds for pair in round_]
+    assert next_step(shifted(run_pass, 1, tries=MAX_TRIES), JUDGE) is None
 
 
 def test_the_fastest_exchange_of_a_pair_counts() -> None:
-    """A busy host holds up most of them, but what every exchange waits for is slow."""
-    one = exchanged(4, with_rank(2, 2.0))
-    held_up = [
+    """The fastest exchange of a pair counts, because a busy host delays most of them."""
+    run_pass = exchanged(4, with_rank(2, 2.0))
+    delayed = [
         replace(
             account,
             pairs={
@@ -294,25 +294,25 @@ def test_the_fastest_exchange_of_a_pair_counts() -> None:
                 for key, sized in account.pairs.items()
             },
         )
-        for account in one.accounts
+        for account in run_pass.accounts
     ]
-    assert pairs(replace(one, accounts=held_up)) == pairs(one)
+    assert pairs(replace(run_pass, accounts=delayed)) == pairs(run_pass)
 
 
-def shifted(one: Pass, planned: int, tries: int = 1) -> Pass:
-    """As if the planned measuring came before, and all that was tried again was the same."""
+def shifted(run_pass: Pass, planned: int, tries: int = 1) -> Pass:
+    """Return the pass with the planned measurements first and its steps repeated `tries` times."""
     accounts = [
         Account(
             progress=account.progress,
             pairs={(planned + n, peer): sized for (_, peer), sized in account.pairs.items() for n in range(tries)},
         )
-        for account in one.accounts
+        for account in run_pass.accounts
     ]
-    return Pass(plan=one.plan, steps=(*one.plan.measures, *list(one.steps) * tries), accounts=accounts)
+    return Pass(plan=run_pass.plan, steps=(*run_pass.plan.measures, *list(run_pass.steps) * tries), accounts=accounts)
 
 
 def copied(*seconds: float, wrong: int | None = None, repeated: bool = True) -> Pass:
-    """Copies of which each rank takes so long; a drop was seen and measured again."""
+    """Return a pass of copies with these seconds for each rank, by default with a repeat."""
     gpus = [f"GPU-{rank}" for rank in range(len(seconds))]
     plan = make_plans(PROBES["copy"], gpus, python="python3")[0]
     steps = (*plan.measures, plan.measures[0]) if repeated else plan.measures
@@ -323,18 +323,18 @@ def copied(*seconds: float, wrong: int | None = None, repeated: bool = True) -> 
             Account(
                 progress=Progress(rank=rank),
                 sizes={
-                    (number, size): Sized(seconds=(one,) * 20, wrong=int(rank == wrong))
+                    (number, size): Sized(seconds=(duration,) * 20, wrong=int(rank == wrong))
                     for number, step in enumerate(steps)
                     for size in step.sizes
                 },
             )
-            for rank, one in enumerate(seconds)
+            for rank, duration in enumerate(seconds)
         ],
     )
 
 
-def test_of_ranks_that_act_alone_each_one_is_judged_by_itself() -> None:
-    """Copies need no pairs: the GPU is named that is slow, or whose data is wrong."""
+def test_a_slow_or_wrong_copy_names_its_gpu() -> None:
+    """Copies need no pairs: the GPU that is slow or has wrong data is named."""
     assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
     assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
     assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NO_SINGLE_RANK}."

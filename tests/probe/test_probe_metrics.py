@@ -31,15 +31,15 @@ KEY = "nccl,default,1073741824"
 
 
 def test_every_outcome_and_reason_exists_before_the_first_run() -> None:
-    """Counters start at 0, so that the first increase is seen; there is no bandwidth yet."""
+    """Counters of every outcome and reason start at 0, and there is no bandwidth yet."""
     assert INITIAL.runs_total == dict.fromkeys(OUTCOMES, 0.0)
     assert INITIAL.skips_total == dict.fromkeys(SKIP_REASONS, 0.0)
     assert INITIAL.busbw_bytes_per_second is None
     assert INITIAL.running == 0
 
 
-def test_a_success_fills_the_table() -> None:
-    """Bandwidths, latencies, ranks and times of a run that succeeded are exported under its labels."""
+def test_a_success_exports_its_measurements() -> None:
+    """Bandwidths, latencies, ranks and times of a successful run are exported under its labels."""
     metrics = fold_result(INITIAL, OK)
     assert metrics.busbw_bytes_per_second == {KEY: 350e9}
     assert metrics.algbw_bytes_per_second == {KEY: 200e9}
@@ -49,17 +49,17 @@ def test_a_success_fills_the_table() -> None:
     assert ("gpumon_probe_allreduce_busbw_bytes_per_second", labels, 350e9) in list(samples(metrics, ()))
 
 
-def test_a_run_on_some_of_the_gpus_moves_no_bandwidth() -> None:
-    """They come to another one: floors, and other hosts, are of all."""
+def test_a_partial_run_changes_no_bandwidth() -> None:
+    """A partial run leaves the bandwidth of the last whole run unchanged."""
     gpus = tuple(f"GPU-{index}" for index in range(4))
-    some = replace(OK, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
-    metrics = fold_result(fold_result(INITIAL, OK), some)
+    partial = replace(OK, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
+    metrics = fold_result(fold_result(INITIAL, OK), partial)
     assert (metrics.busbw_bytes_per_second, metrics.ranks) == ({KEY: 350e9}, {"nccl": 8.0})
     assert metrics.last_success_timestamp_seconds == 2004.0
 
 
 def test_a_failure_leaves_the_bandwidth_of_the_last_success() -> None:
-    """A failed run counts and moves the time of the last run, and nothing that it did not measure."""
+    """A failed run is counted, changes the time of the last run, and leaves the measurements unchanged."""
     failed = replace(OK, outcome="failed", started=2000.0, measurements=(), wrong_elements=None)
     metrics = fold_result(fold_result(INITIAL, OK), failed)
     assert metrics.busbw_bytes_per_second == {KEY: 350e9}
@@ -69,7 +69,7 @@ def test_a_failure_leaves_the_bandwidth_of_the_last_success() -> None:
 
 
 def test_wrong_data_stays_until_a_run_has_checked_again() -> None:
-    """Neither a skip nor a failure clears wrong elements; the bandwidth of a wrong run is not a success."""
+    """Only a run that checks data resets the wrong elements; a wrong run exports no bandwidth."""
     metrics = fold_result(INITIAL, replace(OK, outcome="wrong", wrong_elements=6))
     metrics = fold_result(metrics, replace(OK, outcome="skipped", reason="busy", ranks=0, wrong_elements=None))
     assert metrics.wrong_elements == {"nccl": 6.0}
@@ -77,8 +77,8 @@ def test_wrong_data_stays_until_a_run_has_checked_again() -> None:
     assert fold_result(metrics, OK).wrong_elements == {"nccl": 0.0}
 
 
-def test_a_skip_counts_by_reason_and_moves_no_time() -> None:
-    """A skipped run is counted, and leaves duration and time of the last run as they were."""
+def test_a_skip_counts_by_reason_and_changes_no_time() -> None:
+    """A skipped run is counted by reason, and leaves duration and time of the last run unchanged."""
     skip = ProbeResult(id="two", probe="allreduce", outcome="skipped", reason="busy", started=9000.0)
     metrics = fold_result(fold_result(INITIAL, OK), skip)
     assert metrics.skips_total is not None
@@ -86,8 +86,8 @@ def test_a_skip_counts_by_reason_and_moves_no_time() -> None:
     assert (metrics.last_run_timestamp_seconds, metrics.duration_seconds) == (1004.0, 4.0)
 
 
-def test_figures_are_those_of_one_run() -> None:
-    """An algorithm, or a backend, that is measured no longer is told of no longer: no alert stays for it."""
+def test_measurements_are_those_of_the_last_run() -> None:
+    """Metrics of an algorithm or a backend disappear when a run no longer measures it."""
     compared = Comparison(
         collective="all_reduce", algorithm="default", dtype="float32", bytes=1 << 30, busbw=3.0, baseline=2.0
     )

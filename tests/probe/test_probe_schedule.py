@@ -21,8 +21,8 @@ def running(schedule: Schedule) -> Iterator[None]:
         schedule.stop()
 
 
-def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
-    """After the first call the next run is an interval away, give or take the jitter."""
+def test_the_first_run_is_early_and_the_next_an_interval_later() -> None:
+    """The second run is due one interval after the first, within the jitter."""
     fired: queue.Queue[float] = queue.Queue()
     schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=60, first_after=0.1))
     with running(schedule):
@@ -33,8 +33,8 @@ def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
     assert fired.empty()
 
 
-def test_it_says_when_the_next_run_is() -> None:
-    """The wall time of the first run is known before it comes; a schedule that is not started has none."""
+def test_a_started_schedule_has_the_time_of_the_next_run() -> None:
+    """A started schedule has the wall time of the next run; a stopped one has none."""
     schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
     assert schedule.next_run() is None
     before = time.time()
@@ -45,8 +45,8 @@ def test_it_says_when_the_next_run_is() -> None:
     assert schedule.next_run() is None
 
 
-def test_a_run_that_is_brought_forward_begins_the_interval_anew() -> None:
-    """It comes now, in place of the one that was due later."""
+def test_a_run_that_is_brought_forward_restarts_the_interval() -> None:
+    """A run that is brought forward replaces the next one, and the interval starts from it."""
     fired: queue.Queue[float] = queue.Queue()
     schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=0, first_after=1000))
     schedule.bring_forward()
@@ -60,7 +60,7 @@ def test_a_run_that_is_brought_forward_begins_the_interval_anew() -> None:
 
 
 def test_a_new_timetable_replaces_the_old_one() -> None:
-    """Applying a timetable leaves one schedule, the new one."""
+    """A new timetable replaces the old one."""
     schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
     with running(schedule):
         schedule.apply(Timetable(interval=60, jitter=0, first_after=1000))
@@ -71,7 +71,7 @@ def test_a_new_timetable_replaces_the_old_one() -> None:
 
 @pytest.mark.parametrize("step", [86_400 * 365, -86_400])
 def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
-    """A clock that was wrong at boot neither brings the next run forward nor puts it off."""
+    """A step of the wall clock neither advances nor delays the next run."""
     schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
     with running(schedule):
         before = schedule.next_run()
@@ -84,8 +84,8 @@ def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, 
     assert after == pytest.approx(before + step, abs=1.0)
 
 
-class Troubles(logging.Handler):
-    """Collects the troubles that are logged."""
+class MessageCollector(logging.Handler):
+    """A handler that collects logged messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,24 +96,24 @@ class Troubles(logging.Handler):
 
 
 @pytest.fixture
-def troubles() -> Iterator[queue.Queue[str]]:
-    handler, log = Troubles(), logging.getLogger("gpumon.probe")
+def messages() -> Iterator[queue.Queue[str]]:
+    handler, log = MessageCollector(), logging.getLogger("gpumon.probe")
     log.addHandler(handler)
     yield handler.queue
     log.removeHandler(handler)
 
 
-def test_a_call_that_fails_is_logged(troubles: queue.Queue[str]) -> None:
+def test_a_failing_callback_is_logged(messages: queue.Queue[str]) -> None:
     """An error of the callback is logged, and the schedule continues."""
 
     def fail() -> None:
         raise OSError("no loop")
 
     with running(Schedule(fail, Timetable(interval=3600, jitter=0, first_after=0))):
-        assert troubles.get(timeout=60) == "scheduled probe: error"
+        assert messages.get(timeout=60) == "scheduled probe: error"
 
 
-def test_an_overrun_is_logged(troubles: queue.Queue[str]) -> None:
+def test_an_overrun_is_logged(messages: queue.Queue[str]) -> None:
     """A callback that has not returned when the next is due is logged."""
     release = threading.Event()
 
@@ -122,6 +122,6 @@ def test_an_overrun_is_logged(troubles: queue.Queue[str]) -> None:
 
     with running(Schedule(hang, Timetable(interval=0.2, jitter=0, first_after=0))):
         try:
-            assert troubles.get(timeout=60) == "scheduled probe: overrun"
+            assert messages.get(timeout=60) == "scheduled probe: overrun"
         finally:
             release.set()

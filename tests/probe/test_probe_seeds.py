@@ -1,4 +1,4 @@
-"""Real ranks, one of which is slow or wrong, and is to be named."""
+"""Location of a slow or wrong rank in real runs."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ RANKS = 4
 ALL_REDUCE = PROBES["allreduce"]
 SMALL = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(256 * KIB,), deadline=300.0))
 JUDGE = Judge(probe="allreduce", backend="gloo", expected=lambda _: (1e12, "more than any machine reaches"))
-"""So that every measuring is a drop, and it is for the pairs to say where."""
+"""An expectation that no measurement reaches, so that the pairs are always measured."""
 SECONDS = (0.1, 0.15)
-"""A slow operation takes so much longer: far more than one waits for a core of a busy machine."""
+"""Range of the added seconds of a slow operation, far above the wait for a core of a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What goes wrong, and who is to be named."""
+    """A fault, and the ranks that must be named."""
 
     fault: str
     named: tuple[int, ...]
 
 
 def orders() -> Iterator[Order]:
-    """Slow, wrong, and slow with one other alone, by turns; rank and length drawn by the seed."""
+    """Yield slow ranks, wrong ranks and slow paths in turn; the seed determines ranks and delay."""
     for seed in range(SEEDS):
         generator = random.Random(seed)  # noqa: S311 - the same every time
         bad, peer = generator.sample(range(RANKS), 2)
@@ -58,29 +58,29 @@ def orders() -> Iterator[Order]:
 
 @dataclass
 class Trials:
-    """A course for ranks that run as many probes as there are orders, each after it was told what goes wrong."""
+    """Steps for ranks that run one probe for each order, each with the fault of its order."""
 
     orders: list[Order]
     located: list[Location | None] = field(default_factory=list)
     begun: int = 0
-    """Number of the first step of the present trial."""
+    """Number of the first step of the current trial."""
 
-    def next_step(self, one: Pass) -> Step | None:
-        """What the probe itself would do next; at its end the next trial."""
-        if one.steps:
-            trial = since(one, self.begun)
+    def next_step(self, run_pass: Pass) -> Step | None:
+        """Return the next step of the probe, or the first step of the next trial."""
+        if run_pass.steps:
+            trial = since(run_pass, self.begun)
             step = next_step(trial, JUDGE)
             if step is not None:
                 return brief(step)
             self.located.append(locate(trial))
         if len(self.located) == len(self.orders):
             return None
-        self.begun = len(one.steps) + 1
+        self.begun = len(run_pass.steps) + 1
         return Misbehave(fault=self.orders[len(self.located)].fault)
 
 
 def brief(step: Step) -> Step:
-    """With few operations, since each of a slow rank takes so long."""
+    """Return the step with few operations, because each operation of a slow rank takes long."""
     match step:
         case Measure():
             return replace(step, warm_ups=1, operations=1)
@@ -89,9 +89,11 @@ def brief(step: Step) -> Step:
     return step
 
 
-def since(one: Pass, begun: int) -> Pass:
-    """As if the steps from this one on were all."""
-    return replace(one, steps=one.steps[begun:], accounts=[_since(account, begun) for account in one.accounts])
+def since(run_pass: Pass, begun: int) -> Pass:
+    """Return the pass without the steps before this one."""
+    return replace(
+        run_pass, steps=run_pass.steps[begun:], accounts=[_since(account, begun) for account in run_pass.accounts]
+    )
 
 
 def _since(account: Account, begun: int) -> Account:
@@ -102,13 +104,13 @@ def _since(account: Account, begun: int) -> Account:
 
 @pytest.fixture(scope="module")
 def trials() -> Trials:
-    """All of them on one set of ranks: to import torch takes longer than to find out who is to blame."""
+    """Run all trials on one set of ranks, because the import of torch takes longer than a trial."""
     loop, trials = Loop(), Trials(list(orders()))
     ended: list[Pass] = []
     [plan] = make_plans(SMALL, (), python=sys.executable, cpu_ranks=RANKS)
 
-    def end(one: Pass) -> None:
-        ended.append(one)
+    def end(run_pass: Pass) -> None:
+        ended.append(run_pass)
         loop.stop()
 
     Ranks(loop).start(plan, trials.next_step, lambda _: None, end)
@@ -117,8 +119,8 @@ def trials() -> Trials:
     return trials
 
 
-def test_the_rank_or_path_to_blame_is_named_in_every_trial(trials: Trials) -> None:
-    """20 of 20, whoever it is and whatever it does."""
-    named = [() if one is None else one.ranks for one in trials.located]
+def test_the_faulty_rank_or_path_is_named_in_every_trial(trials: Trials) -> None:
+    """The faulty rank or path is named in all 20 trials."""
+    named = [() if location is None else location.ranks for location in trials.located]
     wanted = [order.named for order in trials.orders]
     assert named == wanted, list(zip(trials.orders, trials.located, strict=False))

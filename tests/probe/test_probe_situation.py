@@ -9,48 +9,48 @@ from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
 from gpumon.state.report import Report
 
-OURS = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
-YET_TO_COME = OwnProcesses(pids=frozenset({71, 72}))
+OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
+NOT_YET_ON_GPUS = OwnProcesses(pids=frozenset({71, 72}))
 
 
 def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
-    """GPUs that these processes hold; None of one of which it is not known."""
+    """Return GPUs with these processes; None means that the processes are unknown."""
     return tuple(
         GpuState(
             bus_id=str(n),
             uuid=f"GPU-{n}",
             index=n,
-            gpu=Gpu(processes=None if one is None else float(len(one))),
-            pids=one,
+            gpu=Gpu(processes=None if processes is None else float(len(processes))),
+            pids=processes,
         )
-        for n, one in enumerate(pids)
+        for n, processes in enumerate(pids)
     )
 
 
 @each_case(
     ("gpus", "own", "contained", "strangers"),
     [
-        (held((71,), (72,)), OURS, False, [0, 0]),
-        (held((71,), (72, 4711)), OURS, False, [0, 1]),
-        (held((71,), (4711,)), OURS, False, [0, 1]),
-        (held((), (4711,)), YET_TO_COME, False, [0, 1]),
-        (held((71,), (4711,)), OURS, None, [0, 1]),
-        (held((900071,), (900072,)), OURS, True, [0, 0]),
-        (held((900071,), (900072, 904711)), OURS, True, [0, 1]),
-        (held((904711,), ()), YET_TO_COME, True, [1, 0]),
-        (held((71,), None), OURS, False, [0, None]),
-        (held((71,), (72,), (4711,)), OURS, False, [0, 0, 1]),
+        (held((71,), (72,)), OWN, False, [0, 0]),
+        (held((71,), (72, 4711)), OWN, False, [0, 1]),
+        (held((71,), (4711,)), OWN, False, [0, 1]),
+        (held((), (4711,)), NOT_YET_ON_GPUS, False, [0, 1]),
+        (held((71,), (4711,)), OWN, None, [0, 1]),
+        (held((900071,), (900072,)), OWN, True, [0, 0]),
+        (held((900071,), (900072, 904711)), OWN, True, [0, 1]),
+        (held((904711,), ()), NOT_YET_ON_GPUS, True, [1, 0]),
+        (held((71,), None), OWN, False, [0, None]),
+        (held((71,), (72,), (4711,)), OWN, False, [0, 0, 1]),
     ],
 )
-def test_our_own_ranks_are_no_strangers(
+def test_own_ranks_are_not_foreign(
     gpus: tuple[GpuState, ...], own: OwnProcesses, *, contained: bool | None, strangers: list[float | None]
 ) -> None:
-    """By pid where NVML's are ours; in a container that shows the host's, one rank a GPU, once it may be there."""
+    """Own ranks are recognized by pid, or as one process for each GPU if NVML reports pids of the host."""
     assert list(foreign_processes(gpus, own, contained=contained).values()) == strangers
 
 
-def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
-    """A person who asks again at once is not told that the GPUs are in use; who holds them still counts."""
+def test_load_right_after_a_run_is_ignored() -> None:
+    """Utilization and traffic right after a run are ignored on its GPUs; used memory is not."""
     busy = Gpu(processes=0.0, utilization_ratio=1.0, memory_used_bytes=2e9)
     gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=busy, traffic=1e11) for n in range(2))
     probe = ProbeState(loaded=("GPU-0",), loaded_until=103.0)
@@ -62,8 +62,8 @@ def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
     assert gather_facts(report, 103.0).gpus[0].utilization == 1.0
 
 
-def test_what_is_wrong_with_the_store_is_said_where_nothing_runs_for_it() -> None:
-    """With the remedy, since holds that cannot be read keep every run away."""
+def test_a_skip_for_an_unread_store_names_the_error() -> None:
+    """A skip because of an unread store has the store's error and remedy as hint."""
     unread = Report(started=0.0, notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
     skip = may_run(gather_facts(unread, 0.0))
     assert skip is not None

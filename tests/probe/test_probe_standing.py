@@ -1,4 +1,4 @@
-"""Which run tells how the all-reduce stands, where some left GPUs out."""
+"""Selection of the run that is the current result of the all-reduce, if some runs were partial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED = example.run(70, outcome="failed")
 LOWER, UPPER = (0, 1, 2, 3), (4, 5, 6, 7)
 
 
-def some(hours: int, indexes: tuple[int, ...] = UPPER, outcome: str = "ok") -> ProbeResult:
+def partial_run(hours: int, indexes: tuple[int, ...] = UPPER, outcome: str = "ok") -> ProbeResult:
     return example.part(hours, *indexes, outcome=outcome)
 
 
@@ -32,42 +32,42 @@ def after(*runs: ProbeResult) -> ProbeState:
 
 
 @each_case(
-    ("runs", "stands"),
+    ("runs", "current"),
     [
         ((), None),
         ((WRONG, example.run(5)), 1),
-        ((example.run(5), some(4)), 1),
-        ((WRONG, some(5)), 0),
-        ((SLOW, some(5)), 0),
-        ((FAILED, some(5)), 0),
-        ((WRONG, some(5, outcome="degraded")), 0),
-        ((WRONG, some(5, outcome="degraded"), some(4, LOWER)), 0),
-        ((WRONG, some(5), some(4, LOWER)), 0),
-        ((WRONG, some(5, outcome="wrong")), 1),
-        ((WRONG, some(5, outcome="failed"), some(4)), 0),
-        ((WRONG, example.run(5), some(4)), 2),
-        ((some(5, LOWER, "wrong"), some(4)), 0),
-        ((some(5, LOWER, "wrong"), some(4, (*LOWER, 4))), 1),
-        ((some(5, LOWER, "wrong"), some(4, LOWER), some(3)), 2),
+        ((example.run(5), partial_run(4)), 1),
+        ((WRONG, partial_run(5)), 0),
+        ((SLOW, partial_run(5)), 0),
+        ((FAILED, partial_run(5)), 0),
+        ((WRONG, partial_run(5, outcome="degraded")), 0),
+        ((WRONG, partial_run(5, outcome="degraded"), partial_run(4, LOWER)), 0),
+        ((WRONG, partial_run(5), partial_run(4, LOWER)), 0),
+        ((WRONG, partial_run(5, outcome="wrong")), 1),
+        ((WRONG, partial_run(5, outcome="failed"), partial_run(4)), 0),
+        ((WRONG, example.run(5), partial_run(4)), 2),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4)), 0),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4, (*LOWER, 4))), 1),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4, LOWER), partial_run(3)), 2),
     ],
 )
-def test_a_success_answers_only_for_the_gpus_that_it_had(runs: tuple[ProbeResult, ...], stands: int | None) -> None:
-    """What was not well with others stands until they are in a run that is."""
-    assert current_result(runs, "allreduce") == (None if stands is None else runs[stands])
+def test_a_success_replaces_a_failure_only_on_its_gpus(runs: tuple[ProbeResult, ...], current: int | None) -> None:
+    """A failure remains the current result until a run with the same GPUs succeeds."""
+    assert current_result(runs, "allreduce") == (None if current is None else runs[current])
 
 
 def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
-    """Also over a restart; runs on others are no all-clear, and a whole one is."""
-    state = after(WRONG, some(9), some(8, outcome="degraded"))
-    again = restore(ProbeState(metrics=INITIAL), state.history, {}, {})
-    for known in (state, again):
-        assert known.metrics.wrong_elements == {"nccl": 31.0}
-        assert end_run(known, example.run(1)).metrics.wrong_elements == {"nccl": 0.0}
+    """Wrong elements remain, also over a restart, until a run checks the same GPUs."""
+    state = after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
+    restored = restore(ProbeState(metrics=INITIAL), state.history, {}, {})
+    for present in (state, restored):
+        assert present.metrics.wrong_elements == {"nccl": 31.0}
+        assert end_run(present, example.run(1)).metrics.wrong_elements == {"nccl": 0.0}
 
 
-def test_a_run_that_stands_is_not_forgotten_for_those_that_left_its_gpus_out() -> None:
-    """Jobs may keep a GPU for weeks, and what was wrong with it is still so."""
-    state = after(WRONG, *(replace(some(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS)))
+def test_partial_runs_do_not_displace_the_current_result() -> None:
+    """Any number of partial runs leave the current result in the state."""
+    state = after(WRONG, *(replace(partial_run(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS)))
     assert current_result(state.ran, "allreduce") == WRONG
     assert len(state.ran) == MAX_COMPLETED_RUNS + 1
     assert state.metrics.wrong_elements == {"nccl": 31.0}
@@ -77,6 +77,6 @@ def test_a_run_that_stands_is_not_forgotten_for_those_that_left_its_gpus_out() -
     ("indexes", "words"),
     [((7, 4, 5, 6), "4 to 7"), ((1, 0), "0 and 1"), ((0, 1, 2, 5, 7), "0 to 2, 5 and 7"), ((3,), "3")],
 )
-def test_gpus_are_told_by_their_numbers(indexes: tuple[int, ...], words: str) -> None:
-    """In their order, and as a range where there is one."""
+def test_indexes_are_written_as_ranges(indexes: tuple[int, ...], words: str) -> None:
+    """GPU indexes are written in ascending order, and as ranges if consecutive."""
     assert index_ranges(indexes) == words

@@ -1,4 +1,4 @@
-"""What becomes of the probes' state as runs are told."""
+"""Changes of the probe state when runs begin and end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OTHER = replace(example.run(0), id="other", probe="broadcast")
 BEFORE = end_run(ProbeState(metrics=INITIAL), OK)
 
 
-def test_another_probe_moves_nothing_of_the_all_reduce() -> None:
-    """Neither the last result nor a metric; but it loads the GPUs, and is on record."""
+def test_another_probe_changes_no_all_reduce_state() -> None:
+    """A run of another probe is recorded and changes neither the last all-reduce result nor a metric."""
     during = begin_run(BEFORE, "other", "broadcast")
     assert (during.running, during.running_probe, during.metrics.running) == ("other", "broadcast", 1)
     after = end_run(during, OTHER)
@@ -23,8 +23,8 @@ def test_another_probe_moves_nothing_of_the_all_reduce() -> None:
     assert after.metrics == BEFORE.metrics
 
 
-def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
-    """However often somebody asks for it; all that is remembered is known once, in order of time."""
+def test_runs_of_another_probe_do_not_displace_all_reduce_runs() -> None:
+    """Any number of runs of another probe leave the all-reduce run in the state, in order of time."""
     state = BEFORE
     for number in range(MAX_COMPLETED_RUNS + 1):
         state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
@@ -36,8 +36,8 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
     ]
 
 
-def test_a_run_that_is_told_late_does_not_end_the_next() -> None:
-    """The disk took its time with it, and another has begun: that one is still running."""
+def test_a_late_result_does_not_end_the_next_run() -> None:
+    """A result that arrives late does not end the run that has started since."""
     during = end_run(begin_run(BEFORE, "next", "allreduce"), replace(OK, id="late"))
     assert (during.running, during.metrics.running) == ("next", 1)
     assert end_run(during, replace(OK, id="next")).metrics.running == 0

@@ -1,4 +1,4 @@
-"""Whose agent is gone, by what /proc tells of it."""
+"""Detection in /proc of ranks whose agent has ended."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A rank of an agent that began at 100, and this process, in its namespaces."""
+    """Return a /proc with a rank of an agent that started at 100, and this add_process in the same namespaces."""
     monkeypatch.setattr(process_marks, "PROC", tmp_path)
     for name in ("pid", str(OWN_CLOCK), str(OTHER_CLOCK)):
         (tmp_path / name).touch()
     for pid in ("self", str(RANK_PID)):
-        process(tmp_path, pid, 500, OWN_CLOCK)
+        add_process(tmp_path, pid, 500, OWN_CLOCK)
     (tmp_path / str(RANK_PID) / "environ").write_text(f"{AGENT}={AGENT_PID}-100\0{RANK}=1.0\0")
     return tmp_path
 
 
-def process(proc: Path, pid: str, began: int, clock: int) -> None:
+def add_process(proc: Path, pid: str, began: int, clock: int) -> None:
     (proc / pid / "ns").mkdir(parents=True)
     (proc / pid / "stat").write_text(f"{pid} (a b) S " + "0 " * 18 + f"{began} 0\n")
     os.link(proc / "pid", proc / pid / "ns" / "pid")
@@ -36,11 +36,11 @@ def process(proc: Path, pid: str, began: int, clock: int) -> None:
     ("began", "clock", "alive"),
     [(100, OWN_CLOCK, True), (300, OWN_CLOCK, False), (300, OTHER_CLOCK, True), (None, OWN_CLOCK, False)],
 )
-def test_an_agent_by_another_clock_is_not_called_gone(
+def test_an_agent_in_another_time_namespace_counts_as_alive(
     proc: Path, began: int | None, clock: int, *, alive: bool
 ) -> None:
-    """In another time namespace it seems to have begun at another time; its ranks are not killed for that."""
+    """The start time of an agent in another time namespace is not compared, so its ranks are not killed."""
     if began is not None:
-        process(proc, str(AGENT_PID), began, clock)
+        add_process(proc, str(AGENT_PID), began, clock)
     assert is_orphaned_rank(proc / str(RANK_PID)) == (not alive)
     assert is_other_agent_alive(f"{AGENT_PID}-100") == alive

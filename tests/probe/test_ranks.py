@@ -1,4 +1,4 @@
-"""Real runs: the agent's loop, rank processes, and torch with gloo on the CPU."""
+"""Real runs with the agent's loop, rank processes, and torch with gloo on the CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def probing() -> Probing:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Callable[..., Plan]:
-    """A plan whose ranks run a script that speaks the protocol without torch."""
+    """Return a factory of plans whose ranks run a script that implements the protocol without torch."""
 
     def make(script: str, *, deadline: float = 20.0) -> Plan:
         return scripted(tmp_path / "worker.py", script, deadline=deadline)
@@ -47,7 +47,7 @@ def worker(tmp_path: Path) -> Callable[..., Plan]:
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Callable[[str], str]:
-    """An interpreter of one's own making: a shell script, in which PYTHON is the one of the tests."""
+    """Return a factory of interpreters: shell scripts in which PYTHON is the interpreter of the tests."""
 
     def make(script: str) -> str:
         path = tmp_path / "python"
@@ -60,13 +60,13 @@ def interpreter(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def complete() -> tuple[Probing, ProbeResult]:
-    """One whole run as the agent makes it on a node without GPUs."""
+    """Return the result of a whole run on a node without GPUs."""
     probing = Probing()
     return probing, probing.run(make_plan(ALL_REDUCE, (), python=sys.executable))
 
 
 def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, ProbeResult]) -> None:
-    """Two ranks reduce over gloo: every size of the ladder is timed, and no element is wrong."""
+    """Two ranks reduce over gloo: every size is timed, and no element is wrong."""
     _, result = complete
     assert (result.outcome, result.backend, result.ranks, result.wrong_elements) == ("ok", "gloo", 2, 0), result
     assert tuple(measurement.bytes for measurement in result.measurements) == ALL_REDUCE.cpu.sizes
@@ -90,7 +90,7 @@ def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, 
 def test_a_process_that_a_rank_leaves_in_another_session_ends_with_the_run(
     probing: Probing, worker: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a cgroup the agent inherits it, even if it has dropped its environment."""
+    """Without a cgroup the agent inherits and kills the process, even if it has dropped its environment."""
     monkeypatch.setattr(ranks, "make_containment", SubreaperContainment)
     leave = """
 import subprocess, pathlib
@@ -101,8 +101,8 @@ pathlib.Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.p
     assert gone({int((tmp_path / f"left-{rank}").read_text()) for rank in range(2)})
 
 
-def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> None:
-    """Progress starts before torch is imported and only ever grows."""
+def test_a_run_reports_its_progress(complete: tuple[Probing, ProbeResult]) -> None:
+    """Progress starts before torch is imported and never decreases."""
     probing, _ = complete
     stages = dict.fromkeys(progress.stage for progress in probing.progress if progress.stage != "start")
     assert list(stages)[:3] == ["import", "join", "allocate"]
@@ -112,7 +112,7 @@ def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> Non
 
 
 def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
-    """When the result is told, the ranks are reaped."""
+    """All ranks are reaped when the result arrives."""
     probing, _ = complete
     assert len(probing.pids) == 2
     assert gone(probing.pids)
@@ -121,7 +121,7 @@ def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
 
 @pytest.mark.slow
 def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
-    """One element that one rank gets wrong is one on each rank at each size, and on the other of a pair."""
+    """A wrong element of one rank is counted on each rank at each size, and on the peer of its pair."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
     assert (result.outcome, result.wrong_elements) == ("wrong", 2 * len(QUICK.cpu.sizes) + 1), result
     assert [measurement.wrong_elements for measurement in result.measurements] == [2, 2]
@@ -130,15 +130,13 @@ def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
-    probing: Probing, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It says so, and blames no GPU."""
+def test_an_error_of_the_judge_fails_only_the_run(probing: Probing, caplog: pytest.LogCaptureFixture) -> None:
+    """An exception of the judge fails the run with the error as hint, and the agent continues."""
 
-    def mistake(_: Measurement) -> None:
+    def fail(_: Measurement) -> None:
         raise IndexError("a mistake of ours")
 
-    judge = Judge(probe="allreduce", backend="gloo", expected=mistake)
+    judge = Judge(probe="allreduce", backend="gloo", expected=fail)
     result = probing.run(make_plan(QUICK, (), python=sys.executable), judge=judge)
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "a mistake of ours" in result.hint
@@ -148,7 +146,7 @@ def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
 
 @pytest.mark.slow
 def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
-    """When one rank hangs in torch, all are killed at the deadline, and the hint says where they were."""
+    """All ranks are killed at the deadline if one hangs in torch, and the hint has their stages."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
     assert result.outcome == "timeout", result
     assert "rank 1: " in result.hint
@@ -157,8 +155,8 @@ def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
 
 
 @pytest.mark.slow
-def test_gpus_without_cuda_fail_in_set_up(probing: Probing) -> None:
-    """A torch that cannot use the GPUs is a failure of the set-up, in torch's own words."""
+def test_gpus_without_cuda_fail_in_setup(probing: Probing) -> None:
+    """A torch that cannot use the GPUs fails the run in the setup with torch's error."""
     result = probing.run(make_plan(QUICK, ("GPU-a", "GPU-b"), python=sys.executable))
     assert (result.outcome, result.reason, result.backend) == ("failed", "setup", "nccl"), result
     assert "CUDA" in result.hint
@@ -175,20 +173,20 @@ from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
 loop = Loop()
 ranks = Ranks(loop)
-def tell(progress):
+def print_pids(progress):
     if progress.stage == "warm_up":
         print(*ranks.pids, flush=True)
 plans = make_plans(PROBES["allreduce"], (), python=sys.executable, fault="sleep:1:60")
 judge = Judge(probe="allreduce", backend="gloo")
 run = Run(id="one", trigger="request", started=time.time())
-surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_progress=tell, on_result=print)
+surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_progress=print_pids, on_result=print)
 ProbeRun(ranks, run, PROBES["allreduce"], surroundings).start()
 loop.run()
 """
 
 
 def test_ranks_listen_on_loopback_alone_and_die_with_the_agent(tmp_path: Path) -> None:
-    """No rank of a run can be reached from another host, and SIGKILL of the agent leaves none."""
+    """Ranks listen only on the loopback address, and SIGKILL of the agent ends them."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     environment = os.environ | {"PYTHONPATH": str(Path(gpumon.__file__).parents[1])}
@@ -206,7 +204,7 @@ def test_ranks_listen_on_loopback_alone_and_die_with_the_agent(tmp_path: Path) -
 
 
 def listening_addresses(pid: int) -> set[str]:
-    """Local addresses, in the kernel's own hexadecimal, on which a process accepts connections."""
+    """Return the local addresses, in the kernel's hexadecimal notation, on which a process listens."""
     links = (entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir())
     sockets = {str(link).strip("socket:[]") for link in links if str(link).startswith("socket:")}
     rows = [
@@ -220,7 +218,7 @@ def listening_addresses(pid: int) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callable[..., Plan], *, stopped: bool) -> None:
-    """A rank that is deaf to SIGTERM, or stopped, ends by SIGKILL soon after the deadline."""
+    """A rank that ignores SIGTERM or is stopped is killed soon after the deadline."""
 
     def stop(_: Progress) -> None:
         for pid in probing.ranks.pids:
@@ -237,35 +235,35 @@ def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callabl
 def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
     probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The result does not wait for a rank that SIGKILL does not end; its pid is known until it is gone."""
+    """The result names an unkillable rank without waiting for it; its pid remains listed until it ends."""
     monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     program = build(tmp_path)
     with ExitStack() as holders:
 
         def hold(_: Progress) -> None:
-            for pid in probing.ranks.pids - kept:
+            for pid in probing.ranks.pids - held_pids:
                 holders.enter_context(held(program, pid))
-                kept.add(pid)
+                held_pids.add(pid)
 
-        kept: set[int] = set()
+        held_pids: set[int] = set()
         result = probing.run(worker(HANG, deadline=STARTED), hold)
         assert (result.outcome, result.reason) == ("timeout", "unkillable")
         stuck = probing.ranks.unkillable
-        assert set(stuck) == kept == probing.ranks.pids
+        assert set(stuck) == held_pids == probing.ranks.pids
         assert all(str(pid) in result.hint for pid in stuck)
         assert len(stuck) == 2
     turn_until(probing.loop, lambda: not probing.ranks.unkillable)
     assert len(probing.results) == 1
 
 
-def test_a_rank_that_dies_is_blamed_and_the_others_are_ended(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """The rank that was killed is the cause, not the one that complains of its absence."""
+def test_a_killed_rank_is_named_and_the_others_are_ended(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """The hint names the killed rank, not the rank that lost its connection."""
     result = probing.run(
         worker("""
-say(stage="measure", size=0, sizes=1, bytes=1024)
+send(stage="measure", size=0, sizes=1, bytes=1024)
 if orders["rank"] == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-say(error="connection closed by peer")
+send(error="connection closed by peer")
 time.sleep(60)
 """)
     )
@@ -275,7 +273,7 @@ time.sleep(60)
 
 
 def test_a_flood_of_output_is_cut_to_its_tail(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """A rank may print for ever: the end of it is kept, and the agent's memory is not filled."""
+    """Only the end of a long output is kept."""
     result = probing.run(
         worker("""
 for _ in range(512):
@@ -289,8 +287,8 @@ sys.exit(1)
     assert result.log.endswith("last words")
 
 
-def test_a_flood_of_frames_is_a_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """A line without end on the result's descriptor is dropped, and is the rank's error."""
+def test_a_result_line_without_end_fails_the_run(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """A line without end on the result descriptor is dropped and fails the run."""
     result = probing.run(worker('os.write(orders["result"], b"x" * 200_000)\nsys.exit(0)'))
     assert result.outcome == "failed"
     assert "invalid frame" in result.hint
@@ -299,30 +297,30 @@ def test_a_flood_of_frames_is_a_failure(probing: Probing, worker: Callable[..., 
 def test_the_environment_of_the_ranks_is_not_inherited(
     probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks see what the plan says and nothing of the agent's own variables."""
+    """Ranks have the environment of the plan and no other variable of the agent."""
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     monkeypatch.setenv("GPUMON_SECRET", "hidden")
     plan = worker("print(json.dumps(dict(os.environ)))\nsys.exit(1)")
     result = probing.run(plan)
-    seen = json.loads(result.log.splitlines()[1])
-    assert {key: seen[key] for key in plan.environment} == plan.environment
-    assert not {"NCCL_ALGO", "GPUMON_SECRET"} & seen.keys()
+    printed = json.loads(result.log.splitlines()[1])
+    assert {key: printed[key] for key in plan.environment} == plan.environment
+    assert not {"NCCL_ALGO", "GPUMON_SECRET"} & printed.keys()
 
 
 def test_a_run_leaves_no_descriptor(probing: Probing, worker: Callable[..., Plan]) -> None:
     """Pipes and sockets of a run are closed when it has ended."""
     before = open_files()
-    probing.run(worker('say(error="no")\nsys.exit(1)'))
+    probing.run(worker('send(error="no")\nsys.exit(1)'))
     assert not open_files() - before
 
 
 def open_files() -> set[str]:
-    """What this process has open; the listing's own descriptor is gone by the time it is looked at."""
+    """Return the open files of this process, without the descriptor of the listing itself."""
     return {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
 
 
 def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """Whoever aborts says why, and the ranks are gone without their patience; meanwhile no second run can start."""
+    """An aborted run is a skip with the given reason; no second run can start during a run."""
     plan = worker(HANG)
 
     def interrupt(_: Progress) -> None:
@@ -337,7 +335,7 @@ def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[...,
 
 
 def test_an_interpreter_without_torch_is_a_skip(probing: Probing, interpreter: Callable[[str], str]) -> None:
-    """Where torch is not installed the run is skipped, and the hint names the key and the command."""
+    """A run without torch is skipped, and the hint names the key and the install command."""
     python = interpreter('exec "$PYTHON" -S "$@"')
     result = probing.run(make_plan(QUICK, (), python=python))
     assert (result.outcome, result.reason, result.ranks) == ("skipped", "no_torch", 0), result
@@ -345,10 +343,10 @@ def test_an_interpreter_without_torch_is_a_skip(probing: Probing, interpreter: C
     assert "probe.python" in result.hint
 
 
-def test_a_broken_torch_is_a_failure_in_set_up(
+def test_a_broken_torch_is_a_failure_in_setup(
     probing: Probing, interpreter: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """A torch that is there but cannot be imported fails the run with the error and a way to see it."""
+    """A torch that cannot be imported fails the run with the error and a command that shows it."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text('raise OSError("libcudart.so.12: cannot open")')
     python = interpreter(f'shift\nPYTHONPATH={shlex.quote(str(tmp_path))} exec "$PYTHON" -S "$@"')
@@ -371,25 +369,23 @@ def test_a_broken_torch_is_a_failure_in_set_up(
         ("/bin/cat", "ended with status 1 without a result. probe.python must be Python 3.9 or later"),
     ],
 )
-def test_what_is_no_interpreter_is_a_failure_in_set_up(probing: Probing, python: str, words: str) -> None:
-    """A probe.python that is not there, is a folder or another program fails at once, and the hint says what it is."""
+def test_an_invalid_interpreter_is_a_failure_in_setup(probing: Probing, python: str, words: str) -> None:
+    """A probe.python that is absent, a folder or another program fails the run, and the hint names the problem."""
     result = probing.run(make_plan(QUICK, (), python=python))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert words in result.hint
 
 
-def test_a_torch_that_is_too_old_is_named_where_it_fails(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """It may import well, and lack what a rank asks of it next."""
-    failing = 'say(versions={"torch": "2.5.1+cu124"})\nsay(stage="join")\nsay(error="TypeError: no")\nsys.exit(1)'
+def test_an_old_torch_is_named_in_the_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """The hint of a failure with an old torch names its version and the minimum version."""
+    failing = 'send(versions={"torch": "2.5.1+cu124"})\nsay(stage="join")\nsay(error="TypeError: no")\nsys.exit(1)'
     result = probing.run(worker(failing))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "TypeError: no. PyTorch 2.5.1+cu124 is older than the 2.6 that the probe needs." in result.hint
 
 
-def test_an_interpreter_that_is_started_by_another_is_refused(
-    probing: Probing, interpreter: Callable[[str], str]
-) -> None:
-    """A rank whose parent is not the agent could outlive it, so it does not begin."""
+def test_an_interpreter_that_does_not_exec_is_refused(probing: Probing, interpreter: Callable[[str], str]) -> None:
+    """A rank whose parent is not the agent ends at once, because it could outlive the agent."""
     python = interpreter('"$PYTHON" "$@"\nexit $?')
     result = probing.run(make_plan(QUICK, (), python=python))
     assert (result.outcome, result.reason) == ("failed", "setup"), result

@@ -1,4 +1,4 @@
-"""Whatever the ranks do, a run ends in time with its outcome named, and leaves nothing behind."""
+"""Runs whose ranks hang, crash or flood the agent: each ends in time with its outcome and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ ARRIVE = """
 stage = {stage!r}
 print("NCCL WARN the last words at " + stage, flush=True)
 if stage in ("allocate", "warm_up", "measure", "check"):
-    say(stage=stage, size=0, sizes=1, bytes=1024)
+    send(stage=stage, size=0, sizes=1, bytes=1024)
 elif stage != "start":
-    say(stage=stage)
+    send(stage=stage)
 """
 GOOD = """
 for line in sys.stdin:
     step = json.loads(line)
     for size in step.get("sizes", ()):
-        say(step=step["number"], bytes=size, seconds=[1e-3], wrong=0)
+        send(step=step["number"], bytes=size, seconds=[1e-3], wrong=0)
     if step["do"] == "end":
-        say(done=True)
+        send(done=True)
         break
-    say(stepped=step["number"] + 1)
+    send(stepped=step["number"] + 1)
 """
-BAD = 'if orders["rank"] == 1:\n    say(stage="measure", step="x")\n'
+BAD = 'if orders["rank"] == 1:\n    send(stage="measure", step="x")\n'
 NOBODY = 65534
 WAIT = "time.sleep(600)\n"
 CRASH = "if orders['rank'] == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)\n" + WAIT
@@ -74,7 +74,7 @@ def probing() -> Probing:
 
 @pytest.fixture
 def torchless(tmp_path: Path) -> str:
-    """An interpreter whose torch can be imported, and whose first use does not end: for what happens before it."""
+    """Return an interpreter with a stub of torch whose first use hangs."""
     folder = tmp_path / "stub" / "torch"
     (folder / "distributed").mkdir(parents=True)
     (folder / "__init__.py").write_text('import time\n__version__ = "2.6.0"\ndef device(*_): time.sleep(600)\n')
@@ -87,13 +87,13 @@ def torchless(tmp_path: Path) -> str:
 
 
 def results(plans: Mapping[str, Plan]) -> Mapping[str, ProbeResult]:
-    """Of one run each, all at once: most of their time is waiting."""
-    loop, found = Loop(), dict[str, ProbeResult]()
+    """Return the results of one run for each plan, all in parallel, because the runs mostly wait."""
+    loop, finished = Loop(), dict[str, ProbeResult]()
     for name, plan in plans.items():
         run = Run(id=name, trigger="request", started=time.time())
-        start_run(Ranks(loop), run, [plan], JUDGE, on_result=lambda one: found.update({one.id: one}))
-    turn_until(loop, lambda: len(found) == len(plans))
-    return found
+        start_run(Ranks(loop), run, [plan], JUDGE, on_result=lambda result: finished.update({result.id: result}))
+    turn_until(loop, lambda: len(finished) == len(plans))
+    return finished
 
 
 def at_every_stage(folder: Path, end: str, deadline: float) -> Mapping[str, ProbeResult]:
@@ -106,7 +106,7 @@ def at_every_stage(folder: Path, end: str, deadline: float) -> Mapping[str, Prob
 
 
 def test_a_hang_at_any_stage_is_a_timeout_that_names_it(tmp_path: Path) -> None:
-    """At the deadline the ranks are ended, wherever they are; the log has what NCCL said last."""
+    """Hanging ranks are ended at the deadline; the hint has the stage and the log the last output."""
     for stage, result in at_every_stage(tmp_path, WAIT, STARTED).items():
         assert (result.outcome, result.reason) == ("timeout", stage)
         assert f"rank 1: {stage}" in result.hint
@@ -115,7 +115,7 @@ def test_a_hang_at_any_stage_is_a_timeout_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: Path) -> None:
-    """Before the first operation it is the set-up that failed, later the ranks; nobody waits for the deadline."""
+    """A crash ends the run at once as a failure of the setup, or of the ranks from the first operation on."""
     for stage, result in at_every_stage(tmp_path, CRASH, 120.0).items():
         assert (result.outcome, result.reason) == ("failed", "setup" if stage in SETUP_STAGES else "ranks")
         assert result.hint.startswith(f"Rank 1 at {stage}")
@@ -123,17 +123,17 @@ def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: P
         assert f"the last words at {stage}" in result.log
 
 
-def test_a_rank_that_fails_and_does_not_end_is_not_waited_for(probing: Probing, tmp_path: Path) -> None:
-    """What it said counts: its peers, and its own teardown, may hang for as long as the deadline lasts."""
-    result = probing.run(scripted(tmp_path / "worker.py", 'say(stage="join")\nsay(error="no route")\n' + WAIT))
+def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path) -> None:
+    """The error of a rank ends the run at once, even if the rank does not exit."""
+    result = probing.run(scripted(tmp_path / "worker.py", 'send(stage="join")\nsay(error="no route")\n' + WAIT))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "no route" in result.hint
     assert gone(probing.pids)
 
 
-def test_frames_without_end_end_the_run(probing: Probing, tmp_path: Path) -> None:
-    """A rank that floods the agent with progress is ended long before the deadline, and is the cause."""
-    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    say(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
+def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
+    """A rank that sends too many frames fails the run long before the deadline."""
+    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    send(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
     result = probing.run(scripted(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "too many frames" in result.hint
@@ -141,8 +141,8 @@ def test_frames_without_end_end_the_run(probing: Probing, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("script", [BAD + GOOD, GOOD + BAD], ids=["first", "last"])
-def test_a_rank_that_sends_what_is_no_frame_has_failed(probing: Probing, tmp_path: Path, script: str) -> None:
-    """Whatever else it says: all that was measured, and that it is done."""
+def test_an_invalid_frame_fails_the_run(probing: Probing, tmp_path: Path, script: str) -> None:
+    """An invalid frame fails the run, whatever else the rank sends."""
     result = probing.run(scripted(tmp_path / "worker.py", script))
     assert result.outcome == "failed"
     assert "Rank 1 at start: it sent an invalid frame" in result.hint
@@ -150,26 +150,26 @@ def test_a_rank_that_sends_what_is_no_frame_has_failed(probing: Probing, tmp_pat
 
 
 @pytest.mark.parametrize("end", ["hang", "crash", "abort"])
-def test_no_shared_memory_is_left(probing: Probing, tmp_path: Path, end: str) -> None:
-    """What NCCL made in /dev/shm and could not delete, the agent deletes when the ranks are gone."""
+def test_the_agent_deletes_shared_memory_of_ended_ranks(probing: Probing, tmp_path: Path, end: str) -> None:
+    """The agent deletes NCCL's files in /dev/shm when the ranks have ended."""
     last = {"hang": WAIT, "crash": CRASH, "abort": WAIT}[end]
-    plan = scripted(tmp_path / "worker.py", SHARE + 'say(stage="measure")\n' + last, deadline=STARTED)
-    seen: set[str] = set()
+    plan = scripted(tmp_path / "worker.py", SHARE + 'send(stage="measure")\n' + last, deadline=STARTED)
+    mapped_paths: set[str] = set()
 
-    def look(_: Progress) -> None:
-        seen.update(mapped(probing.ranks.pids))
+    def record_mapped(_: Progress) -> None:
+        mapped_paths.update(mapped(probing.ranks.pids))
         if end == "abort":
             probing.ranks.abort(Skip(reason="busy", hint="a job has come"))
 
-    result = probing.run(plan, look)
+    result = probing.run(plan, record_mapped)
     assert result.outcome == {"hang": "timeout", "crash": "failed", "abort": "skipped"}[end]
-    made = {line for line in result.log.splitlines() if line.startswith("/dev/shm/")} | seen
-    assert made
-    assert not [path for path in made if Path(path).exists()]
+    paths = {line for line in result.log.splitlines() if line.startswith("/dev/shm/")} | mapped_paths
+    assert paths
+    assert not [path for path in paths if Path(path).exists()]
 
 
 def mapped(pids: Iterable[int]) -> Iterator[str]:
-    """Files of NCCL in /dev/shm that these processes have mapped."""
+    """Yield the NCCL files in /dev/shm that these processes have mapped."""
     for pid in pids:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             path = line.partition("/dev/shm/nccl-")
@@ -177,17 +177,17 @@ def mapped(pids: Iterable[int]) -> Iterator[str]:
                 yield path[1] + path[2]
 
 
-def test_shared_memory_of_others_stays(tmp_path: Path) -> None:
-    """What somebody has open or mapped, what was there before, is a link, or is not of NCCL, is left alone."""
+def test_foreign_shared_memory_is_not_deleted(tmp_path: Path) -> None:
+    """Files that are open, mapped, older than the run, links or not of NCCL are not deleted."""
     for name in ("nccl-open", "nccl-mapped", "nccl-left", "torch_12_left", "other"):
         (tmp_path / name).write_bytes(bytes(4096))
     (tmp_path / "nccl-link").symlink_to(tmp_path / "other")
-    made = (tmp_path / "nccl-left").stat().st_ctime
+    created = (tmp_path / "nccl-left").stat().st_ctime
     with (tmp_path / "nccl-mapped").open("r+b") as file:
-        kept = mmap.mmap(file.fileno(), 4096)
-    with (tmp_path / "nccl-open").open("r+b"), kept:
-        assert sweep(tmp_path, since=made + 3600) == ()
-        assert sweep(tmp_path, since=made - 3600) == ("nccl-left",)
+        mapping = mmap.mmap(file.fileno(), 4096)
+    with (tmp_path / "nccl-open").open("r+b"), mapping:
+        assert sweep(tmp_path, since=created + 3600) == ()
+        assert sweep(tmp_path, since=created - 3600) == ("nccl-left",)
     assert {path.name for path in tmp_path.iterdir()} == {
         "nccl-open",
         "nccl-mapped",
@@ -198,8 +198,8 @@ def test_shared_memory_of_others_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_what_a_killed_agent_left_goes_at_the_next_start_unless_root_owns_it() -> None:
-    """All files of NCCL of the agent's own user are its ranks'; those of root may be anybody's."""
+def test_shared_memory_of_a_killed_agent_is_deleted_unless_root_owns_it() -> None:
+    """The next agent deletes all NCCL files of its own user, except if that user is root."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
         folder = Path(shared)
         folder.chmod(0o777)
@@ -218,20 +218,20 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_unless_root_owns_it() -
 
 NO_SPACE = """
 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-7cPTYr (size 9637888), error: No space left on device (28)
-"""  # noqa: E501 - NCCL's own words
+"""  # noqa: E501 - a message of NCCL
 
 
 def test_a_full_dev_shm_is_named_with_its_remedy(probing: Probing, tmp_path: Path) -> None:
-    """What NCCL says of /dev/shm is in the log, and the hint says how to enlarge it."""
-    script = f'say(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsay(error="ncclSystemError")\nsys.exit(1)'
+    """NCCL's message about a full /dev/shm is in the log, and the hint states the remedy."""
+    script = f'send(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsay(error="ncclSystemError")\nsys.exit(1)'
     result = probing.run(scripted(tmp_path / "worker.py", script))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "ncclSystemError. Enlarge /dev/shm" in result.hint
     assert NO_SPACE.strip() in result.log
 
 
-def test_what_nccl_is_told_is_recorded(tmp_path: Path) -> None:
-    """Variables that were given, and the lines of the host's own file under its path; the user's file is not read."""
+def test_nccl_settings_are_recorded(tmp_path: Path) -> None:
+    """The settings have the given variables and the host's nccl.conf under its path, not the user's file."""
     conf = tmp_path / "nccl.conf"
     conf.write_text("# of the site\n\nNCCL_IB_HCA=mlx5\n NCCL_P2P_LEVEL=NVL \n")
     plan = make_plan(QUICK, (), python="python", environment={"NCCL_ALGO": "Tree"}, nccl_conf=read_nccl_conf(conf))
@@ -257,17 +257,17 @@ if orders["rank"] == 1:
                     print(errno.errorcode[error.errno], flush=True)
     with socket.socket() as caller:
         print("called", errno.errorcode[caller.connect_ex((orders["address"], orders["port"]))], flush=True)
-    say(error=f"port {orders['port']}")
+    send(error=f"port {orders['port']}")
 time.sleep(600)
 """
 
 
-def test_nobody_can_take_the_port_before_a_rank_listens_on_it(tmp_path: Path) -> None:
-    """It is bound when the ranks start, on one address, and nobody answers there; each run has another one."""
-    found = results({str(n): scripted(tmp_path / "worker.py", TAKE) for n in range(2)})
-    for result in found.values():
+def test_no_process_can_bind_the_port_before_a_rank_listens(tmp_path: Path) -> None:
+    """The agent binds the port of each run on one address, where connections are refused until a rank listens."""
+    finished = results({str(n): scripted(tmp_path / "worker.py", TAKE) for n in range(2)})
+    for result in finished.values():
         assert result.log.splitlines()[1:] == ["EADDRINUSE"] * 4 + ["called ECONNREFUSED"]
-    assert len({result.hint for result in found.values()}) == 2
+    assert len({result.hint for result in finished.values()}) == 2
 
 
 # The worker itself
@@ -276,7 +276,7 @@ def test_nobody_can_take_the_port_before_a_rank_listens_on_it(tmp_path: Path) ->
 @pytest.mark.parametrize("stage", ["import", "join"])
 @pytest.mark.parametrize("kind", ["hang", "crash"])
 def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: str, kind: str, stage: str) -> None:
-    """With what other tests order it to do, the shipped worker ends as the scripts do."""
+    """The shipped worker hangs or crashes at the ordered stage, with the same outcome as the test scripts."""
     plan = make_plan(QUICK, (), python=torchless, fault=f"{kind}:0:{stage}", deadline=STARTED)
     result = probing.run(plan)
     assert result.outcome == {"hang": "timeout", "crash": "failed"}[kind], result
@@ -285,15 +285,15 @@ def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: st
 
 
 def test_a_rank_is_the_first_that_the_kernel_kills_for_memory(probing: Probing, torchless: str) -> None:
-    """Before the agent, and before whatever else runs on the host."""
+    """Ranks have the highest oom_score_adj, so the kernel kills them first."""
     scores: set[str] = set()
 
-    def look(progress: Progress) -> None:
+    def record_scores(progress: Progress) -> None:
         if progress.stage == "import":
             scores.update(Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in probing.ranks.pids)
             probing.ranks.abort(Skip(reason="busy", hint=""))
 
-    probing.run(make_plan(QUICK, (), python=torchless, fault="hang:0:import"), look)
+    probing.run(make_plan(QUICK, (), python=torchless, fault="hang:0:import"), record_scores)
     assert "1000" in scores
 
 
@@ -313,11 +313,11 @@ largest = bytearray(b"x") * (120 << 20)
 loop = Loop()
 plans = make_plans(PROBES["allreduce"], (), python=sys.argv[2])
 judge = Judge(probe="allreduce", backend="gloo")
-def tell(result):
+def print_result(result):
     print(result.outcome, result.hint)
     loop.stop()
 run = Run(id="one", trigger="request", started=time.time())
-surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_result=tell)
+surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_result=print_result)
 ProbeRun(Ranks(loop), run, PROBES["allreduce"], surroundings).start()
 loop.run()
 """
@@ -330,7 +330,7 @@ while True:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group of so little memory that it runs out."""
+    """Yield a cgroup with a small memory limit."""
     group = GROUPS / f"gpumon-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -351,7 +351,7 @@ def small_group() -> Iterator[Path]:
 
 
 def test_the_agent_outlives_ranks_that_take_all_memory(small_group: Path, torchless: str, tmp_path: Path) -> None:
-    """Though it is larger itself, the kernel kills a rank, and the run is a failure with that cause."""
+    """The kernel kills a rank rather than the larger agent, and the run fails with that cause."""
     (tmp_path / "stub" / "torch" / "__init__.py").write_text(EATER)
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -363,24 +363,24 @@ def test_the_agent_outlives_ranks_that_take_all_memory(small_group: Path, torchl
     assert "by the kernel if memory ran out" in ran.stdout
 
 
-def test_deaf_and_crashing_ranks_of_torch_are_ended() -> None:
-    """Once they are connected too, in torch itself: one that ignores SIGTERM, and one that crashes as it measures."""
+def test_ranks_of_torch_that_ignore_sigterm_or_crash_are_ended() -> None:
+    """Connected ranks of torch are ended if one ignores SIGTERM or crashes."""
     faults = {"deaf": "deaf:1", "crash": "crash:1:measure"}
     plans = {
         name: make_plan(QUICK, (), python=sys.executable, fault=fault, deadline={"deaf": 12.0}.get(name, 100.0))
         for name, fault in faults.items()
     }
-    found = results(plans)
-    assert found["deaf"].outcome == "timeout"
-    assert found["deaf"].duration_seconds >= 12.0 + TERM_PATIENCE
-    assert (found["crash"].outcome, found["crash"].reason) == ("failed", "ranks")
-    assert found["crash"].hint.startswith("Rank 1 at measure of ")
-    assert f"signal {signal.SIGSEGV.value}" in found["crash"].hint
+    finished = results(plans)
+    assert finished["deaf"].outcome == "timeout"
+    assert finished["deaf"].duration_seconds >= 12.0 + TERM_PATIENCE
+    assert (finished["crash"].outcome, finished["crash"].reason) == ("failed", "ranks")
+    assert finished["crash"].hint.startswith("Rank 1 at measure of ")
+    assert f"signal {signal.SIGSEGV.value}" in finished["crash"].hint
 
 
 @pytest.fixture
-def unanswered(tmp_path: Path) -> Iterator[str]:
-    """A program whose file nobody can open: it is leased, and the holder does not give it back when asked."""
+def blocked_program(tmp_path: Path) -> Iterator[str]:
+    """Yield a program whose open blocks, because another descriptor holds a lease and does not release it."""
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
@@ -396,54 +396,54 @@ def unanswered(tmp_path: Path) -> Iterator[str]:
         signal.signal(signal.SIGIO, before)
 
 
-def test_an_interpreter_on_a_file_system_that_hangs_costs_the_run_and_not_the_agent(
-    probing: Probing, unanswered: str
-) -> None:
-    """The loop goes on, the deadline ends the ranks, and the hint says what to try."""
+def test_an_interpreter_on_a_hung_file_system_ends_in_a_timeout(probing: Probing, blocked_program: str) -> None:
+    """The loop continues, the deadline ends the ranks, and the hint names the file system."""
     turned: list[bool] = []
     probing.loop.call_after(0.0, lambda: turned.append(probing.ranks.running))
-    result = probing.run(make_plan(QUICK, (), python=unanswered, deadline=STARTED))
+    result = probing.run(make_plan(QUICK, (), python=blocked_program, deadline=STARTED))
     assert turned == [True]
     assert (result.outcome, result.reason) == ("timeout", "start"), result
-    assert f"Check that the file system of probe.python and its PyTorch answers. Try `{unanswered} -I" in result.hint
+    assert (
+        f"Check that the file system of probe.python and its PyTorch answers. Try `{blocked_program} -I" in result.hint
+    )
     assert result.duration_seconds >= STARTED
     assert not probing.ranks.pids
 
 
-SHOW = """#!/bin/sh
+PRINT_ENVIRONMENT = """#!/bin/sh
 tr '\\0' '\\n' < /proc/$$/environ
 grep SigIgn /proc/$$/status
 ls /proc/$$/fd
 exit 1
 """
-OF_SHELL = "10"
-"""Descriptor from which it reads its script."""
+SHELL_DESCRIPTOR = "10"
+"""Descriptor from which the shell reads its script."""
 
 
-def test_an_interpreter_gets_what_the_agent_gives_and_nothing_else(probing: Probing, tmp_path: Path) -> None:
-    """Whatever stands between them adds no variable and no descriptor, and has no signal ignored."""
+def test_an_interpreter_inherits_only_the_given_environment(probing: Probing, tmp_path: Path) -> None:
+    """The interpreter has only the given variables and descriptors, and ignores no signal."""
     python = tmp_path / "python"
-    python.write_text(SHOW)
+    python.write_text(PRINT_ENVIRONMENT)
     python.chmod(0o755)
     plan = make_plan(QUICK, (), python=str(python))
     log = probing.run(plan).log
-    for number, shown in enumerate(log.removeprefix("rank 0:\n").split("\nrank 1:\n")):
-        lines = shown.splitlines()
+    for number, output in enumerate(log.removeprefix("rank 0:\n").split("\nrank 1:\n")):
+        lines = output.splitlines()
         given = dict(line.split("=", 1) for line in lines if "=" in line)
         assert given.pop(RANK).endswith(f".{number}")
         assert given == {**plan.environment, **environment()}
         ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
-        assert not ignored & sum(1 << one - 1 for one in (signal.SIGPIPE, signal.SIGXFSZ))
-        descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", OF_SHELL}
+        assert not ignored & sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
+        descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", SHELL_DESCRIPTOR}
         assert len(descriptors) == (2 if number == 0 else 1), descriptors
 
 
 NEWER_ARGUMENTS = {"strict", "slots", "kw_only", "encoding_errors", "delete_on_close"}
-"""Names of arguments that came to the standard library after Python 3.9."""
+"""Names of arguments that the standard library has only since Python 3.10 or later."""
 
 
 def test_the_worker_runs_on_python_3_9() -> None:
-    """Its syntax and its annotations are those of 3.9, and it passes no argument that came later."""
+    """The worker has only syntax, annotations and arguments of Python 3.9."""
     for path in sorted(QUICK.worker.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
         nodes = list(ast.walk(tree))
