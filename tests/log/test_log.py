@@ -1,4 +1,4 @@
-"""The log is one line an event, for people and for machines, and never in the way."""
+"""The log: one line for each event, as logfmt or JSON, without ever blocking the agent."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ import pytest
 LEAD = "import logging; from gpumon import log; log.configure(level={level!r}, format={format!r})\n"
 
 
-def logged(code: str, *, level: str = "info", form: str = "logfmt") -> list[str]:
-    """What a process that runs this code writes to standard error."""
+def logged_lines(code: str, *, level: str = "info", form: str = "logfmt") -> list[str]:
+    """Return the lines that a process with this code writes to standard error."""
     program = LEAD.format(level=level, format=form) + textwrap.dedent(code)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return ended.stderr.splitlines()
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return process.stderr.splitlines()
 
 
-def untimed(line: str) -> str:
+def without_time(line: str) -> str:
     return re.sub(r"^time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", "", line)
 
 
 def test_an_event_is_one_line_of_logfmt() -> None:
-    """Time, level, logger and message come first, then the extras; what is not one bare word is quoted."""
-    (line,) = logged(
+    """Time, level, logger and message precede the extras, and values that are not one plain word are quoted."""
+    (line,) = logged_lines(
         """
         logging.getLogger("gpumon.store").warning(
             "lost %d rows", 3, extra={"path": "/a b", "uuid": "GPU-1", "ratio": 0.5, "why": None, "said": 'a="b"\\nc'})
         """
     )
 
-    assert untimed(line) == (
+    assert without_time(line) == (
         'level=warning logger=gpumon.store msg="lost 3 rows" path="/a b" uuid=GPU-1 ratio=0.5 why=null '
         r'said="a=\"b\"\nc"'
     )
-    assert untimed(line) != line
+    assert without_time(line) != line
 
 
 def test_an_event_is_one_object_of_json() -> None:
-    """The same fields are keys of a JSON object, whatever was given as an extra."""
-    (line,) = logged(
+    """The same fields are keys of a JSON object, for any type of extra."""
+    (line,) = logged_lines(
         """
         import pathlib
         logging.getLogger("gpumon").error("gone", extra={
@@ -53,9 +53,9 @@ def test_an_event_is_one_object_of_json() -> None:
         form="json",
     )
 
-    told = json.loads(line)
-    time = told.pop("time")
-    assert told == {
+    fields = json.loads(line)
+    time = fields.pop("time")
+    assert fields == {
         "level": "error",
         "logger": "gpumon",
         "msg": "gone",
@@ -68,8 +68,8 @@ def test_an_event_is_one_object_of_json() -> None:
 
 
 def test_an_exception_stays_on_the_line() -> None:
-    """A traceback is a field, not lines of its own."""
-    (line,) = logged(
+    """A traceback is a field of the same line."""
+    (line,) = logged_lines(
         """
         try:
             {}["key"]
@@ -83,28 +83,28 @@ def test_an_exception_stays_on_the_line() -> None:
 
 
 def test_long_values_are_cut_in_the_middle() -> None:
-    """A line is at most 4096 bytes, so that no pipe blocks on it, and both ends of what was said are kept."""
-    (line,) = logged(
+    """A line has at most 4096 bytes, and long values keep both ends."""
+    (line,) = logged_lines(
         'logging.getLogger("gpumon").info("begin " + "\\x1b" * 9000 + " end", extra={"log": "x" * 5000 + "tail"})',
         form="json",
     )
 
-    told = json.loads(line)
+    fields = json.loads(line)
     assert len(line.encode()) < 4096
-    assert told["msg"].startswith("begin ")
-    assert told["msg"].endswith(" end")
-    assert told["log"].endswith("tail")
+    assert fields["msg"].startswith("begin ")
+    assert fields["msg"].endswith(" end")
+    assert fields["log"].endswith("tail")
 
 
-def test_a_mistaken_call_is_logged_all_the_same() -> None:
-    """Arguments that do not fit their text are told beside it."""
-    (line,) = logged('logging.getLogger("gpumon").info("%d GPUs", "eight")')
+def test_a_call_with_wrong_arguments_is_logged() -> None:
+    """A message whose arguments do not fit its format is logged with the arguments appended."""
+    (line,) = logged_lines('logging.getLogger("gpumon").info("%d GPUs", "eight")')
 
     assert "msg=\"%d GPUs ('eight',)\"" in line
 
 
-def test_level_is_kept_and_others_are_quieter() -> None:
-    """Below the level nothing is written; servers and schedulers speak from warning on, unless all is asked for."""
+def test_libraries_log_from_warning_on() -> None:
+    """Libraries log from warning on, unless the level is debug or error."""
     code = """
         for name in ("gpumon", "uvicorn.error", "apscheduler.scheduler"):
             logging.getLogger(name).debug("d")
@@ -112,19 +112,19 @@ def test_level_is_kept_and_others_are_quieter() -> None:
             logging.getLogger(name).warning("w")
         """
 
-    assert [untimed(line) for line in logged(code)] == [
+    assert [without_time(line) for line in logged_lines(code)] == [
         "level=info logger=gpumon msg=i",
         "level=warning logger=gpumon msg=w",
         "level=warning logger=uvicorn.error msg=w",
         "level=warning logger=apscheduler.scheduler msg=w",
     ]
-    assert len(logged(code, level="debug")) == 9
-    assert len(logged(code, level="error")) == 0
+    assert len(logged_lines(code, level="debug")) == 9
+    assert len(logged_lines(code, level="error")) == 0
 
 
 def test_messages_are_counted_by_level() -> None:
-    """Every level has its count from the start, over a change of the configuration too."""
-    lines = logged(
+    """Every level has a count from the start, which survives a change of the configuration."""
+    lines = logged_lines(
         """
         import sys
         print(log.counts(), file=sys.stderr)
@@ -142,23 +142,23 @@ def test_messages_are_counted_by_level() -> None:
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2>/dev/null"])
-def test_an_unusable_standard_error_does_no_harm(redirection: str) -> None:
-    """Closed at start or on a full disk, the program goes on, and the message counts."""
+def test_an_unusable_standard_error_is_ignored(redirection: str) -> None:
+    """The program continues and counts its messages if standard error is closed or its disk is full."""
     program = (
         LEAD.format(level="info", format="logfmt") + 'logging.getLogger("a").error("x"); print(log.counts()["error"])'
     )
-    ended = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
 
-    assert ended.stdout == "1.0\n"
+    assert process.stdout == "1.0\n"
 
 
-def test_a_reader_that_does_not_read_keeps_nobody_waiting() -> None:
-    """Once the pipe is full lines are lost instead of blocking; each line that arrives is whole."""
+def test_a_full_pipe_does_not_block() -> None:
+    """Lines are dropped when the pipe is full, and each line that arrives is complete."""
     program = LEAD.format(level="info", format="json") + textwrap.dedent(
         """
         for number in range(200):
@@ -169,12 +169,12 @@ def test_a_reader_that_does_not_read_keeps_nobody_waiting() -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 64 * 1024)
     with os.fdopen(reader, "rb") as unread:
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=writer, text=True, check=True, timeout=60
         )
         os.close(writer)
         lines = unread.read().splitlines()
 
-    assert ended.stdout == "done\n"
+    assert process.stdout == "done\n"
     assert [json.loads(line)["number"] for line in lines] == list(range(len(lines)))
     assert 10 < len(lines) < 30

@@ -1,4 +1,4 @@
-"""The store of an agent that does not run is read as it is, and left as it is."""
+"""Reading the store of an agent that does not run, without changing it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "gpumon.db"
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def file_contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -54,20 +54,20 @@ def uuids(path: Path) -> list[str]:
         return [board.uuid for board in read(store, gpus.read)]
 
 
-def test_what_a_killed_agent_left_in_its_wal_is_read(path: Path) -> None:
-    """SIGKILL right after a row was stored. Nothing is written, and the next agent finds the row."""
+def test_the_wal_of_a_killed_agent_is_read(path: Path) -> None:
+    """A row in the WAL of a killed agent is read without a change of the files, and again by the next agent."""
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(path)], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    before = files(path.parent)
+    before = file_contents(path.parent)
     assert before["gpumon.db-wal"]
     assert uuids(path) == ["GPU-3"]
-    assert files(path.parent) == before
+    assert file_contents(path.parent) == before
     with Store.open(path) as store:
         assert [board.uuid for board in read(store, gpus.read)] == ["GPU-3"]
 
 
-def test_an_agent_that_has_the_store_open_is_not_disturbed(path: Path) -> None:
-    """A hung agent holds the lock: its store is read, and can be written afterwards."""
+def test_a_store_in_use_can_be_read(path: Path) -> None:
+    """The store of a running agent can be read, and written by that agent afterwards."""
     with Store.open(path) as store:
         write(store, gpus.put, [BOARD])
         assert uuids(path) == ["GPU-3"]
@@ -75,8 +75,8 @@ def test_an_agent_that_has_the_store_open_is_not_disturbed(path: Path) -> None:
         assert len(uuids(path)) == 2
 
 
-def test_a_missing_gpu_leaves_its_index_to_the_gpu_that_has_it_now(path: Path) -> None:
-    """After a reboot the driver counts the GPUs that are here."""
+def test_a_missing_gpu_has_no_index(path: Path) -> None:
+    """Of two stored GPUs with one index only the one that was read last is listed with it."""
     other = replace(BOARD, uuid="GPU-4", bus_id="00000000:9D:00.0", last_wall=BOARD.last_wall + 60, gpu=3)
     with Store.open(path) as store:
         write(store, gpus.put, [replace(BOARD, gpu=3), other])
@@ -88,7 +88,7 @@ def test_a_missing_gpu_leaves_its_index_to_the_gpu_that_has_it_now(path: Path) -
 
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_replaced_board_is_reported_as_replaced(path: Path, *, accepted: bool) -> None:
-    """Another is in its place, or no person has accepted that any is gone: the store does not keep why."""
+    """A former GPU is listed as replaced, or as accepted if an operator has accepted its absence."""
     former = replace(BOARD, uuid="GPU-former", expected=False, last_wall=BOARD.last_wall - 60)
     lost = replace(former, uuid="GPU-lost", bus_id="00000000:9D:00.0")
     with Store.open(path) as store:
@@ -104,14 +104,14 @@ def test_a_replaced_board_is_reported_as_replaced(path: Path, *, accepted: bool)
 
 
 def test_a_missing_store_is_not_created(path: Path) -> None:
-    """The message names the flag."""
+    """The error for a missing store names the flag, and no file is created."""
     with pytest.raises(StoreError, match=r"there is no such store; name it with --store\.path"):
         Store.open_copy(path)
     assert not list(path.parent.iterdir())
 
 
 def test_another_file_is_refused(path: Path) -> None:
-    """The message names it."""
+    """The error for a file that is not a store names the file."""
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(StoreError, match=r"gpumon\.db: it is not a store of gpumon"):
         Store.open_copy(path)
@@ -119,7 +119,7 @@ def test_another_file_is_refused(path: Path) -> None:
 
 @contextlib.contextmanager
 def another_user() -> Iterator[None]:
-    """Be neither root nor of its group."""
+    """Run as a user that is neither root nor in its group."""
     groups, gid = os.getgroups(), os.getegid()
     os.setgroups([])
     os.setegid(65534)
@@ -133,8 +133,8 @@ def another_user() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_the_right_to_read_is_enough() -> None:
-    """Without it the message names the store."""
+def test_read_permission_is_sufficient() -> None:
+    """Read permission is sufficient; without it the error is "permission denied"."""
     with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's own folders
         path = Path(folder) / "gpumon.db"
         with Store.open(path) as store:

@@ -28,7 +28,7 @@ RUN = {"id": "r1", "probe": "allreduce", "outcome": "ok", "started": WALL}
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ErrorEvent, ...]]:
+def filled_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ErrorEvent, ...]]:
     """Return a store of many different events, and the events, oldest first."""
     path = tmp_path_factory.mktemp("store") / "gpumon.db"
     events = tuple(
@@ -66,16 +66,18 @@ queries = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(query=queries)
-def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[ErrorEvent, ...]], query: EventQuery) -> None:
-    """The pages of a query have each matching event once, the newest first."""
-    path, events = filled
-    found: list[ErrorEvent] = []
+def test_store_and_report_return_the_same_events(
+    filled_store: tuple[Path, tuple[ErrorEvent, ...]], query: EventQuery
+) -> None:
+    """The pages of a query have each matching event once, newest first."""
+    path, events = filled_store
+    stored: list[ErrorEvent] = []
     with Store.open(path) as store:
         while page := read(store, error_events.find, query):
-            found += [one.event for one in page]
+            stored += [item.event for item in page]
             query = replace(query, before=page[-1].place)
 
-    assert found == [event for event in reversed(events) if query.matches(event)]
+    assert stored == [event for event in reversed(events) if query.matches(event)]
 
 
 def test_a_cancelled_event_has_the_time_of_its_cancellation(tmp_path: Path) -> None:
@@ -85,11 +87,11 @@ def test_a_cancelled_event_has_the_time_of_its_cancellation(tmp_path: Path) -> N
         write(
             store,
             error_events.record,
-            (ErrorChange(one, 1) for one in (*lost, error_event(5, 162), error_event(6, 162))),
+            (ErrorChange(event, 1) for event in (*lost, error_event(5, 162), error_event(6, 162))),
         )
-        found = read(store, error_events.find, EventQuery(code=163))
+        items = read(store, error_events.find, EventQuery(code=163))
 
-    assert [one.event.cancelled_wall for one in found] == [None, None, WALL + 5]
+    assert [item.event.cancelled_wall for item in items] == [None, None, WALL + 5]
 
 
 def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
@@ -99,7 +101,7 @@ def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
 
 
 def test_gpus_are_stored_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of the first reading stays, the address is updated, and the number of rows is bounded."""
+    """The first read time of a GPU remains, its address is updated, and the number of rows is bounded."""
     monkeypatch.setattr(gpus, "MAX_GPUS", 3)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.put, [board(1), board(2, last=1)])
@@ -108,7 +110,7 @@ def test_gpus_are_stored_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         write(store, gpus.put, (board(number, last=10 + number) for number in range(3, 6)))
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert [one.uuid for one in read(store, gpus.read)] == ["GPU-3", "GPU-4", "GPU-5"]
+        assert [gpu.uuid for gpu in read(store, gpus.read)] == ["GPU-3", "GPU-4", "GPU-5"]
 
 
 def test_an_event_that_continues_is_stored_again_after_its_deletion(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_an_event_that_continues_is_stored_again_after_its_deletion(tmp_path: Pa
         write(store, error_events.record, [ErrorChange(error_event(0, nvml=4), 3)])
 
         assert len(read(store, error_events.read_recent, 100)) == 6
-        assert [one.count for one in read(store, error_events.read_counters)] == [13]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [13]
 
 
 def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
@@ -136,8 +138,8 @@ def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
         assert board(2, last=5) in read(store, gpus.read)
 
 
-def test_windows_are_kept_by_id_and_the_oldest_that_ended_are_deleted(tmp_path: Path) -> None:
-    """A change of a window updates its row; each kind keeps its newest."""
+def test_windows_are_stored_by_id_and_the_oldest_ended_ones_deleted(tmp_path: Path) -> None:
+    """A changed window updates its row, and each kind keeps its newest rows."""
     hold = window(HOLD, start=WALL, start_at=1.0, seconds=9.0, owner="1")
     ended = [
         replace(window(RELEASE, start=WALL, start_at=1.0, seconds=9.0), ended=WALL + 1, ended_by="api")
@@ -150,8 +152,8 @@ def test_windows_are_kept_by_id_and_the_oldest_that_ended_are_deleted(tmp_path: 
         assert read(store, windows.read) == (rebooted, *ended[5:])
 
 
-def test_a_stored_window_that_cannot_be_true_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged row does not affect the row beside it."""
+def test_an_invalid_stored_window_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged row is logged and does not affect the other rows."""
     damage = {"kind": "nothing", "start": 1e300, "start_at": 1e300, "until": 1e300, "deadline": 1e300, "ended": 1e300}
     good, bad = (window(HOLD, start=WALL, start_at=1.0, seconds=9.0, owner=owner) for owner in "12")
     for column, value in damage.items():
@@ -159,13 +161,13 @@ def test_a_stored_window_that_cannot_be_true_is_ignored(tmp_path: Path, caplog: 
         with Store.open(path) as store:
             write(store, windows.put, [good, bad])
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(f"UPDATE windows SET {column} = ? WHERE owner = '2'", (value,))  # noqa: S608 - our own
+            connection.execute(f"UPDATE windows SET {column} = ? WHERE owner = '2'", (value,))  # noqa: S608 - constant column names
         with Store.open(path) as store:
             assert read(store, windows.read) == (good,), column
     assert [record.message for record in caplog.records] == ["ignored a stored time window that cannot be true"] * 6
 
 
-def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> PortRecord:
+def port_record(number: int, last: float = 0.0, *, expected: bool | None = True) -> PortRecord:
     return PortRecord(
         identity=f"5c25:7303:00f0:{number:04x}/1",
         device=f"mlx5_{number}",
@@ -188,22 +190,22 @@ def test_ports_are_stored_by_identity(tmp_path: Path, monkeypatch: pytest.Monkey
     """The last state of each port is read; expected ports are deleted last."""
     monkeypatch.setattr(ports, "MAX_PORTS", 2)
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, ports.put, [rail(1), rail(2, last=1, expected=None)])
-        moved = replace(rail(1, last=5), device="mlx5_7", bus_id=OTHER)
+        write(store, ports.put, [port_record(1), port_record(2, last=1, expected=None)])
+        moved = replace(port_record(1, last=5), device="mlx5_7", bus_id=OTHER)
         write(store, ports.put, [moved])
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert read(store, ports.read) == (rail(2, last=1, expected=None), moved)
-        write(store, ports.put, [rail(3, last=9, expected=None), rail(4, last=2)])
-        assert read(store, ports.read) == (rail(4, last=2), moved)
+        assert read(store, ports.read) == (port_record(2, last=1, expected=None), moved)
+        write(store, ports.put, [port_record(3, last=9, expected=None), port_record(4, last=2)])
+        assert read(store, ports.read) == (port_record(4, last=2), moved)
 
 
 def test_accepted_ports_are_stored(tmp_path: Path) -> None:
-    """A port is no longer expected, one has a lower speed, and the other is unchanged."""
+    """Accepted ports are stored as no longer expected or with a lower speed; other ports are unchanged."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, ports.put, [rail(1), rail(2), rail(3)])
+        write(store, ports.put, [port_record(1), port_record(2), port_record(3)])
         write(store, gpus.accept, 8, ())
-        write(store, ports.accept, [rail(1).identity], {rail(2).identity: 25e9})
+        write(store, ports.accept, [port_record(1).identity], {port_record(2).identity: 25e9})
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert [one.expected for one in read(store, ports.read)] == [False, True, True]
-        assert [one.speed for one in read(store, ports.read)] == [50e9, 25e9, 50e9]
+        assert [port.expected for port in read(store, ports.read)] == [False, True, True]
+        assert [port.speed for port in read(store, ports.read)] == [50e9, 25e9, 50e9]
         assert read(store, gpus.accepted_count) == 8

@@ -1,4 +1,4 @@
-"""The store keeps what it acknowledged, whatever happens to process and disk."""
+"""The store keeps every acknowledged write, whatever happens to the process and the disk."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_events_and_counters_survive_a_restart(path: Path) -> None:
         )
 
 
-def test_an_event_that_continues_counts_what_it_gained(path: Path) -> None:
-    """Recording an event again replaces it; a change that is recorded twice counts once."""
+def test_a_continued_event_counts_its_increase(path: Path) -> None:
+    """A new version of an event replaces its row, and a change that is recorded twice counts once."""
     with Store.open(path) as store:
         write(store, error_events.record, [change(1)])
         grown = error_event(1, nvml=1, kmsg=5, last_at=3.0, last_wall=NOW + 3, texts=("one",), text="two")
@@ -118,8 +118,8 @@ def test_probe_runs_and_their_counters_survive(path: Path) -> None:
     """Runs are read as they were written, the newest last; outcomes and the reasons of skipped runs are counted."""
     results = [result(1), result(2, "skipped", "busy"), result(3, "skipped", "held"), result(4, "failed", "setup")]
     with Store.open(path) as store:
-        for one in [*results, results[0]]:
-            write(store, probe_runs.record, one)
+        for run in [*results, results[0]]:
+            write(store, probe_runs.record, run)
 
     with Store.open(path) as store:
         assert read(store, probe_runs.read_recent, newest=4, each=1) == tuple(results)
@@ -136,7 +136,7 @@ def test_probe_runs_that_could_not_be_written_are_restored_once(path: Path) -> N
             missing = [result(6, "failed", "setup"), result(4), result(5), result(7, "skipped", "busy")]
             write(store, probe_runs.restore, "allreduce", missing, counters)
 
-        assert [one.id for one in read(store, probe_runs.read_recent, newest=9, each=1)] == ["r5", "r6", "r7"]
+        assert [run.id for run in read(store, probe_runs.read_recent, newest=9, each=1)] == ["r5", "r6", "r7"]
         assert read(store, probe_runs.read_counters, "allreduce") == counters
 
 
@@ -161,8 +161,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_an_unreadable_run_is_left_out_and_logged(path: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A document that is damaged, or that an earlier agent wrote, does not affect other runs. It is logged once."""
+def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An invalid document is logged once and does not affect other runs."""
     run = from_document(to_document(result(1)) | {"id": broken, "measurements": [MEASURED]})
     with Store.open(path) as store:
         write(store, probe_runs.record, run)
@@ -170,14 +170,14 @@ def test_an_unreadable_run_is_left_out_and_logged(path: Path, broken: str, caplo
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as damaged:
         damaged.execute("UPDATE probe_runs SET document = replace(document, ?, ?) WHERE id != 'r2'", BROKEN[broken])
     with Store.open(path) as store:
-        assert [one.id for one in read(store, probe_runs.read_recent, newest=4, each=1)] == ["r2"]
-        assert [one.id for one in read(store, probe_runs.find, RunQuery()).results] == ["r2"]
+        assert [run.id for run in read(store, probe_runs.read_recent, newest=4, each=1)] == ["r2"]
+        assert [run.id for run in read(store, probe_runs.find, RunQuery()).results] == ["r2"]
         assert read(store, probe_runs.find, RunQuery(id=broken)).results == ()
     assert [record.__dict__["id"] for record in caplog.records] == [broken]
 
 
 def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
-    """The oldest rows are deleted; counters stay, and so does the newest run of each outcome."""
+    """The retention deletes the oldest rows, except for counters and the newest run of each outcome."""
     with Store.open(path) as store:
         write(store, probe_runs.record, result(0, "wrong"))
         for number in range(30):
@@ -186,14 +186,14 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
         write(store, prune, Retention(days=90, rows=10), NOW)
 
         assert read(store, error_events.read_recent, 100) == tuple(error_event(number) for number in range(20, 30))
-        kept = [one.id for one in read(store, probe_runs.read_recent, newest=100, each=1)]
-        assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
-        assert [one.count for one in read(store, error_events.read_counters)] == [30]
+        remaining = [run.id for run in read(store, probe_runs.read_recent, newest=100, each=1)]
+        assert remaining == ["r0", *(f"r{number}" for number in range(21, 31))]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [30]
         assert read(store, probe_runs.read_counters, "allreduce").outcomes == {"skipped": 30, "wrong": 1}
 
 
-def test_baselines_outlive_skips_and_the_retention(path: Path) -> None:
-    """Good runs stay on a node that is busy for months; skipped runs displace no other."""
+def test_retention_keeps_the_runs_of_the_baseline(path: Path) -> None:
+    """The retention keeps the good runs of the baseline, and skipped runs displace no other."""
     retention = Retention(days=90, rows=10)
     with Store.open(path) as store:
         for number in range(MAX_BASELINE_RUNS + 2):
@@ -202,11 +202,11 @@ def test_baselines_outlive_skips_and_the_retention(path: Path) -> None:
         for number in range(1000, 1030):
             write(store, probe_runs.record, result(number, "skipped", "busy"))
         write(store, prune, retention, NOW + 1000 * DAY)
-        kept = [one.id for one in read(store, probe_runs.read_recent, newest=3, each=5)]
-        assert kept == [*(f"r{number}" for number in range(2, MAX_BASELINE_RUNS + 2)), "r998", "r1029"]
+        remaining = [run.id for run in read(store, probe_runs.read_recent, newest=3, each=5)]
+        assert remaining == [*(f"r{number}" for number in range(2, MAX_BASELINE_RUNS + 2)), "r998", "r1029"]
 
         write(store, probe_runs.record, result(1030, "skipped", "busy", probe="another"))
-        assert [one.id for one in read(store, probe_runs.read_recent, newest=3, each=5)] == [*kept, "r1030"]
+        assert [run.id for run in read(store, probe_runs.read_recent, newest=3, each=5)] == [*remaining, "r1030"]
 
 
 def test_retention_bounds_age(path: Path) -> None:
@@ -218,7 +218,7 @@ def test_retention_bounds_age(path: Path) -> None:
         write(store, prune, Retention(), NOW + 1.5 + 90 * DAY)
 
         assert read(store, error_events.read_recent, 10) == (error_event(2),)
-        assert [one.id for one in read(store, probe_runs.read_recent, newest=10, each=1)] == ["r2"]
+        assert [run.id for run in read(store, probe_runs.read_recent, newest=10, each=1)] == ["r2"]
 
 
 WRITE_FOR_EVER = f"""
@@ -236,8 +236,8 @@ WRITE_FOR_EVER = f"""
 """
 
 
-def test_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
-    """After kill -9 in mid-stream, again and again, counters equal rows and nothing acknowledged is missing."""
+def test_no_acknowledged_write_is_lost_by_a_kill(path: Path) -> None:
+    """After repeated SIGKILL the counters equal the rows, and no acknowledged row is missing."""
     acknowledged = 0
     for _ in range(3):
         writer = subprocess.Popen(
@@ -260,8 +260,8 @@ def test_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
     assert counted.count >= 60
 
 
-def test_one_agent_at_a_time(path: Path) -> None:
-    """A second agent is refused with the process id of the first, until that has closed the store."""
+def test_a_second_agent_is_refused(path: Path) -> None:
+    """A second agent is refused with the pid of the first, until the first has closed the store."""
     with Store.open(path) as store:
         write(store, error_events.record, [change(1)])
         with pytest.raises(StoreError, match=f"process {os.getpid()} is using it; end that agent"):
@@ -272,8 +272,8 @@ def test_one_agent_at_a_time(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["middle", "header", "zeros", "truncated"])
-def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
-    """Whichever part is damaged, the file is renamed and a new one is created."""
+def test_a_damaged_file_is_renamed_and_re_created(path: Path, damage: str) -> None:
+    """A file with any damaged part is renamed, and a new one is created."""
     with Store.open(path) as store:
         write(store, error_events.record, (change(number) for number in range(500)))
     whole = path.read_bytes()
@@ -296,8 +296,8 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
         assert store.moved_aside is None
 
 
-def test_damaged_files_do_not_pile_up(path: Path) -> None:
-    """Only the newest few are kept, so that a failing disk is not filled with them."""
+def test_only_the_newest_damaged_files_remain(path: Path) -> None:
+    """Only the three newest damaged files remain."""
     for _ in range(6):
         with Store.open(path) as store:
             write(store, error_events.record, [change(1)])
@@ -305,13 +305,13 @@ def test_damaged_files_do_not_pile_up(path: Path) -> None:
     with Store.open(path) as store:
         newest = store.moved_aside
 
-    kept = sorted(path.parent.glob("gpumon.db.corrupt-*"))
-    assert len(kept) == 3
-    assert kept[-1] == newest
+    moved_files = sorted(path.parent.glob("gpumon.db.corrupt-*"))
+    assert len(moved_files) == 3
+    assert moved_files[-1] == newest
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    """A file that never was a store is neither changed nor moved, be it text or another program's database."""
+def test_other_files_are_unchanged(tmp_path: Path) -> None:
+    """A text file or another program's database is refused and unchanged."""
     text, database = tmp_path / "passwd", tmp_path / "other.db"
     text.write_text("root:x:0:0:" * 20)
     with contextlib.closing(sqlite3.connect(database)) as connection:
@@ -323,11 +323,11 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
             Store.open(path)
 
     assert [text.read_bytes(), database.read_bytes()] == before
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["other.db", "passwd"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["other.db", "passwd"]
 
 
-def test_a_store_from_the_future_is_left_alone(path: Path) -> None:
-    """A schema that a newer version wrote is neither read nor moved aside."""
+def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
+    """A store with a newer schema is refused and not renamed."""
     Store.open(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO migrations VALUES (?, 0)", (len(MIGRATIONS) + 1,))
@@ -339,20 +339,20 @@ def test_a_store_from_the_future_is_left_alone(path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """The remedy is the command that makes the folder."""
+    """The error for a missing folder has the command that creates it."""
     with pytest.raises(StoreError, match=f"its folder does not exist; create it: mkdir -p {tmp_path}/missing"):
         Store.open(tmp_path / "missing" / "gpumon.db")
 
 
 def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    """The message states that the path is a folder."""
+    """The error states that the path is a folder."""
     with pytest.raises(StoreError, match="Is a directory"):
         Store.open(tmp_path)
 
 
 @needs_mounts
-def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
-    """On a full disk a write fails as a whole and counts nothing; writes succeed when there is room again."""
+def test_a_write_to_a_full_disk_fails_as_a_whole(tmp_path: Path) -> None:
+    """On a full disk a write fails without partial effect, and succeeds when space is freed."""
     with mounted(tmp_path / "disk", "size=300k") as folder, Store.open(folder / "gpumon.db") as store:
         write(store, error_events.record, [change(0)])
         filler = folder / "filler"
@@ -364,23 +364,23 @@ def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
             StoreError, match=r"the disk is full .*; free space on its file system, or set --store.path"
         ):
             write(store, error_events.record, (change(number) for number in range(1, 2000)))
-        assert [one.count for one in read(store, error_events.read_counters)] == [1]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [1]
 
         filler.unlink()
         write(store, error_events.record, [change(1)])
-        assert [one.count for one in read(store, error_events.read_counters)] == [2]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [2]
 
 
 @needs_mounts
-def test_full_disk_at_the_first_start_is_told(tmp_path: Path) -> None:
-    """The error states why the store cannot be created."""
+def test_a_full_disk_at_the_first_start_is_reported(tmp_path: Path) -> None:
+    """The error states that the disk is full if the store cannot be created."""
     with mounted(tmp_path / "disk", "size=8k") as folder, pytest.raises(StoreError, match="the disk is full"):
         Store.open(folder / "gpumon.db")
 
 
 @needs_mounts
-def test_full_disk_at_a_later_start_still_restores(tmp_path: Path) -> None:
-    """Counters are read from a store that was killed, on a disk that has filled up since."""
+def test_the_store_is_read_from_a_full_disk(tmp_path: Path) -> None:
+    """The counters of a killed agent are read from a disk that is full since."""
     with mounted(tmp_path / "disk", "size=300k") as folder:
         _kill_after_one_event(folder / "gpumon.db")
         with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
@@ -388,18 +388,18 @@ def test_full_disk_at_a_later_start_still_restores(tmp_path: Path) -> None:
                 file.write(b"x" * 4096)
 
         with Store.open(folder / "gpumon.db") as store:
-            assert [one.count for one in read(store, error_events.read_counters)] == [1]
+            assert [counter.count for counter in read(store, error_events.read_counters)] == [1]
 
 
 @needs_mounts
-def test_read_only_disk_still_restores(tmp_path: Path) -> None:
-    """The store of a killed agent is read from a disk that is now read-only; each write states that."""
+def test_the_store_is_read_from_a_read_only_disk(tmp_path: Path) -> None:
+    """The store of a killed agent is read from a read-only disk, and each write fails with that reason."""
     with mounted(tmp_path / "disk", "size=1m") as folder:
         _kill_after_one_event(folder / "gpumon.db")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
 
         with Store.open(folder / "gpumon.db") as store:
-            assert [one.count for one in read(store, error_events.read_counters)] == [1]
+            assert [counter.count for counter in read(store, error_events.read_counters)] == [1]
             with pytest.raises(StoreError, match=f"it cannot be written; make {folder} writable for uid 0"):
                 write(store, error_events.record, [change(2)])
         with pytest.raises(StoreError, match="it cannot be written"):
@@ -407,7 +407,7 @@ def test_read_only_disk_still_restores(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_missing_permission_is_told() -> None:
+def test_missing_permission_is_reported() -> None:
     """The error names the uid that lacks the permission."""
     code = """
         import os, sys

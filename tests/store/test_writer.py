@@ -22,7 +22,7 @@ from gpumon.store.store_error import StoreError
 from gpumon.store.writer import MAX_QUEUED, StoreWriter
 
 SOON = 60.0
-"""Seconds after which a test fails."""
+"""Timeout of a test in seconds."""
 MORE_THAN_CACHED = 40_000
 """Rows that SQLite cannot keep in its cache of 2 MB."""
 
@@ -41,7 +41,7 @@ class Loop:
         self._posted.put(callback)
 
     def on_open(self, store: Store) -> None:
-        counts = sum(one.count for one in read(store, error_events.read_counters))
+        counts = sum(counter.count for counter in read(store, error_events.read_counters))
         self.post(lambda: self.opened.append(counts))
 
     def on_reopen(self) -> None:
@@ -68,20 +68,20 @@ def path(tmp_path: Path) -> Path:
 def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
     writers: list[StoreWriter] = []
 
-    def started(path: Path) -> StoreWriter:
+    def start_writer(path: Path) -> StoreWriter:
         writers.append(
             StoreWriter(path, post=loop.post, on_open=loop.on_open, on_reopen=loop.on_reopen, back_off=(0.02, 0.1))
         )
         writers[-1].start()
         return writers[-1]
 
-    yield started
+    yield start_writer
     for writer in writers:
         writer.close(SOON)
 
 
-def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: Callable[[Path], StoreWriter]) -> None:
-    """Acknowledged rows are in the file after closing; queued jobs are finished first."""
+def test_completed_jobs_are_durable(path: Path, loop: Loop, start: Callable[[Path], StoreWriter]) -> None:
+    """Acknowledged rows are in the file after closing, which finishes queued jobs first."""
     writer = start(path)
     for number in range(5):
         loop.add(writer, change(number))
@@ -93,13 +93,13 @@ def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: 
     assert loop.opened == [0]
     assert loop.done == [None] * 5
     with Store.open(path) as store:
-        assert [one.count for one in read(store, error_events.read_counters)] == [5]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [5]
 
 
-def test_failures_come_back_and_the_store_is_opened_again(
+def test_jobs_fail_until_the_store_can_be_opened(
     loop: Loop, start: Callable[[Path], StoreWriter], tmp_path: Path
 ) -> None:
-    """Jobs fail with the reason while the folder is missing; the store opens when it exists."""
+    """Jobs fail with the reason while the folder is missing, and the store opens when it exists."""
     folder = tmp_path / "later"
     writer = start(folder / "gpumon.db")
     loop.add(writer, change(1))
@@ -123,7 +123,7 @@ def test_failures_come_back_and_the_store_is_opened_again(
 def test_a_store_that_is_damaged_in_use_is_replaced(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
-    """The job that detects the damage fails, the file is moved aside, and the next job succeeds."""
+    """The job that detects the damage fails, the file is renamed, and the next job succeeds."""
     with Store.open(path) as store:
         write(store, error_events.record, (change(number) for number in range(MORE_THAN_CACHED)))
     writer = start(path)
@@ -149,7 +149,7 @@ def test_a_store_that_is_damaged_in_use_is_replaced(
 def test_a_defect_in_a_job_does_not_end_the_thread(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
-    """A job that raises an unexpected exception fails, and later jobs are run."""
+    """A job that raises an unexpected exception fails, and later jobs run."""
     writer = start(path)
     loop.turn()
     writer.submit(lambda _: dict[str, None]()["probe"], loop.done.append, loop.failed.append)
@@ -195,7 +195,7 @@ def test_a_hung_disk_blocks_no_caller(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_full_disk_is_error_now_until_there_is_room(
+def test_a_full_disk_is_reported_until_space_is_freed(
     tmp_path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
     """Counters are read from a full disk, jobs fail, and the store recovers when space is freed."""

@@ -18,9 +18,9 @@ TOO_LONG = b"too long"
     ],
 )
 def test_a_line_over_the_limit_is_dropped_whole(received: bytes, lines: list[bytes], at_once: int) -> None:
-    """However it arrives: its end is no line of its own, and it is told of once."""
-    found: list[bytes] = []
-    one = LineSplitter(10, found.append, lambda: found.append(TOO_LONG))
+    """A line over the limit is dropped and reported once, however its bytes arrive."""
+    split: list[bytes] = []
+    splitter = LineSplitter(10, split.append, lambda: split.append(TOO_LONG))
     for begin in range(0, len(received), at_once):
-        one.feed(received[begin : begin + at_once])
-    assert found == lines
+        splitter.feed(received[begin : begin + at_once])
+    assert split == lines

@@ -1,4 +1,4 @@
-"""The main loop: what is ready together, and no longer watched when its turn comes."""
+"""The main loop: a callback that is unwatched before its turn is not called."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from gpumon.supervisor.loop import Loop
 
 
-def test_what_was_unwatched_in_this_turn_is_not_called() -> None:
-    """Of two that are ready at once the first closes the other, as the end of a child closes its pipes."""
+def test_a_descriptor_unwatched_in_this_turn_is_not_called() -> None:
+    """If two descriptors are ready and the first callback unwatches the second, only the first is called."""
     loop, called = Loop(), list[int]()
     pipes = [os.pipe(), os.pipe()]
     readers = [reader for reader, _ in pipes]

@@ -1,4 +1,4 @@
-"""The supervisor of samplers, with real children on a simulated node: late, abandoned, silent firmware, crash loops."""
+"""The sampler supervisor with real children on a simulated node: hangs, abandonment, silent firmware and crash loops."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gpumon.supervisor.sampler_supervisor import MAX_ABANDONED, MAX_EVENT_FAILUR
 
 HANG = "nvmlDeviceGetUtilizationRates"
 DEADLINES = replace(SamplerDeadlines().scale_value(0.1), call=1.0, opening=60.0, silence=90.0, grace=3.0, early=600.0)
-"""A tenth of the real deadlines, except for those that depend on the processor time of the child."""
+"""One tenth of the default deadlines, except for those that depend on the child's processor time."""
 
 
-class Watched:
-    """A supervisor, its loop, and what it told."""
+class SupervisedNode:
+    """A supervisor with its loop, and the messages and states that it published."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = Loop()
         self.scenario = folder / "scenario.yml"
-        self.suffer({})
+        self.simulate({})
         self.state = SamplerStatus()
         self.snapshots: list[Snapshot] = []
         self.xids: list[int] = []
@@ -45,23 +45,23 @@ class Watched:
             self.loop,
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._take,
-            on_state=self._note,
+            on_state=self._set_state,
             deadlines=DEADLINES,
         )
         self.supervisor.start()
 
-    def suffer(self, gpus: object, **node: object) -> None:
+    def simulate(self, gpus: object, **node: object) -> None:
         written = self.scenario.with_suffix(".new")
         written.write_text(yaml.safe_dump({"idle": True, "gpus": gpus, **node}))
         written.rename(self.scenario)
 
     def polled(self) -> set[int]:
-        """GPUs of the last poll that have readings."""
+        """Return the GPUs with readings in the last poll."""
         return self._last
 
     def holders(self) -> set[int]:
-        """GPUs that somebody holds, by the last complete poll."""
-        return {seen.index for seen in self.snapshots[-1].gpus if seen.pids and seen.index is not None}
+        """Return the GPUs that have processes in the last complete poll."""
+        return {reading.index for reading in self.snapshots[-1].gpus if reading.pids and reading.index is not None}
 
     def until(self, done: object, seconds: float = 90.0) -> None:
         assert callable(done)
@@ -71,137 +71,137 @@ class Watched:
         if isinstance(message, XidEvent):
             self.xids.append(message.xid)
         elif isinstance(message, Snapshot):
-            answers = {seen.index for seen in message.gpus if seen.gpu is not None and seen.index is not None}
+            answers = {reading.index for reading in message.gpus if reading.gpu and reading.index is not None}
             self._answered = answers | (self._answered if self._partial else set())
             self._partial = not message.complete
             if message.complete:
                 self.snapshots.append(message)
                 self._last = self._answered
 
-    def _note(self, state: SamplerStatus) -> None:
+    def _set_state(self, state: SamplerStatus) -> None:
         self.state = state
 
 
 def samplers() -> set[int]:
-    """Pids of the samplers that this process has started."""
+    """Return the pids of the samplers that this process has started."""
     return {pid for pid in descendants(os.getpid()) if b"gpumon.collectors.sampler" in command_line(pid)}
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
+def node(tmp_path: Path) -> Iterator[SupervisedNode]:
     before = unreaped()
-    one = Watched(tmp_path)
-    one.until(lambda: len(one.polled()) == 8)
-    yield one
-    one.supervisor.stop()
-    one.until(lambda: not one.supervisor.running and unreaped() <= before)
+    created = SupervisedNode(tmp_path)
+    created.until(lambda: len(created.polled()) == 8)
+    yield created
+    created.supervisor.stop()
+    created.until(lambda: not created.supervisor.running and unreaped() <= before)
 
 
 @pytest.mark.slow
-def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watched: Watched, tmp_path: Path) -> None:
-    """A new sampler goes on without the GPU; only when the old child has ended is the GPU tried again."""
+def test_a_gpu_of_an_unkillable_child_is_not_tried(node: SupervisedNode, tmp_path: Path) -> None:
+    """A new sampler runs without the GPU, which is tried again only when the abandoned child has ended."""
     (sampler,) = samplers()
     with held(build(tmp_path), sampler):
-        watched.suffer({5: {"hang": [HANG]}})
-        watched.until(lambda: watched.state.abandoned)
-        assert HANG in watched.state.abandoned[0]
-        watched.until(lambda: watched.polled() == {0, 1, 2, 3, 4, 6, 7})
-        watched.suffer({})
-        turn_for(watched.loop, 2 * DEADLINES.first_trial)  # a trial would be due
-        assert len(watched.state.quarantined) == 1
+        node.simulate({5: {"hang": [HANG]}})
+        node.until(lambda: node.state.abandoned)
+        assert HANG in node.state.abandoned[0]
+        node.until(lambda: node.polled() == {0, 1, 2, 3, 4, 6, 7})
+        node.simulate({})
+        turn_for(node.loop, 2 * DEADLINES.first_trial)  # a trial would be due
+        assert len(node.state.quarantined) == 1
 
-    watched.until(lambda: not watched.state.abandoned)
-    watched.until(lambda: len(watched.polled()) == 8)
-    assert not watched.state.quarantined
+    node.until(lambda: not node.state.abandoned)
+    node.until(lambda: len(node.polled()) == 8)
+    assert not node.state.quarantined
 
 
 @pytest.mark.slow
-def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched, tmp_path: Path) -> None:
-    """Whatever opens the driver now is lost to it: the supervisor gives up for a while, and says so."""
+def test_no_sampler_is_started_after_the_maximum_of_abandoned_children(node: SupervisedNode, tmp_path: Path) -> None:
+    """The supervisor gives up for some time after the maximum number of abandoned children."""
     program = build(tmp_path)
-    kept: set[int] = set()
+    held_pids: set[int] = set()
     with ExitStack() as holders:
         for gpu in range(MAX_ABANDONED):
-            watched.until(lambda left=gpu: len(watched.polled()) == 8 - left)
-            (pid,) = samplers() - kept
-            kept.add(pid)
+            node.until(lambda left=gpu: len(node.polled()) == 8 - left)
+            (pid,) = samplers() - held_pids
+            held_pids.add(pid)
             holders.enter_context(held(program, pid))
-            watched.suffer({n: {"hang": [HANG]} for n in range(gpu + 1)})
-            watched.until(lambda left=gpu: len(watched.state.abandoned) == left + 1)
-        watched.until(lambda: watched.state.gave_up)
-        seen = len(watched.snapshots)
-        turn_for(watched.loop, 3.0)
-        assert len(watched.snapshots) == seen
-        watched.suffer({})
+            node.simulate({n: {"hang": [HANG]} for n in range(gpu + 1)})
+            node.until(lambda left=gpu: len(node.state.abandoned) == left + 1)
+        node.until(lambda: node.state.gave_up)
+        count = len(node.snapshots)
+        turn_for(node.loop, 3.0)
+        assert len(node.snapshots) == count
+        node.simulate({})
 
-    watched.until(lambda: len(watched.polled()) == 8)
+    node.until(lambda: len(node.polled()) == 8)
 
 
-def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
-    """Xid 119: no call is made on the GPU until a trial has shown that it answers."""
-    watched.suffer({2: {"xids": [119], "hang": [HANG]}})
-    watched.until(lambda: watched.state.quarantined)
-    (aside,) = watched.state.quarantined.values()
-    assert aside.detail == "Firmware silent since Xid 119"
-    watched.until(lambda: watched.polled() == {0, 1, 3, 4, 5, 6, 7})
+def test_silent_firmware_quarantines_a_gpu_at_once(node: SupervisedNode) -> None:
+    """After Xid 119 no call is made on the GPU until a trial succeeds."""
+    node.simulate({2: {"xids": [119], "hang": [HANG]}})
+    node.until(lambda: node.state.quarantined)
+    (quarantine,) = node.state.quarantined.values()
+    assert quarantine.detail == "Firmware silent since Xid 119"
+    node.until(lambda: node.polled() == {0, 1, 3, 4, 5, 6, 7})
 
-    watched.suffer({2: {"xids": [119]}})
-    watched.until(lambda: len(watched.polled()) == 8)
-    watched.until(lambda: watched.state.restarts["readmit"] == 1)
+    node.simulate({2: {"xids": [119]}})
+    node.until(lambda: len(node.polled()) == 8)
+    node.until(lambda: node.state.restarts["readmit"] == 1)
 
 
 @pytest.mark.slow
-def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watched: Watched) -> None:
-    """Each crash doubles the pause, so that a broken driver costs little."""
-    watched.suffer({}, crash=["nvmlDeviceGetCount*"])
-    watched.until(lambda: watched.state.restarts.get("crash", 0) >= 3)
+def test_restarts_after_crashes_are_delayed_exponentially(node: SupervisedNode) -> None:
+    """Each crash doubles the delay before the next start."""
+    node.simulate({}, crash=["nvmlDeviceGetCount*"])
+    node.until(lambda: node.state.restarts.get("crash", 0) >= 3)
     began = boot_clock()
-    watched.until(lambda: watched.state.restarts.get("crash", 0) >= 4)
+    node.until(lambda: node.state.restarts.get("crash", 0) >= 4)
 
     assert boot_clock() - began > 4 * DEADLINES.first_restart  # a lower bound: doubled twice
-    watched.suffer({})
-    watched.until(lambda: len(watched.polled()) == 8)
+    node.simulate({})
+    node.until(lambda: len(node.polled()) == 8)
 
 
-def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> None:
-    """What the sampler told before it was ended is taken, of its neighbours as well."""
-    watched.suffer({4: {"xids": [119, 79], "hang": [HANG]}, 6: {"xids": [94]}})
-    watched.until(lambda: watched.state.quarantined)
-    watched.until(lambda: len(watched.polled()) == 7)
+def test_xids_that_arrive_with_silent_firmware_are_published(node: SupervisedNode) -> None:
+    """Xids that the sampler sent before its end are published, also those of other GPUs."""
+    node.simulate({4: {"xids": [119, 79], "hang": [HANG]}, 6: {"xids": [94]}})
+    node.until(lambda: node.state.quarantined)
+    node.until(lambda: len(node.polled()) == 7)
 
-    assert sorted(watched.xids) == [79, 94, 119]
+    assert sorted(node.xids) == [79, 94, 119]
 
 
 @pytest.mark.slow
-def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Watched) -> None:
-    """After a few hangs the sampler asks for no more events, and reads on."""
-    watched.suffer({}, hang=["nvmlEventSetWait*"])
-    watched.until(lambda: watched.state.restarts["deadline"] == MAX_EVENT_FAILURES)
-    seen = len(watched.snapshots)
-    watched.until(lambda: len(watched.snapshots) > seen + 3)
+def test_a_hung_event_set_stops_events_and_not_readings(node: SupervisedNode) -> None:
+    """After the maximum number of hangs the sampler waits for no more events and continues to poll."""
+    node.simulate({}, hang=["nvmlEventSetWait*"])
+    node.until(lambda: node.state.restarts["deadline"] == MAX_EVENT_FAILURES)
+    count = len(node.snapshots)
+    node.until(lambda: len(node.snapshots) > count + 3)
 
-    assert watched.state.restarts["deadline"] == MAX_EVENT_FAILURES
+    assert node.state.restarts["deadline"] == MAX_EVENT_FAILURES
 
 
-def test_a_sampler_that_is_told_to_watch_sees_at_once_who_comes(watched: Watched) -> None:
-    """It need not be replaced for that; the next one watches too. The slow tier would take fifteen polls or more."""
-    watched.supervisor.watch(closely=True)
-    watched.until(lambda: len(watched.snapshots) > 1)
-    assert polls_until(watched, {3}) <= SOON
+def test_close_watching_reads_processes_at_every_poll(node: SupervisedNode) -> None:
+    """Close watching reports new processes within a few polls, also after a restart of the sampler."""
+    node.supervisor.watch(closely=True)
+    node.until(lambda: len(node.snapshots) > 1)
+    assert polls_until(node, {3}) <= SOON
 
-    watched.supervisor.replace("configuration")
-    watched.until(lambda: watched.state.restarts["configuration"] == 1)
-    watched.until(lambda: len(watched.polled()) == 8 and "rare" not in watched.snapshots[-1].durations)
-    assert polls_until(watched, {3, 5}) <= SOON
+    node.supervisor.replace("configuration")
+    node.until(lambda: node.state.restarts["configuration"] == 1)
+    node.until(lambda: len(node.polled()) == 8 and "rare" not in node.snapshots[-1].durations)
+    assert polls_until(node, {3, 5}) <= SOON
 
 
 SOON = 5
-"""Polls: the one that is on its way, and what a change of the scenario takes to be read."""
+"""Number of polls that include one in progress and the delay of a scenario change."""
 
 
-def polls_until(watched: Watched, busy: set[int]) -> int:
-    """How many polls it takes to see that somebody holds these GPUs."""
-    watched.suffer({gpu: {"busy": True} for gpu in busy})
-    before = len(watched.snapshots)
-    watched.until(lambda: watched.holders() == busy)
-    return len(watched.snapshots) - before
+def polls_until(node: SupervisedNode, busy: set[int]) -> int:
+    """Return the number of polls until these GPUs are reported as in use."""
+    node.simulate({gpu: {"busy": True} for gpu in busy})
+    before = len(node.snapshots)
+    node.until(lambda: node.holders() == busy)
+    return len(node.snapshots) - before

@@ -1,4 +1,4 @@
-"""What is said to systemd arrives at its socket as it wants to hear it."""
+"""Messages to the notification socket of systemd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumon import systemd
 
 @pytest.fixture(params=["path", "abstract"])
 def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A socket as systemd's, and its address as systemd names it."""
+    """Yield a datagram socket and its address in systemd's notation."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name if request.param == "path" else "\0" + name)
@@ -26,7 +26,7 @@ def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
 
 def test_assignments_arrive_in_one_datagram(listening: tuple[socket.socket, str]) -> None:
-    """Each line is one assignment, over a socket in the file system and over an abstract one."""
+    """All assignments arrive in one datagram, one on each line."""
     receiver, address = listening
 
     assert systemd.notify("READY=1", "STATUS=8 GPUs", environ={"NOTIFY_SOCKET": address})
@@ -34,30 +34,30 @@ def test_assignments_arrive_in_one_datagram(listening: tuple[socket.socket, str]
     assert receiver.recv(1000) == b"READY=1\nSTATUS=8 GPUs"
 
 
-def test_reloading_carries_the_time(listening: tuple[socket.socket, str]) -> None:
-    """Type=notify-reload asks for the monotonic time at which the reload began."""
+def test_a_reload_message_has_the_monotonic_time(listening: tuple[socket.socket, str]) -> None:
+    """The message of a reload has the monotonic time that Type=notify-reload requires."""
     receiver, address = listening
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
 
     assert systemd.notify_reloading({"NOTIFY_SOCKET": address})
 
-    told = re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=(\d+)", receiver.recv(1000))
-    assert told is not None
-    assert before <= int(told[1]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    message = re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=(\d+)", receiver.recv(1000))
+    assert message is not None
+    assert before <= int(message[1]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
 
 
 def test_a_full_socket_does_not_block(listening: tuple[socket.socket, str]) -> None:
-    """When systemd does not read, telling it fails instead of waiting."""
+    """A message to a full socket fails at once."""
     _, address = listening
-    told = [systemd.notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": address}) for _ in range(2000)]
+    sent = [systemd.notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": address}) for _ in range(2000)]
 
-    assert told[0]
-    assert not told[-1]
+    assert sent[0]
+    assert not sent[-1]
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": "/nowhere/notify"}, {"NOTIFY_SOCKET": "vsock:2:1"}])
 def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
-    """No socket, one that is gone and one of a kind that is not spoken are no errors."""
+    """A missing, deleted or unsupported socket is not an error."""
     assert not systemd.notify("READY=1", environ=environ)
 
 
@@ -72,6 +72,6 @@ def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
         ({}, None),
     ],
 )
-def test_watchdog_is_fed_only_when_it_waits_for_us(environ: dict[str, str], seconds: float | None) -> None:
-    """The interval is systemd's own, and only for the process that it means."""
+def test_the_watchdog_interval_applies_only_to_its_process(environ: dict[str, str], seconds: float | None) -> None:
+    """The watchdog interval is that of systemd, and None for another process or an invalid value."""
     assert systemd.watchdog_interval(environ) == seconds
