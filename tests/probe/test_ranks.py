@@ -378,7 +378,7 @@ def test_an_invalid_interpreter_is_a_failure_in_setup(probing: Probing, python: 
 
 def test_an_old_torch_is_named_in_the_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
     """The hint of a failure with an old torch names its version and the minimum version."""
-    failing = 'send(versions={"torch": "2.5.1+cu124"})\nsay(stage="join")\nsay(error="TypeError: no")\nsys.exit(1)'
+    failing = 'send(versions={"torch": "2.5.1+cu124"})\nsend(stage="join")\nsend(error="TypeError: no")\nsys.exit(1)'
     result = probing.run(worker(failing))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "TypeError: no. PyTorch 2.5.1+cu124 is older than the 2.6 that the probe needs." in result.hint

@@ -125,7 +125,7 @@ def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: P
 
 def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path) -> None:
     """The error of a rank ends the run at once, even if the rank does not exit."""
-    result = probing.run(scripted(tmp_path / "worker.py", 'send(stage="join")\nsay(error="no route")\n' + WAIT))
+    result = probing.run(scripted(tmp_path / "worker.py", 'send(stage="join")\nsend(error="no route")\n' + WAIT))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "no route" in result.hint
     assert gone(probing.pids)
@@ -223,7 +223,7 @@ NCCL WARN Error while creating shared memory segment /dev/shm/nccl-7cPTYr (size 
 
 def test_a_full_dev_shm_is_named_with_its_remedy(probing: Probing, tmp_path: Path) -> None:
     """NCCL's message about a full /dev/shm is in the log, and the hint states the remedy."""
-    script = f'send(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsay(error="ncclSystemError")\nsys.exit(1)'
+    script = f'send(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsend(error="ncclSystemError")\nsys.exit(1)'
     result = probing.run(scripted(tmp_path / "worker.py", script))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "ncclSystemError. Enlarge /dev/shm" in result.hint

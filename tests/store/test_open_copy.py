@@ -76,7 +76,7 @@ def test_a_store_in_use_can_be_read(path: Path) -> None:
 
 
 def test_a_missing_gpu_has_no_index(path: Path) -> None:
-    """Of two stored GPUs with one index only the one that was read last is listed with it."""
+    """If two stored GPUs have the same index, only the one that was read last is listed with it."""
     other = replace(BOARD, uuid="GPU-4", bus_id="00000000:9D:00.0", last_wall=BOARD.last_wall + 60, gpu=3)
     with Store.open(path) as store:
         write(store, gpus.put, [replace(BOARD, gpu=3), other])

@@ -1,4 +1,4 @@
-"""The sampler supervisor with real children on a simulated node: hangs, abandonment, silent firmware and crash loops."""
+"""The sampler supervisor with real children on a simulated node: hangs, silent firmware and crash loops."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class SupervisedNode:
         if isinstance(message, XidEvent):
             self.xids.append(message.xid)
         elif isinstance(message, Snapshot):
-            answers = {reading.index for reading in message.gpus if reading.gpu and reading.index is not None}
+            answers = {
+                reading.index for reading in message.gpus if reading.gpu is not None and reading.index is not None
+            }
             self._answered = answers | (self._answered if self._partial else set())
             self._partial = not message.complete
             if message.complete:
