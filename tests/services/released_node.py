@@ -1,4 +1,4 @@
-"""A simulated node with all that a release concerns: real samplers, the probe, the marker file, the Report."""
+"""A simulated node for tests of driver releases, with real samplers, probe, marker file and Report."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 EVERY = set(range(8))
 RANK = "import sys; sys.stdin.read()\n"
-"""A rank that does nothing until its input closes."""
+"""A rank that waits until its input closes."""
 
 
 class ReleasedNode:
-    """Begins with a first complete poll; `stop` ends every child."""
+    """A node with the parts of the agent that a release affects; `stop` ends every child."""
 
     def __init__(
         self, folder: Path, *, max_seconds: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES
     ) -> None:
         self.folder = folder
         self._before = unreaped()
-        self.scenario, self.marker, self.done = (folder / one for one in ("scenario.yml", "release", "release.done"))
+        self.scenario, self.marker, self.done = (folder / name for name in ("scenario.yml", "release", "release.done"))
         self.loop = Loop()
         self.reports: list[Report] = []
-        self.kept: list[ProbeResult] = []
+        self.results: list[ProbeResult] = []
         self.trace = folder / "trace"
         self.simulate({})
         simulation = Simulation(
@@ -67,7 +67,7 @@ class ReleasedNode:
         self.samplers = SamplerSupervisor(
             self.loop,
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
-            on_message=self._message,
+            on_message=self._take_message,
             on_state=self.take,
             deadlines=deadlines,
         )
@@ -83,7 +83,7 @@ class ReleasedNode:
                 self.samplers.watch,
             ),
             publish=self.take,
-            store=self.kept.append,
+            store=self.results.append,
             record=RunRecord(folder / "run.json"),
         )
         self.max_seconds = max_seconds
@@ -96,7 +96,7 @@ class ReleasedNode:
             publish=self.take,
             latest=lambda: self.monitor.latest,
         )
-        self.driver_release = self.another()
+        self.driver_release = self.make_driver_release()
         self.windows = TimeWindows(
             self.loop,
             self.persistence.writes,
@@ -106,8 +106,8 @@ class ReleasedNode:
             publish=self.take,
         )
 
-    def another(self) -> DriverRelease:
-        """Return what the agent creates at its start."""
+    def make_driver_release(self) -> DriverRelease:
+        """Return a new DriverRelease, as the agent creates it at its start."""
         return DriverRelease(
             self.loop,
             MarkerWatch(self.marker, self.max_seconds),
@@ -142,14 +142,14 @@ class ReleasedNode:
         if self._has_store:
             self.persistence.close()
 
-    # What a test does
+    # Actions of a test
 
     def simulate(self, gpus: Mapping[Any, Any], **node: object) -> None:
         written = self.scenario.with_suffix(".new")
         written.write_text(yaml.safe_dump({"idle": True, "gpus": dict(gpus), **node}), encoding="ascii")
         written.rename(self.scenario)
 
-    def suffer(self, **node: object) -> None:
+    def simulate_node_faults(self, **node: object) -> None:
         """Simulate these faults of the whole node, and wait until the sampler has read them."""
         self.simulate({0: {"set": {"temperature": 77}}}, **node)
         self.until(lambda: self.gpu(0).gpu.temperature_celsius == 77)
@@ -175,21 +175,21 @@ class ReleasedNode:
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
 
-    # The present state
+    # Current state
 
-    def samplers_now(self) -> set[int]:
-        """Pids of living samplers and trials."""
-        found = set()
+    def sampler_pids(self) -> set[int]:
+        """Return the pids of live samplers and trials."""
+        pids = set()
         for pid in alive(descendants(os.getpid())):
             try:
                 if b"gpumon.collectors.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.add(pid)
+                    pids.add(pid)
             except OSError:  # ended meanwhile
                 continue
-        return found
+        return pids
 
     def calls(self, function: str) -> int:
-        """How often samplers have called this, as far as is written."""
+        """Return the number of calls of this function in the written traces of samplers."""
         files = self.folder.glob(f"{self.trace.name}-*.json")
         return sum(json.loads(file.read_text())["calls"].get(function, 0) for file in files)
 
@@ -201,13 +201,13 @@ class ReleasedNode:
         return next(state for state in self.report.gpus if state.index == index)
 
     def up(self) -> set[int]:
-        """GPUs that answer."""
+        """Return the indexes of GPUs that answer."""
         return {state.index for state in self.report.gpus if state.gpu.up == 1}
 
     def take(self, arrival: Message) -> None:
         self.monitor.take(arrival)
         self.reports.append(self.monitor.latest)
 
-    def _message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: ChildMessage) -> None:
         if isinstance(message, (Snapshot, DriverStatus, PciBus)):
             self.take(message)

@@ -1,4 +1,4 @@
-"""A release from the asking to the first reading after it, with real samplers on a simulated node."""
+"""Driver releases from the request to the first reading afterwards, with real samplers on a simulated node."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ NOT_REPORTED = "cannot report by file that the release is complete"
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ReleasedNode]:
-    one = ReleasedNode(tmp_path, deadlines=getattr(request, "param", SamplerDeadlines()))
-    yield one
-    one.stop()
+def stopped_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ReleasedNode]:
+    created = ReleasedNode(tmp_path, deadlines=getattr(request, "param", SamplerDeadlines()))
+    yield created
+    created.stop()
 
 
 @pytest.fixture
-def node(fresh: ReleasedNode) -> ReleasedNode:
-    fresh.start()
-    fresh.until(lambda: fresh.up() == EVERY)
-    return fresh
+def node(stopped_node: ReleasedNode) -> ReleasedNode:
+    stopped_node.start()
+    stopped_node.until(lambda: stopped_node.up() == EVERY)
+    return stopped_node
 
 
-def wrong(reports: list[Report]) -> list[str]:
-    """Everything that these Reports say is wrong: faults, GPUs that are not up, a driver that is down, alerts."""
-    found = [f"{gpu.index} {gpu.fault}" for report in reports for gpu in report.gpus if gpu.fault or gpu.gpu.up == 0]
-    found += ["nvml_up" for report in reports if report.node.nvml_up == 0]
-    return found + [alert.rule for report in reports for alert in report.alerts if alert.state != RESOLVED]
+def faults_and_alerts(reports: list[Report]) -> list[str]:
+    """Return the faults, GPUs that are not up, driver failures and alerts of these Reports."""
+    findings = [f"{gpu.index} {gpu.fault}" for report in reports for gpu in report.gpus if gpu.fault or gpu.gpu.up == 0]
+    findings += ["nvml_up" for report in reports if report.node.nvml_up == 0]
+    return findings + [alert.rule for report in reports for alert in report.alerts if alert.state != RESOLVED]
 
 
-def readings(gpu: Gpu) -> set[str]:
-    """Rows that the driver gives and this GPU has."""
+def reported_fields(gpu: Gpu) -> set[str]:
+    """Return the names of the fields that the driver reports for this GPU."""
     named = {name for name, row in rows(Gpu).items() if type(row.source).__name__ != "Agent" and not row.identity}
     return {name for name in named if getattr(gpu, name) is not None}
 
 
 @pytest.mark.slow
-def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -> None:
-    """When the answer comes the sampler is gone; in time a fresh one reads, and at no moment anything was wrong."""
-    (before,) = node.samplers_now()
+def test_a_node_release_stops_the_sampler_until_its_deadline(node: ReleasedNode) -> None:
+    """A released node has no sampler and no readings; a new sampler polls it after the deadline without alerts."""
+    (before,) = node.sampler_pids()
     node.reports.clear()
     answer = node.release(4.0)
     assert (answer.refused, answer.holders) == ("", ())
-    assert not node.samplers_now()
+    assert not node.sampler_pids()
 
     report = node.report
     assert [state.gpu.up for state in report.gpus] == [None] * 8
     assert [state.gpu.released for state in report.gpus] == [1.0] * 8
     assert not any(set((state.gpu.fault or {}).values()) - {0.0} for state in report.gpus)
-    assert not any(readings(state.gpu) or state.links for state in report.gpus)
+    assert not any(reported_fields(state.gpu) or state.links for state in report.gpus)
     assert {state.gpu.name for state in report.gpus} == {"NVIDIA H100 80GB HBM3"}
     assert all(state.gpu.observed_seconds_total is not None for state in report.gpus)
     absent = (report.node.nvml_up, report.node.gpus_visible, report.node.gpus_on_pci_bus, report.driver.driver)
@@ -79,43 +79,43 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
     assert node.report.node.release_end_timestamp_seconds is None
     assert node.report.node.nvml_up == 1
     assert [state.gpu.released for state in node.report.gpus] == [0.0] * 8
-    assert node.samplers_now().isdisjoint({before})
+    assert node.sampler_pids().isdisjoint({before})
     node.until(lambda: (node.report.node.sampler_restarts_total or {}).get("release") == 1)
-    assert not wrong(node.reports)
+    assert not faults_and_alerts(node.reports)
 
 
-@pytest.mark.parametrize("fresh", [SamplerDeadlines(grace=60.0)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(grace=60.0)], indirect=True)
 def test_the_driver_is_shut_down_in_order(node: ReleasedNode) -> None:
-    """The event set is freed and NVML shut down before the sampler ends."""
-    node.suffer(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
+    """The sampler frees the event set and shuts NVML down before it ends."""
+    node.simulate_node_faults(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
     assert node.release(50.0).holders == ()
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
 
 
-@pytest.mark.parametrize("fresh", [SamplerDeadlines(grace=0.5)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(grace=0.5)], indirect=True)
 def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
-    """By SIGKILL, after a while."""
-    node.suffer(hang=["nvmlShutdown"])
+    """A sampler whose NVML shutdown hangs is killed after the grace period."""
+    node.simulate_node_faults(hang=["nvmlShutdown"])
     assert node.release(50.0).holders == ()
-    assert not node.samplers_now()
+    assert not node.sampler_pids()
     node.simulate({})
     node.end()
     node.until(lambda: node.up() == EVERY)
 
 
-def test_one_released_gpu_is_left_alone_and_the_others_go_on(node: ReleasedNode) -> None:
-    """No process opens it, its faults cause neither a hang nor an alert, and it is read again after the release."""
+def test_a_released_gpu_is_not_opened_and_the_others_are_polled(node: ReleasedNode) -> None:
+    """No process opens a released GPU, its faults cause no alert, and it is read again after the release."""
     node.reports.clear()
     answer = node.release(50.0, BUS_3)
     assert answer.holders == ()
-    # Opening it would hang; the driver no longer counts it, and its neighbours' links to it are down.
+    # To open the GPU would hang; the driver does not count it, and the links of its neighbours to it are down.
     down = {"nvlinks": {0: {"state": "down"}}}
     node.simulate({3: {"hang": ["nvmlDevice*"], "uncounted": True}, 4: down})
     node.until(lambda: node.up() == OTHERS)
     node.until(lambda: node.report.node.gpus_visible == 7)
     released = node.gpu(3)
     assert (released.released, released.fault, released.gpu.up, released.gpu.released) == (True, None, None, 1.0)
-    assert not readings(released.gpu)
+    assert not reported_fields(released.gpu)
     assert node.report.node.nvml_up == 1
     assert node.report.node.release_end_timestamp_seconds is not None
 
@@ -123,12 +123,12 @@ def test_one_released_gpu_is_left_alone_and_the_others_go_on(node: ReleasedNode)
     node.end(BUS_3)
     node.until(lambda: node.up() == EVERY)
     assert not node.gpu(3).released
-    assert not wrong(node.reports)
+    assert not faults_and_alerts(node.reports)
     assert (node.report.node.sampler_restarts_total or {})["deadline"] == 0
 
 
-def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> None:
-    """Its alert does not resolve because the repair has begun, but because the GPU answers."""
+def test_a_fault_remains_during_a_release(node: ReleasedNode) -> None:
+    """The alert of a released GPU remains active until the GPU answers after the release."""
     node.simulate({3: {"reset_required": True, "lost": True}})
     node.until(lambda: node.gpu(3).fault == "lost")
     node.until(lambda: [alert.rule for alert in node.report.alerts if alert.state == FIRING] == ["GpuLost"])
@@ -141,14 +141,14 @@ def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> No
 
     states = [next(gpu for gpu in report.gpus if gpu.index == 3) for report in node.reports]
     assert all(state.fault == "lost" for state in states if state.released)
-    while_released = [report.alerts for report, one in zip(node.reports, states, strict=True) if one.released]
+    while_released = [report.alerts for report, state in zip(node.reports, states, strict=True) if state.released]
     assert all([alert.state for alert in alerts] == [FIRING] for alerts in while_released)
 
 
 @pytest.mark.slow
-def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) -> None:
-    """The answer names the process and its call; the release stays active until the process has ended."""
-    (sampler,) = node.samplers_now()
+def test_an_unkillable_sampler_is_named_in_the_answer(node: ReleasedNode, tmp_path: Path) -> None:
+    """The answer names the process and its call, and the notice remains until the process has ended."""
+    (sampler,) = node.sampler_pids()
     with held(build(tmp_path), sampler):
         node.simulate({5: {"hang": [HANG]}})
         node.until(lambda: node.report.node.nvml_stuck_seconds)
@@ -157,9 +157,9 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
         assert (holder.pid, holder.stuck) == (sampler, True)
         assert HANG in holder.description
         assert str(sampler) in (node.driver_release.notice or "")
-        assert not node.samplers_now() - {sampler}
+        assert not node.sampler_pids() - {sampler}
         trial = node.release(40.0, BUS_3)
-        assert [one.pid for one in trial.holders] == [sampler]
+        assert [entry.pid for entry in trial.holders] == [sampler]
     node.simulate({})
     node.until(lambda: not node.report.release_holders)
     assert node.driver_release.notice is None
@@ -168,9 +168,9 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
     node.until(lambda: node.up() == EVERY)
 
 
-@pytest.mark.parametrize("fresh", [SamplerDeadlines(first_trial=0.2)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(first_trial=0.2)], indirect=True)
 def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
-    """A trial does not delay the release of another GPU, nor the sampler that of a quarantined GPU."""
+    """A trial does not delay the release of another GPU, nor the sampler the release of a quarantined GPU."""
     node.simulate({5: {"hang": [HANG]}})
     node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
     sampler, trial = (holder.pid for holder in node.samplers.holders(frozenset({NODE})))
@@ -180,7 +180,7 @@ def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
 
 
 def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> None:
-    """A reset may have repaired it, so the scheduled trial is not awaited."""
+    """A stuck GPU is tried immediately after its release, because a reset may have repaired it."""
     node.simulate({3: {"hang": [HANG]}})
     node.until(lambda: node.gpu(3).fault == "stuck")
     assert not node.release(30.0, BUS_3).holders
@@ -189,19 +189,19 @@ def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> N
     node.until(lambda: node.up() == EVERY, 30.0)
 
 
-def test_a_release_is_bounded(fresh: ReleasedNode) -> None:
-    """Longer than is allowed, or no time at all, is refused with the setting that bounds it, and changes nothing."""
+def test_a_release_is_bounded(stopped_node: ReleasedNode) -> None:
+    """A release without a positive duration up to release.max_seconds is refused and changes nothing."""
     for seconds in (0.0, -1.0, 61.0, float("inf"), float("nan")):
-        answer = fresh.release(seconds)
+        answer = stopped_node.release(seconds)
         assert "release.max_seconds, which is 60" in answer.refused
         assert answer.remedy
-    assert not fresh.releases()
+    assert not stopped_node.releases()
 
 
-def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
+def test_a_repeated_release_replaces_the_first_and_ends_on_request(
     node: ReleasedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One window a GPU and one of the node; each beginning and end is logged once, with who asked."""
+    """A second release of the same scope replaces the first; each start and end is logged once with its requester."""
     with caplog.at_level(logging.INFO, "gpumon"):
         node.release(20.0, by="command")
         node.release(40.0, by="command")
@@ -224,36 +224,36 @@ def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
     assert [record.__dict__["ended_by"] for record in records[3:]] == ["api", "command"]
 
 
-def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """From one GPU to the node: the sampler that went on for the others is no trouble while it ends."""
+def test_a_gpu_release_can_extend_to_the_node(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """A node release after a GPU release ends the remaining sampler without a warning."""
     assert node.release(50.0, BUS_3).holders == ()
     node.until(lambda: node.up() == OTHERS)
     assert node.release(50.0).holders == ()
-    assert not node.samplers_now()
+    assert not node.sampler_pids()
     assert not caplog.records
     node.end()
     node.until(lambda: node.up() == EVERY)
 
 
 def test_a_change_of_configuration_starts_no_sampler(node: ReleasedNode) -> None:
-    """Nor does anything else that replaces it."""
+    """No replacement of the sampler starts one during a node release."""
     node.release(50.0)
     node.samplers.replace("configuration")
     turn_for(node.loop, 1.0)
-    assert not node.samplers_now()
+    assert not node.sampler_pids()
     assert node.releases()
     node.end()
     node.until(lambda: node.up() == EVERY)
 
 
-def test_a_probe_gives_way_and_none_begins(node: ReleasedNode) -> None:
-    """The ranks are killed before the answer comes; the run is on record as skipped for maintenance."""
+def test_a_release_ends_a_probe_run_and_prevents_others(node: ReleasedNode) -> None:
+    """A release kills the ranks before its answer, records the run as skipped, and prevents other runs."""
     began = node.probing.request()
     node.until(began.done)
     assert began.result().accepted
     assert not node.release(50.0, BUS_3).holders
     assert not node.probing.running
-    assert [(one.outcome, one.reason) for one in node.kept] == [("skipped", "released")]
+    assert [(result.outcome, result.reason) for result in node.results] == [("skipped", "released")]
 
     refused = node.probing.request()
     node.until(refused.done)
@@ -262,8 +262,8 @@ def test_a_probe_gives_way_and_none_begins(node: ReleasedNode) -> None:
     node.until(lambda: node.up() == EVERY)
 
 
-def test_another_driver_and_a_gpu_given_away_are_taken_up(node: ReleasedNode) -> None:
-    """What was changed in the window is read afresh: version, number of GPUs, MIG; a GPU of vfio-pci is not missed."""
+def test_changes_during_a_release_are_read_afterwards(node: ReleasedNode) -> None:
+    """Driver version, GPU count and MIG mode are read again after a release; a vfio-pci GPU is not expected."""
     node.release(50.0)
     node.simulate({7: {"bound": "vfio-pci"}, 2: {"mig": ["3g.40gb"]}}, driver_version="610.43.02")
     node.end()
@@ -276,8 +276,8 @@ def test_another_driver_and_a_gpu_given_away_are_taken_up(node: ReleasedNode) ->
     assert node.gpu(2).gpu.mig_mode == 1
 
 
-def test_a_library_that_no_longer_fits_is_told_after_the_release(node: ReleasedNode) -> None:
-    """Upgraded without a reload of the module: nvml_up is 0 with the remedy; reloaded, everything is read."""
+def test_a_driver_mismatch_is_reported_after_the_release(node: ReleasedNode) -> None:
+    """After an upgrade without a module reload nvml_up is 0 with the remedy, until the module is reloaded."""
     node.release(50.0)
     node.simulate({}, driver="mismatch")
     node.end()
@@ -287,80 +287,82 @@ def test_a_library_that_no_longer_fits_is_told_after_the_release(node: ReleasedN
     node.until(lambda: node.up() == EVERY)
 
 
-def test_a_release_continues_after_a_restart_of_the_agent(fresh: ReleasedNode) -> None:
-    """The first sampler starts when the stored windows have been read, and a whole-node release starts none."""
-    fresh.start_store()
-    fresh.until(lambda: fresh.report.internal.restored)
-    assert fresh.release(50.0, by="command").stored
-    (stored,) = fresh.releases()
-    fresh.persistence.close()
+def test_a_release_continues_after_a_restart_of_the_agent(stopped_node: ReleasedNode) -> None:
+    """The first sampler starts only after the stored windows have been read, and not during a node release."""
+    stopped_node.start_store()
+    stopped_node.until(lambda: stopped_node.report.internal.restored)
+    assert stopped_node.release(50.0, by="command").stored
+    (stored,) = stopped_node.releases()
+    stopped_node.persistence.close()
 
-    again = ReleasedNode(fresh.folder)
+    again = ReleasedNode(stopped_node.folder)
     again.start()
     again.until(lambda: again.report.internal.restored)
     turn_for(again.loop, 1.0)
-    assert not again.samplers_now()
+    assert not again.sampler_pids()
     assert again.releases() == (stored,)
     again.end()
     again.until(lambda: again.up() == EVERY)
     again.stop()
 
 
-def test_samplers_start_without_a_store_that_can_be_read(fresh: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPUs do not stay unobserved because a disk hangs."""
+def test_samplers_start_if_the_store_cannot_be_read(
+    stopped_node: ReleasedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samplers start after a timeout even if the store does not answer."""
     monkeypatch.setattr(driver_release, "RECALL_SECONDS", 0.1)
-    fresh.driver_release.start()
-    fresh.until(lambda: fresh.up() == EVERY)
-    assert not fresh.report.internal.restored
+    stopped_node.driver_release.start()
+    stopped_node.until(lambda: stopped_node.up() == EVERY)
+    assert not stopped_node.report.internal.restored
 
 
-def touched(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
-    """Write the marker whole, so old."""
+def write_marker(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
+    """Replace the marker file by one of this age."""
     written = node.marker.with_suffix(".new")
     written.write_text(text)
-    about = written.stat()
-    os.utime(written, (about.st_atime, about.st_mtime - age))
+    status = written.stat()
+    os.utime(written, (status.st_atime, status.st_mtime - age))
     written.rename(node.marker)
 
 
-def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
-    """Creating it ends the sampler and creates the done file; deleting it restarts the sampler."""
-    touched(node)
+def test_the_marker_file_releases_the_node_while_it_exists(node: ReleasedNode) -> None:
+    """The marker file ends the sampler and creates the done file; its deletion restarts the sampler."""
+    write_marker(node)
     node.until(node.done.exists)
-    assert not node.samplers_now()
+    assert not node.sampler_pids()
     assert [(release.by, release.bus_id) for release in node.releases()] == [("marker", NODE)]
 
-    node.done.unlink()  # by a script that means to wait for it
+    node.done.unlink()  # as by a script that waits for it
     node.until(node.done.exists)
-    node.end()  # it is the file's to end
+    node.end()  # only the deletion of the file ends its release
     assert node.releases()
     node.marker.unlink()
     node.until(lambda: node.up() == EVERY)
     assert not node.done.exists()
 
 
-def test_the_marker_file_names_a_gpu_and_a_time(node: ReleasedNode) -> None:
-    """Its age counts from the last modification; the release ends at its deadline even if the file remains."""
+def test_a_marker_file_can_name_a_gpu_and_a_duration(node: ReleasedNode) -> None:
+    """The release ends at the file's modification time plus its duration, even if the file remains."""
     node.reports.clear()
-    touched(node, "gpu=3 for=50s\n", age=20)
+    write_marker(node, "gpu=3 for=50s\n", age=20)
     node.until(node.done.exists)
     (window,) = node.releases()
     assert (window.by, window.bus_id) == ("marker", BUS_3)
     assert window.seconds == pytest.approx(30, abs=5)
     node.until(lambda: node.up() == OTHERS)
-    touched(node, "for=1s gpu=3")
+    write_marker(node, "for=1s gpu=3")
     node.until(lambda: node.up() == EVERY)
     assert node.marker.exists()
     assert not node.done.exists()
-    assert not wrong(node.reports)
+    assert not faults_and_alerts(node.reports)
 
 
-def test_a_marker_of_a_clock_ahead_is_bounded_all_the_same(fresh: ReleasedNode) -> None:
-    """A time of writing that is still to come counts as now, and no longer than is allowed."""
-    touched(fresh, "for=10h", age=-1e6)
-    fresh.driver_release.follow()
-    (window,) = fresh.releases()
-    assert window.seconds == pytest.approx(fresh.max_seconds, abs=1)
+def test_a_marker_with_a_future_time_is_bounded(stopped_node: ReleasedNode) -> None:
+    """A marker with a future modification time counts as written now, up to the maximum duration."""
+    write_marker(stopped_node, "for=10h", age=-1e6)
+    stopped_node.driver_release.follow()
+    (window,) = stopped_node.releases()
+    assert window.seconds == pytest.approx(stopped_node.max_seconds, abs=1)
 
 
 BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
@@ -369,7 +371,7 @@ BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
     "no time": lambda path: path.write_text("for=0s"),
     "another node's GPU": lambda path: path.write_text("gpu=42"),
     "two GPUs": lambda path: path.write_text("gpu=1 gpu=2"),
-    "a book": lambda path: path.write_text("for=5m" * 1000),
+    "a long text": lambda path: path.write_text("for=5m" * 1000),
     "no text": lambda path: path.write_bytes(b"\xff\0"),
     "a FIFO": os.mkfifo,
     "a link": lambda path: path.symlink_to("scenario.yml"),
@@ -377,57 +379,57 @@ BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-def test_a_marker_that_cannot_be_understood_releases_nothing(
-    node: ReleasedNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The GPUs are still read; the error is logged once, and is a notice until the file is valid."""
-    (sampler,) = node.samplers_now()
-    for what, make in BAD_MARKERS.items():
+def test_an_invalid_marker_releases_nothing(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """An invalid marker is logged once and is a notice until the file is valid; the GPUs are still polled."""
+    (sampler,) = node.sampler_pids()
+    for case, create in BAD_MARKERS.items():
         caplog.clear()
-        make(node.marker)
+        create(node.marker)
         for _ in range(3):
             node.driver_release.follow()
-        assert [record.getMessage() for record in caplog.records] == ["the marker file is invalid and releases nothing"], what
+        assert [record.getMessage() for record in caplog.records] == [
+            "the marker file is invalid and releases nothing"
+        ], case
         assert str(node.marker) in (node.driver_release.notice or "")
         node.marker.rmdir() if node.marker.is_dir() else node.marker.unlink()
         node.driver_release.follow()
         assert node.driver_release.notice is None
     assert not any(in_force(report.windows) for report in node.reports)
-    assert node.samplers_now() == {sampler}
+    assert node.sampler_pids() == {sampler}
     assert not node.done.exists()
 
 
-def test_a_marker_that_is_too_old_does_not_count(fresh: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that a killed script left is logged with the advice to delete it, and releases nothing."""
+def test_an_expired_marker_releases_nothing(stopped_node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """A marker past its duration is logged once with the advice to delete it."""
     with caplog.at_level(logging.INFO, "gpumon.release"):
-        touched(fresh, "for=5s", age=6)
+        write_marker(stopped_node, "for=5s", age=6)
         for _ in range(3):
-            fresh.driver_release.follow()
+            stopped_node.driver_release.follow()
     assert [record.getMessage() for record in caplog.records] == [
         "the marker file is too old and releases nothing: delete it"
     ]
-    assert (fresh.releases(), fresh.driver_release.notice) == ((), None)
+    assert (stopped_node.releases(), stopped_node.driver_release.notice) == ((), None)
 
 
-def test_a_marker_from_before_the_start_keeps_the_agent_off(fresh: ReleasedNode) -> None:
-    """A driver is being installed when the agent starts: not even the first sampler is. A GPU is named by address."""
-    touched(fresh)
-    fresh.start()
-    turn_for(fresh.loop, 1.0)
-    assert not fresh.samplers_now()
-    touched(fresh, f"gpu={BUS_3[4:].lower()}")
-    fresh.until(lambda: len(fresh.up()) == 7)
-    stand_in = fresh.gpu(3)
+def test_a_marker_from_before_the_start_prevents_the_first_sampler(stopped_node: ReleasedNode) -> None:
+    """With a marker at its start the agent starts no sampler; a marker may name a GPU by its address."""
+    write_marker(stopped_node)
+    stopped_node.start()
+    turn_for(stopped_node.loop, 1.0)
+    assert not stopped_node.sampler_pids()
+    write_marker(stopped_node, f"gpu={BUS_3[4:].lower()}")
+    stopped_node.until(lambda: len(stopped_node.up()) == 7)
+    stand_in = stopped_node.gpu(3)
     assert (stand_in.uuid, stand_in.released, stand_in.fault) == (f"pci-{BUS_3.lower()}", True, None)
-    fresh.marker.unlink()
-    fresh.until(lambda: fresh.up() == EVERY)
-    assert not wrong(fresh.reports)
+    stopped_node.marker.unlink()
+    stopped_node.until(lambda: stopped_node.up() == EVERY)
+    assert not faults_and_alerts(stopped_node.reports)
 
 
-def test_who_may_not_be_told_is_logged(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """If the done file cannot be created, the log shows why."""
+def test_a_done_file_that_cannot_be_created_is_logged(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """A done file that cannot be created is logged as a warning."""
     node.done.mkdir()
-    touched(node)
+    write_marker(node)
     node.until(lambda: node.releases() and not node.report.release_holders)
     node.until(lambda: NOT_REPORTED in caplog.text)
     [record] = (record for record in caplog.records if record.message == NOT_REPORTED)

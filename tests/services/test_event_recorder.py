@@ -31,8 +31,8 @@ FALLEN = "79, pid=812, name=python3, GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
 
 
-class Log:
-    """A kernel log of one boot."""
+class KernelLog:
+    """The kernel log of one boot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,12 +52,12 @@ class Log:
 
 
 class Agent:
-    """An agent with nothing but its event recorder, its persistence and its Report."""
+    """An agent with only an event recorder, persistence and a Report."""
 
-    def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, sees_gpu: bool = True) -> None:
+    def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> None:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
-        self.silent: list[tuple[str, int]] = []
+        self.reported_xids: list[tuple[str, int]] = []
         self.persistence = Persistence(
             self.loop,
             folder / "gpumon.db",
@@ -72,14 +72,14 @@ class Agent:
             log,
             boot_id,
             latest=lambda: self.monitor.latest,
-            on_xid=lambda bus_id, xid: self.silent.append((bus_id, xid)),
+            on_xid=lambda bus_id, xid: self.reported_xids.append((bus_id, xid)),
         )
         self.persistence.start(on_restored=self.recorder.restore)
         self.recorder.start()
-        if sees_gpu:
-            self.see_gpu()
+        if reports_gpu:
+            self.report_gpu()
 
-    def see_gpu(self) -> None:
+    def report_gpu(self) -> None:
         gpu = GpuReading(bus_id=BUS_ID, uuid=UUID, index=0, gpu=Gpu(name="NVIDIA H100", serial="165422"), watched=1.0)
         self.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
         self.monitor.take(DriverStatus(up=True, driver="580.95.05"))
@@ -93,7 +93,7 @@ class Agent:
         xids = {f"{code}": count for codes in report.internal.xids.values() for code, (count, _) in codes.items()}
         return xids | dict(report.node.nvswitch_errors_total or {})
 
-    def reports(self, counts: dict[str, float]) -> None:
+    def wait_for_counts(self, counts: dict[str, float]) -> None:
         """Wait until the Report has exactly these counts."""
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         turn_until_equal(self.loop, self.counts, counts)
@@ -120,16 +120,16 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path / "kmsg")
+def log(tmp_path: Path) -> KernelLog:
+    return KernelLog(tmp_path / "kmsg")
 
 
 @pytest.fixture
-def start(tmp_path: Path, log: Log) -> Iterator[Callable[..., Agent]]:
+def start(tmp_path: Path, log: KernelLog) -> Iterator[Callable[..., Agent]]:
     agents: list[Agent] = []
 
-    def begin(path: Path | None = log.path, boot_id: str = "boot-1", *, sees_gpu: bool = True) -> Agent:
-        agents.append(Agent(tmp_path, path, boot_id, sees_gpu=sees_gpu))
+    def begin(path: Path | None = log.path, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> Agent:
+        agents.append(Agent(tmp_path, path, boot_id, reports_gpu=reports_gpu))
         return agents[-1]
 
     yield begin
@@ -138,12 +138,12 @@ def start(tmp_path: Path, log: Log) -> Iterator[Callable[..., Agent]]:
         agent.persistence.close()
 
 
-def test_both_sources_tell_of_one_error(start: Callable[..., Agent], log: Log) -> None:
-    """The error of NVML counts, the line of the kernel log adds its text, and a repeat counts again."""
+def test_an_error_of_both_sources_counts_once(start: Callable[..., Agent], log: KernelLog) -> None:
+    """An error of NVML is counted, its kernel log line adds the text, and a repeat is counted again."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     agent.nvml()
-    agent.reports({"79": 1.0})
+    agent.wait_for_counts({"79": 1.0})
     log.xid()
     agent.until(lambda: agent.monitor.latest.events[-1].text != "")
     (event,) = agent.monitor.latest.events
@@ -151,39 +151,39 @@ def test_both_sources_tell_of_one_error(start: Callable[..., Agent], log: Log) -
     assert event.text == "GPU has fallen off the bus."
 
     log.xid()
-    agent.reports({"79": 2.0})
+    agent.wait_for_counts({"79": 2.0})
     agent.nvml()
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"79": 2.0}
 
 
-def test_without_a_kernel_log_nvml_counts_alone(start: Callable[..., Agent]) -> None:
-    """NVML's errors are counted, with repeats and with Xids that NVML has no number for."""
+def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., Agent]) -> None:
+    """Without a kernel log all errors of NVML are counted, with repeats and unnumbered Xids."""
     agent = start(None)
-    agent.reports({})
+    agent.wait_for_counts({})
     for xid in (79, 79, 13, 999):
         agent.nvml(xid)
-    agent.reports({"79": 2.0, "13": 1.0, "999": 1.0})
+    agent.wait_for_counts({"79": 2.0, "13": 1.0, "999": 1.0})
     assert all(event.sources == ("nvml",) for event in agent.monitor.latest.events)
 
 
-def test_the_kernel_has_the_number_that_nvml_has_not(start: Callable[..., Agent], log: Log) -> None:
-    """An error that NVML cannot name is counted once, with the number of the kernel log."""
+def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(start: Callable[..., Agent], log: KernelLog) -> None:
+    """An error without a number in NVML is counted once, with the number of the kernel log."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     log.xid("201, something new")
     agent.nvml(999)
-    agent.reports({"201": 1.0})
+    agent.wait_for_counts({"201": 1.0})
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"201": 1.0}
 
 
-def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -> None:
-    """Kills before and after the line is read, and lines logged while no agent runs, count no error twice."""
+def test_each_error_counts_once_despite_kills(start: Callable[..., Agent], log: KernelLog) -> None:
+    """Kills before and after a line is read, and lines logged while no agent runs, count no error twice."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     agent.nvml()
-    agent.reports({"79": 1.0})
+    agent.wait_for_counts({"79": 1.0})
     agent.kill()
     log.xid()
 
@@ -197,16 +197,16 @@ def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -
     log.append(SWITCH)
 
     agent = start()
-    agent.reports({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
+    agent.wait_for_counts({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     agent.stop()
 
     agent = start()
     turn_for(agent.loop, 0.5)
-    agent.reports({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
+    agent.wait_for_counts({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     assert len(agent.monitor.latest.events) == 3
 
 
-def test_the_first_installation_finds_history(start: Callable[..., Agent], log: Log) -> None:
+def test_lines_from_before_the_installation_are_history(start: Callable[..., Agent], log: KernelLog) -> None:
     """Lines from before the installation are stored and not counted; a repeat is counted."""
     log.xid()
     log.append(SWITCH)
@@ -216,23 +216,23 @@ def test_the_first_installation_finds_history(start: Callable[..., Agent], log: 
     assert agent.counts() == {}
 
     log.xid()
-    agent.reports({"79": 1.0})
+    agent.wait_for_counts({"79": 1.0})
     agent.stop()
     agent = start()
-    agent.reports({"79": 1.0})
+    agent.wait_for_counts({"79": 1.0})
 
 
-def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tmp_path: Path) -> None:
-    """A GPU that fell off the bus during the boot has its stored uuid in the event and in the Report."""
+def test_lines_of_a_new_boot_are_counted_from_the_first(start: Callable[..., Agent], tmp_path: Path) -> None:
+    """An error during the boot is counted, and its event has the stored uuid of the lost GPU."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     agent.persistence.tick()
     agent.stop()
 
-    booted = Log(tmp_path / "kmsg-2")
+    booted = KernelLog(tmp_path / "kmsg-2")
     booted.xid()
-    agent = start(booted.path, "boot-2", sees_gpu=False)
-    agent.reports({"79": 1.0})
+    agent = start(booted.path, "boot-2", reports_gpu=False)
+    agent.wait_for_counts({"79": 1.0})
     (event,) = agent.monitor.latest.events
     assert (event.uuid, event.historical) == (UUID, False)
 
@@ -245,20 +245,20 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
     assert (state.gpu.xid_errors_total or {})["79"] == 1.0
 
 
-def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[..., Agent], tmp_path: Path) -> None:
-    """The stored uuid is replaced by the one that the GPU reports."""
+def test_a_replaced_board_has_its_own_uuid(start: Callable[..., Agent], tmp_path: Path) -> None:
+    """The stored uuid of an address is replaced by the one that the GPU reports."""
     with Store.open(tmp_path / "gpumon.db"):
         pass
     agent = start(None)
-    agent.reports({})
+    agent.wait_for_counts({})
     agent.persistence.tick()
     agent.stop()
 
-    agent = start(None, sees_gpu=False)
-    agent.reports({})
+    agent = start(None, reports_gpu=False)
+    agent.wait_for_counts({})
     agent.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
-    seen = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
-    agent.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={}, gpus=(seen,), present=(BUS_ID,)))
+    lost = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
+    agent.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={}, gpus=(lost,), present=(BUS_ID,)))
     assert [state.uuid for state in agent.monitor.latest.gpus] == [UUID]
 
     other = GpuReading(bus_id=BUS_ID, uuid="GPU-2", index=0, gpu=Gpu(name="NVIDIA H200"), watched=1.0)
@@ -268,10 +268,12 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
     ]
 
 
-def test_a_storm_is_counted_and_not_stored_line_by_line(start: Callable[..., Agent], log: Log, tmp_path: Path) -> None:
+def test_a_storm_of_errors_is_one_row_for_each_error(
+    start: Callable[..., Agent], log: KernelLog, tmp_path: Path
+) -> None:
     """Many lines of one error are one row, and the loop continues while they are read."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     log.xid("95, Uncontained: L2TAG (0x2). RST: Yes", times=50_000)
     log.append(*(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Fault at {number:#x}" for number in range(50_000)))
     turns = 0
@@ -292,22 +294,22 @@ def test_a_storm_is_counted_and_not_stored_line_by_line(start: Callable[..., Age
         assert stored.execute("SELECT count(*) FROM error_events").fetchone() == (2,)
 
 
-def test_what_the_kernel_says_just_now_is_passed_on(start: Callable[..., Agent], log: Log) -> None:
-    """A recent Xid of the kernel log is reported to the supervisor, history is not."""
+def test_recent_xids_of_the_kernel_log_are_reported(start: Callable[..., Agent], log: KernelLog) -> None:
+    """A recent Xid of the kernel log is reported to the supervisor, and history is not."""
     log.xid("119, Timeout waiting for RPC")
     agent = start()
     agent.until(lambda: len(agent.monitor.latest.events) == 1)
-    assert agent.silent == []
+    assert agent.reported_xids == []
 
     log.xid("120, GSP task exception")
-    agent.reports({"120": 1.0})
-    assert agent.silent == [(BUS_ID, 120)]
+    agent.wait_for_counts({"120": 1.0})
+    assert agent.reported_xids == [(BUS_ID, 120)]
 
 
-def test_a_store_that_cannot_be_opened_keeps_no_error_back(
-    start: Callable[..., Agent], log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_errors_are_reported_without_a_store(
+    start: Callable[..., Agent], log: KernelLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors are reported after the wait for the store; earlier lines are held, and stored as history."""
+    """Errors are reported after the wait for the store; earlier lines are stored later as history."""
     monkeypatch.setattr("gpumon.services.event_recorder.PATIENCE_SECONDS", 0.2)
     assert PATIENCE_SECONDS > 1.0
     log.xid("48, DBE")
@@ -320,11 +322,11 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
 
     (tmp_path / "gpumon.db").rmdir()
     agent.until(lambda: {event.code for event in agent.monitor.latest.events} == {48, 79, 94})
-    agent.reports({"79": 1.0, "94": 1.0})
+    agent.wait_for_counts({"79": 1.0, "94": 1.0})
     agent.until(lambda: agent.persistence.error is None)
     agent.stop()
     agent = start()
-    agent.reports({"79": 1.0, "94": 1.0})
+    agent.wait_for_counts({"79": 1.0, "94": 1.0})
     assert sorted((event.code, event.historical) for event in agent.monitor.latest.events) == [
         (48, True),
         (79, False),
@@ -332,13 +334,13 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
     ]
 
 
-def test_events_of_switches_are_named_by_their_address(start: Callable[..., Agent], log: Log) -> None:
+def test_events_of_switches_are_named_by_their_address(start: Callable[..., Agent], log: KernelLog) -> None:
     """The detail lines of an SXid belong to one event."""
     agent = start()
-    agent.reports({})
+    agent.wait_for_counts({})
     log.append(
         SWITCH, SWITCH.replace("Fatal, Link 48", "Severity 1 Engine instance 48"), SWITCH.replace("Fatal", "Data {")
     )
-    agent.reports({"00000000:C1:00.0,20034": 1.0})
+    agent.wait_for_counts({"00000000:C1:00.0,20034": 1.0})
     (event,) = agent.monitor.latest.events
     assert (event.kind, event.fatal, event.bus_id, event.uuid) == (SXID, True, "00000000:C1:00.0", None)

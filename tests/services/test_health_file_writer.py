@@ -1,4 +1,4 @@
-"""The health file is replaced whole, when verdicts were evaluated or changed, and not before the store was read."""
+"""The health file is replaced atomically when verdicts change, and not before the store has been read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gpumon.supervisor.loop import Loop
 
 
 class Node:
-    """A report that the test replaces, and the file that follows it."""
+    """A Report that the test replaces, and the health file of that Report."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self.loop = Loop()
         self.path = path
         self.report = report
-        self.file = self.at(path)
+        self.file = self.file_at(path)
 
-    def at(self, path: Path) -> HealthFile:
+    def file_at(self, path: Path) -> HealthFile:
         return HealthFile(self.loop, path, latest=lambda: self.report, store=Path("/s.db"), address="127.0.0.1:1")
 
     def content(self) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path / "health.json", sample_reports.healthy())
 
 
-def test_every_user_can_read_it_and_no_temporary_file_remains(node: Node, tmp_path: Path) -> None:
-    """Mode 0644 whatever the umask; a temporary file that a killed agent left, or a link in its place, is replaced."""
+def test_the_file_is_world_readable_and_no_temporary_file_remains(node: Node, tmp_path: Path) -> None:
+    """The file has mode 0644 for any umask, and a leftover temporary file or link is replaced."""
     (tmp_path / ".health.json.new").symlink_to(tmp_path / "victim")
     before = os.umask(0o077)
     try:
@@ -56,8 +56,8 @@ def test_every_user_can_read_it_and_no_temporary_file_remains(node: Node, tmp_pa
     assert stat.S_IMODE(node.path.stat().st_mode) == 0o644
 
 
-def test_it_is_written_when_what_it_reports_has_changed(node: Node) -> None:
-    """An unchanged report costs no write; verdicts, maintenance windows and releases are written at once."""
+def test_the_file_is_written_only_after_a_change(node: Node) -> None:
+    """Changed verdicts and windows are written at once, and an unchanged Report is not written."""
     assert node.content()["level"] == "ok"
     written = node.path.stat().st_ino
     node.report = replace(node.report, started=1.0)
@@ -71,8 +71,8 @@ def test_it_is_written_when_what_it_reports_has_changed(node: Node) -> None:
     assert node.path.stat().st_ino != written
 
 
-def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node) -> None:
-    """It may hold a failure that this agent has not read yet. The stored verdicts are written before any evaluation."""
+def test_the_previous_file_remains_until_the_store_is_read(node: Node) -> None:
+    """The file of the previous agent remains until the store is read, and then has the stored verdicts."""
     node.path.write_text("{}")
     lost = sample_reports.lost()
     health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)
@@ -89,15 +89,15 @@ def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node)
 
 
 def test_a_stopped_agent_is_not_running(node: Node) -> None:
-    """No reader has to wait until the file is stale."""
+    """A stopped agent writes that it does not run."""
     node.content()
     node.file.stop()
     assert not json.loads(node.path.read_text())["agent"]["running"]
 
 
 def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path) -> None:
-    """With the setting that names another place; once it can be written the notice goes."""
-    node.file = node.at(tmp_path / "none" / "health.json")
+    """The notice of a missing folder names the setting, and disappears when the file can be written."""
+    node.file = node.file_at(tmp_path / "none" / "health.json")
     node.file.update()
     assert "set health.file" in str(node.file.notice)
     (tmp_path / "none").mkdir()
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path)
 
 
 def test_a_hung_disk_does_not_block_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread writes one file at a time; the next update writes what has changed meanwhile."""
+    """A thread writes one file at a time, and the next update writes the changes since."""
     answers = threading.Event()
 
     def replace_slowly(path: Path, text: str) -> None:

@@ -64,8 +64,8 @@ time.sleep(60)
 FIRST = Report(started=0.0, boot_id="a", simulated="h100x8", node=Node(snapshot_timestamp_seconds=1.0))
 
 
-class Held:
-    """As much of an agent as it takes."""
+class HoldingAgent:
+    """An agent with persistence, probe runs and holds."""
 
     def __init__(self, store: Path, worker: Path, python: str = sys.executable) -> None:
         self.loop = Loop()
@@ -78,10 +78,10 @@ class Held:
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
-        self.seen: Callable[[Report], Report] = lambda report: report
-        """What else a test lets the Report say."""
+        self.transform: Callable[[Report], Report] = lambda report: report
+        """Function with which a test changes the Report."""
         self.messages: list[Any] = []
-        self.watched: list[bool] = []
+        self.watch_calls: list[bool] = []
         self.probing = ProbeRuns(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
@@ -89,10 +89,10 @@ class Held:
                 self.loop,
                 ProbeSettings(python=python, deadline=30.0),
                 self.latest,
-                lambda *, closely: self.watched.append(closely),
+                lambda *, closely: self.watch_calls.append(closely),
             ),
-            publish=self._tell,
-            store=lambda result: self._tell(ProbeEnded(result=result)),
+            publish=self._record,
+            store=lambda result: self._record(ProbeEnded(result=result)),
             record=RunRecord(worker.with_name("run.json")),
         )
         self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
@@ -108,13 +108,13 @@ class Held:
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
     def latest(self) -> Report:
-        return self.seen(self.monitor.latest)
+        return self.transform(self.monitor.latest)
 
-    def _tell(self, arrival: Any) -> None:
+    def _record(self, arrival: Any) -> None:
         self.messages.append(arrival)
         self.monitor.take(arrival)
 
-    def answered(self, asked: Future[Any]) -> Any:
+    def result_of(self, asked: Future[Any]) -> Any:
         turn_until(self.loop, asked.done)
         return asked.result()
 
@@ -123,22 +123,22 @@ class Held:
         return self.windows.start(request)
 
     def hold(self, owner: str = "", seconds: float = 60.0) -> RequestResult:
-        answer: RequestResult = self.answered(self.request(owner, seconds))
+        answer: RequestResult = self.result_of(self.request(owner, seconds))
         return answer
 
     def unhold(self, owner: str = "") -> RequestResult:
         selection = WindowSelection(kind=WindowKind.HOLD, owner=owner, by="command")
-        answer: RequestResult = self.answered(self.windows.end(selection))
+        answer: RequestResult = self.result_of(self.windows.end(selection))
         return answer
 
     def run(self) -> None:
-        """Start one, and wait until its ranks are at work."""
+        """Start a run, and wait until its ranks report progress."""
         before = len(self.messages)
-        assert self.answered(self.probing.request()).accepted
+        assert self.result_of(self.probing.request()).accepted
         turn_until(self.loop, lambda: any(isinstance(message, ProbeProgressed) for message in self.messages[before:]))
 
     def owners(self) -> list[str]:
-        return [one.owner for one in in_force(self.monitor.latest.windows)]
+        return [window.owner for window in in_force(self.monitor.latest.windows)]
 
     def stop(self) -> None:
         self.probing.stop()
@@ -153,16 +153,16 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def agent(store: Path, tmp_path: Path) -> Iterator[Held]:
+def agent(store: Path, tmp_path: Path) -> Iterator[HoldingAgent]:
     worker = tmp_path / "worker.py"
     worker.write_text(HANG)
-    one = Held(store, worker)
-    yield one
-    one.stop()
+    created = HoldingAgent(store, worker)
+    yield created
+    created.stop()
 
 
-def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held) -> None:
-    """The result is a skip that names the owner; no other run begins before the hold has ended."""
+def test_a_hold_ends_the_run_before_its_answer(agent: HoldingAgent) -> None:
+    """A hold kills the ranks before its answer, and the skip names its owner; no run starts until it ends."""
     agent.run()
     pids = agent.probing.host.holders()
     assert agent.hold("4711") == RequestResult()
@@ -172,46 +172,46 @@ def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held
     assert (result.outcome, result.reason) == ("skipped", "held")
     assert "4711 (by command)" in result.hint
 
-    refused = agent.answered(agent.probing.request())
+    refused = agent.result_of(agent.probing.request())
     assert (refused.accepted, refused.reason) == (False, "held")
     assert "gpumon probe unhold --owner 4711" in refused.hint
     assert agent.unhold("4711") == RequestResult()
     agent.run()
 
 
-def test_each_owner_has_a_hold(agent: Held) -> None:
-    """Two jobs and a person: no run begins before the last of them has ended theirs."""
+def test_each_owner_has_a_hold(agent: HoldingAgent) -> None:
+    """No run starts before the holds of all owners have ended."""
     for owner in ("1", "2", "", "2"):
         assert not agent.hold(owner).refused
     assert agent.owners() == ["1", "", "2"]
     for owner in ("1", "", "3", "2"):
-        assert agent.answered(agent.probing.request()).reason == "held"
+        assert agent.result_of(agent.probing.request()).reason == "held"
         assert not agent.unhold(owner).refused
     assert agent.owners() == []
     agent.run()
 
 
-def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> None:
-    """It is on record when the answer comes: kill -9 right after it changes nothing."""
+def test_a_hold_survives_a_kill_of_the_agent(agent: HoldingAgent, store: Path, tmp_path: Path) -> None:
+    """A hold is stored when its request is answered, and remains in force after SIGKILL."""
     for owner in ("1", "2"):
         assert agent.hold(owner).stored
     assert agent.unhold("1").stored
     agent.persistence.close()
-    again = Held(store, tmp_path / "worker.py")
+    again = HoldingAgent(store, tmp_path / "worker.py")
     assert again.owners() == ["2"]
-    assert again.answered(again.probing.request()).reason == "held"
+    assert again.result_of(again.probing.request()).reason == "held"
     again.stop()
 
 
-def test_what_the_store_knows_is_waited_for(agent: Held) -> None:
-    """Until the store has been read, a stored hold may be in force, so no run begins."""
-    agent.seen = lambda report: replace(report, internal=replace(report.internal, restored=False))
-    refused = agent.answered(agent.probing.request())
+def test_no_run_starts_before_the_store_is_read(agent: HoldingAgent) -> None:
+    """No run starts until the store has been read, because a stored hold may be in force."""
+    agent.transform = lambda report: replace(report, internal=replace(report.internal, restored=False))
+    refused = agent.result_of(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
 
 
-def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) -> None:
-    """It ends at its deadline without a request."""
+def test_a_hold_ends_at_its_deadline(agent: HoldingAgent, store: Path) -> None:
+    """A hold ends at its deadline, and is stored as ended."""
     agent.hold("1", 0.05)
     agent.hold("2")
 
@@ -223,22 +223,24 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
     turn_until(agent.loop, over)
     agent.persistence.close()
     with Store.open(store) as opened:
-        assert [one.owner for one in in_force(read(opened, windows.read))] == ["2"]
+        assert [window.owner for window in in_force(read(opened, windows.read))] == ["2"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "reason", "owner"), [(0.0, "", ""), (3601.0, "", ""), (60.0, "a\tb", ""), (60.0, "", "x" * 101)]
 )
-def test_a_wrong_request_changes_nothing(agent: Held, seconds: float, reason: str, owner: str) -> None:
-    """The refusal of a hold that is too long, or has an unprintable owner, names the reason."""
-    answer = agent.answered(agent.request(owner, seconds, reason))
+def test_an_invalid_request_changes_nothing(agent: HoldingAgent, seconds: float, reason: str, owner: str) -> None:
+    """A request with an invalid duration, reason or owner is refused with the problem and the remedy."""
+    answer = agent.result_of(agent.request(owner, seconds, reason))
     assert answer.refused
     assert answer.remedy
     assert agent.owners() == []
 
 
-def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in force, and the answer reports that it is not stored."""
+def test_a_hold_is_in_force_if_the_store_fails(
+    agent: HoldingAgent, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the store fails, the hold is in force, and the answer reports that it is not stored."""
 
     def full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
@@ -248,8 +250,10 @@ def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monke
     assert agent.owners() == ["1"]
 
 
-def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hold is in force, and the answer reports in time that the GPUs are not free."""
+def test_a_rank_that_cannot_be_killed_is_named(
+    agent: HoldingAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer names an unkillable rank, and the hold is in force."""
     monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     agent.run()
     pid = agent.probing.host.holders()[0].pid
@@ -261,10 +265,10 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
     assert agent.hold("1") == RequestResult()
 
 
-def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
-    agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rank_that_ends_slowly_is_named_as_not_stuck(
+    agent: HoldingAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To give back what it had on a GPU takes the kernel many seconds; the run is a skip when it has."""
+    """A rank that takes long to end is named without being called stuck, and the run is a skip when it has ended."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.2)
     agent.run()
     pid = agent.probing.host.holders()[0].pid
@@ -275,8 +279,10 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     assert (agent.messages[-1].result.outcome, agent.messages[-1].result.reason) == ("skipped", "held")
 
 
-def real(report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:
-    """The same of two real GPUs, of which the second shows this; read at this moment of the boot clock."""
+def on_real_gpus(
+    report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0
+) -> Report:
+    """Return the Report with two real GPUs, of which the second has these values, read at `asked`."""
     idle = Gpu(processes=0.0, memory_used_bytes=0.0)
     first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=idle, pids=(), pids_at=asked)
     second = replace(
@@ -286,76 +292,74 @@ def real(report: Report, *, asked: float, rank: tuple[int, ...] | None = (), use
 
 
 @pytest.mark.parametrize(("asked", "pids"), [(1.0, ()), (4e9, None)])
-def test_what_nobody_has_looked_at_is_not_called_free(
-    agent: Held, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
+def test_gpus_that_were_not_read_are_not_reported_as_free(
+    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
 ) -> None:
-    """No poll has begun since the ranks ended, or it could not read the processes of one of their GPUs."""
+    """The answer reports GPUs as unread if no poll has read their processes since the ranks ended."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
-    agent.seen = lambda report: real(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
     agent.run()
     waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
-    agent.seen = lambda report: real(report, asked=asked, rank=pids)
-    answer = agent.answered(waits)
+    agent.transform = lambda report: on_real_gpus(report, asked=asked, rank=pids)
+    answer = agent.result_of(waits)
     assert (answer.holders, answer.not_readable) == ((), window_effects.UNREAD)
 
 
 @pytest.mark.parametrize("step", [-86400.0, 86400.0])
-def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
-    agent: Held, monkeypatch: pytest.MonkeyPatch, step: float
+def test_a_step_of_the_wall_clock_does_not_affect_the_answer(
+    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
-    """A reading from before the end of the ranks is ignored; the first one after it is sufficient."""
+    """The answer waits for a reading after the end of the ranks by the boot clock."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
-    agent.seen = lambda report: real(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
     agent.run()
     waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
-    true = time.time
-    monkeypatch.setattr(time, "time", lambda: true() + step)
+    wall_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: wall_clock() + step)
     before = boot_clock() - 60.0
     stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
-    agent.seen = lambda report: replace(real(report, asked=before), node=stepped)
+    agent.transform = lambda report: replace(on_real_gpus(report, asked=before), node=stepped)
     turn_for(agent.loop, 5 * time_windows.POLL_SECONDS)
     assert not waits.done()
     after = boot_clock()
-    agent.seen = lambda report: replace(real(report, asked=after), node=stepped)
-    assert agent.answered(waits) == RequestResult()
+    agent.transform = lambda report: replace(on_real_gpus(report, asked=after), node=stepped)
+    assert agent.result_of(waits) == RequestResult()
 
 
-def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is in progress until NVML shows none of them."""
+def test_ranks_that_ended_before_the_hold_are_checked_too(agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has ended is reported as a holder while NVML still lists it."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 1.0)
-    agent.seen = lambda report: real(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
     agent.run()
     first, second = (holder.pid for holder in agent.probing.host.holders())
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.probing.running
-    agent.seen = lambda report: real(report, asked=4e9, rank=(second,))
+    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=(second,))
     assert [holder.pid for holder in agent.hold("1").holders] == [second]
 
 
-def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
-    agent: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After its patience the GPUs are read closely again, and a request is answered once they are clear."""
+def test_the_next_hold_checks_an_unconfirmed_end_of_a_run(agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold polls the GPUs closely again if the end of the last run was not confirmed."""
     monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.1)
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
-    agent.seen = lambda report: real(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
     agent.run()
     pids = [holder.pid for holder in agent.probing.host.holders()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
-    agent.watched.clear()
+    agent.watch_calls.clear()
     assert agent.hold("1").not_readable == window_effects.UNREAD
-    assert agent.watched == [True]
-    agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
+    assert agent.watch_calls == [True]
+    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=(pids[1],))
     assert [holder.pid for holder in agent.hold("1").holders] == [pids[1]]
-    agent.seen = lambda report: real(report, asked=4e9)
+    agent.transform = lambda report: on_real_gpus(report, asked=4e9)
     assert agent.hold("1") == RequestResult()
-    agent.seen = lambda report: real(report, asked=1.0, used=4e9)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0, used=4e9)
     assert agent.hold("1") == RequestResult()
 
 
@@ -369,29 +373,31 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
         ({"listed": "rank"}, ["rank {pid} of the probe, which NVML still lists on GPU 1"]),
     ],
 )
-def test_what_a_run_leaves_on_real_gpus_is_told(
-    agent: Held, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], reported: list[str]
+def test_remains_of_a_run_on_real_gpus_are_reported(
+    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], reported: list[str]
 ) -> None:
-    """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
-    if not reported:  # so that the test does not wait so long
+    """The answer waits for a poll after the end of the ranks, and names their remains but no foreign process."""
+    if not reported:  # the answer must not come by timeout
         monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
-    agent.seen = lambda report: real(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
     agent.run()
     rank = agent.probing.host.holders()[0].pid
     asked = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert reported or not asked.done(), "no poll has reported it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
-    agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
-    assert [holder.description for holder in agent.answered(asked).holders] == [words.format(pid=rank) for words in reported]
+    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
+    assert [holder.description for holder in agent.result_of(asked).holders] == [
+        words.format(pid=rank) for words in reported
+    ]
 
 
-# The race
+# Race between a hold and a run
 
 
 @pytest.fixture(scope="module")
-def stamping(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A rank that starts within a millisecond, and records when it was last alive."""
+def stamping_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a rank program that starts within a millisecond and records when it was last alive."""
     compiler = shutil.which("gcc")
     assert compiler is not None, "install gcc"
     program = tmp_path_factory.mktemp("rank") / "stamping_rank"
@@ -400,46 +406,48 @@ def stamping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Stamps:
-    """What the ranks themselves have written down."""
+    """The file in which ranks record their start and the last time that they were alive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.write_bytes(bytes(8 + 16 * MAX_RANKS))
 
     def begun(self) -> int:
-        """How many ranks there ever were."""
+        """Return the number of ranks that have started."""
         (count,) = struct.unpack_from("q", self.path.read_bytes())
         return int(count)
 
-    def agent_runs(self) -> list[tuple[float, float]]:
-        """When each began and was last alive, on CLOCK_BOOTTIME."""
+    def lifetimes(self) -> list[tuple[float, float]]:
+        """Return the start and the last time alive of each rank, on CLOCK_BOOTTIME."""
         lines = struct.iter_unpack("qq", self.path.read_bytes()[8:])
         return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.begun())]
 
 
 @pytest.mark.slow
-def test_no_rank_lives_between_the_answer_to_a_hold_and_its_end(store: Path, tmp_path: Path, stamping: Path) -> None:
-    """However a hold and the start of a run race, and whatever had begun: by what the ranks themselves say."""
+def test_no_rank_is_alive_between_the_answer_and_the_end_of_a_hold(
+    store: Path, tmp_path: Path, stamping_rank: Path
+) -> None:
+    """No rank is alive during a hold, by the ranks' own records of many races."""
     stamps, chance = Stamps(tmp_path / "stamps"), random.Random(5)  # noqa: S311 - no secret
-    agent = Held(store, stamps.path, python=str(stamping))
-    whiles = [race(agent, stamps, number, chance) for number in range(RACES)]
+    agent = HoldingAgent(store, stamps.path, python=str(stamping_rank))
+    hold_periods = [race(agent, stamps, number, chance) for number in range(RACES)]
     agent.stop()
-    agent_runs = stamps.agent_runs()
-    assert RACES / 4 <= len(agent_runs) < MAX_RANKS
-    for began, last in agent_runs:
+    lifetimes = stamps.lifetimes()
+    assert RACES / 4 <= len(lifetimes) < MAX_RANKS
+    for began, last in lifetimes:
         assert began <= last
-        for number, (answered, ended) in enumerate(whiles):
+        for number, (answered, ended) in enumerate(hold_periods):
             assert last < answered or ended < began, f"race {number}: alive {last - answered:.6f} s after the answer"
 
 
-def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tuple[float, float]:
-    """A run is asked for, or due, and a hold is; when it was answered, and when it was ended.
+def race(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random) -> tuple[float, float]:
+    """Start a run and a hold at random times, and return the times of the hold's answer and end.
 
-    For some of the runs the scheduler is asked first, so that they have been asked for, and no rank has begun.
+    Some runs have a scheduler gate, so that they are accepted before any rank starts.
     """
     agent.probing.host.settings = replace(agent.probing.host.settings, gate=("/bin/true",) if number % 3 else ())
     start: Callable[[], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
-    if number % 4 >= 2:  # ranks are at work already
+    if number % 4 >= 2:  # ranks run already
         before = stamps.begun()
         start()
         turn_until(agent.loop, lambda: stamps.begun() == before + 2)
@@ -449,21 +457,21 @@ def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tup
     def hold() -> None:
         answer = agent.request(str(number))
         answer.add_done_callback(lambda _: answered.append(boot_clock()))
-        answer.add_done_callback(lambda one: asked.set_result(one.result()))
+        answer.add_done_callback(lambda future: asked.set_result(future.result()))
 
-    racers = [at_random(chance.uniform(0, 0.003), start), at_random(chance.uniform(0, 0.006), hold)]
-    assert agent.answered(asked) == RequestResult()
+    racers = [request_after_delay(chance.uniform(0, 0.003), start), request_after_delay(chance.uniform(0, 0.006), hold)]
+    assert agent.result_of(asked) == RequestResult()
     for racer in racers:
         racer.join()
-    start()  # one that is asked for meanwhile
+    start()  # a request during the hold
     agent.loop.turn()
     ended = boot_clock()
     assert agent.unhold(str(number)) == RequestResult()
     return answered[0], ended
 
 
-def at_random(delay: float, ask: Callable[[], object]) -> threading.Thread:
-    """Ask from another thread, as the server does."""
+def request_after_delay(delay: float, ask: Callable[[], object]) -> threading.Thread:
+    """Make the request from another thread, as the server does."""
 
     def wait() -> None:
         until = boot_clock() + delay

@@ -43,7 +43,7 @@ def result(name: str, outcome: str = "ok") -> ProbeResult:
 
 
 class Agent:
-    """An agent with nothing but its persistence and its Report."""
+    """An agent with only persistence and a Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -62,18 +62,18 @@ class Agent:
         """Return the ids of results, the Xid counts, and the number of counted runs in the Report."""
         report = self.monitor.latest
         runs = report.probe.metrics.runs_total or {}
-        counts = {f"xid {xid}": count for one in report.internal.xids.values() for xid, (count, _) in one.items()}
-        return dict.fromkeys((one.id for one in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
+        counts = {f"xid {xid}": count for codes in report.internal.xids.values() for xid, (count, _) in codes.items()}
+        return dict.fromkeys((run.id for run in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
-    def reports(self, **known: float) -> None:
-        """Wait until the Report has exactly these."""
-        turn_until_equal(self.loop, self.reported, {name.replace("_", " "): n for name, n in known.items()})
+    def wait_for(self, **expected: float) -> None:
+        """Wait until the Report has exactly these ids and counts."""
+        turn_until_equal(self.loop, self.reported, {name.replace("_", " "): n for name, n in expected.items()})
 
     def wait_until_ok(self) -> None:
         turn_until(self.loop, lambda: self.persistence.error is None)
 
     def stop(self) -> None:
-        """Stop when no write is missing."""
+        """Wait until no write is missing, and stop."""
         turn_until(self.loop, lambda: self.persistence.writes.complete)
         self.persistence.close()
 
@@ -89,11 +89,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_what_is_recorded_on_a_full_disk_is_stored_when_there_is_room(disk: Path) -> None:
-    """Results and counters that were reported from memory are in the store after recovery, each once."""
+def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> None:
+    """Results and counters that were reported while the disk was full are stored once after recovery."""
     agent = Agent(disk / "gpumon.db")
     agent.persistence.writes.record_result(result("before"))
-    agent.reports(before=1, runs=1)
+    agent.wait_for(before=1, runs=1)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -102,42 +102,42 @@ def test_what_is_recorded_on_a_full_disk_is_stored_when_there_is_room(disk: Path
     agent.persistence.writes.record_result(result("still-full", "skipped"))
     agent.persistence.writes.record_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
-    agent.reports(**full)
+    agent.wait_for(**full)
     assert agent.persistence.error is not None
     filler.unlink()
     agent.wait_until_ok()
     agent.stop()
 
     restarted = Agent(disk / "gpumon.db")
-    restarted.reports(**full)
+    restarted.wait_for(**full)
     restarted.stop()
 
 
-def test_what_is_recorded_before_the_store_opens_is_stored(tmp_path: Path) -> None:
-    """It is still reported when the stored state has been read, and after the next start."""
+def test_records_from_before_the_store_opens_are_stored(tmp_path: Path) -> None:
+    """A result from before the store opens is reported after the restore and after the next start."""
     folder = tmp_path / "later"
     agent = Agent(folder / "gpumon.db")
     agent.persistence.writes.record_result(result("early"))
     agent.persistence.writes.record_errors([change(1)], None)
-    agent.reports(early=1, xid_79=1, runs=1)
+    agent.wait_for(early=1, xid_79=1, runs=1)
     folder.mkdir()
     agent.wait_until_ok()
     agent.stop()
-    agent.reports(early=1, xid_79=1, runs=1)
+    agent.wait_for(early=1, xid_79=1, runs=1)
 
     restarted = Agent(folder / "gpumon.db")
-    restarted.reports(early=1, xid_79=1, runs=1)
+    restarted.wait_for(early=1, xid_79=1, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None
 
 
-def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
-    """A node that was busy for weeks reports its bandwidth after a restart."""
+def test_the_last_success_is_restored_after_any_number_of_skips(tmp_path: Path) -> None:
+    """After a restart the agent reports the bandwidth of the last success, despite many skipped runs since."""
     path = tmp_path / "gpumon.db"
     skips = [result(f"skip {n}", "skipped") for n in range(MAX_RESULTS)]
     with Store.open(path) as store:
-        for one in (result("good"), *skips):
-            write(store, probe_runs.record, one)
+        for run in (result("good"), *skips):
+            write(store, probe_runs.record, run)
 
     agent = Agent(path)
     turn_until(agent.loop, lambda: agent.monitor.latest.probe.last is not None)
@@ -148,8 +148,8 @@ def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -
     assert (metrics.runs_total or {})["ok"] == 1
 
 
-def on_disk(path: Path, folder: Path) -> float:
-    """Return the number of runs that an agent would read from the files as they are now."""
+def stored_run_count(path: Path, folder: Path) -> float:
+    """Return the number of runs that an agent would read from a copy of the current files."""
     folder.mkdir()
     for file in path.parent.glob(f"{path.name}*"):
         shutil.copy(file, folder)
@@ -157,8 +157,8 @@ def on_disk(path: Path, folder: Path) -> float:
         return sum(read(store, probe_runs.read_counters, "allreduce").outcomes.values())
 
 
-def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
-    """A run is counted in /metrics only when the store has counted it, so no crash reduces a counter."""
+def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
+    """A run is counted in /metrics only after the store has counted it, so that no crash reduces a counter."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     counted: list[tuple[float, float]] = []
@@ -168,7 +168,7 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
         take(arrival)
         if isinstance(arrival, ProbeEnded):
             shown = agent.monitor.latest.probe.metrics.runs_total or {}
-            counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
+            counted.append((sum(shown.values()), stored_run_count(path, tmp_path / f"crash {len(counted)}")))
 
     agent.persistence.writes._publish = check
     for name in ("one", "two", "three"):
@@ -180,11 +180,11 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> None:
-    """The notice names the damaged file and stays, although the new one can be written."""
+    """The notice names the damaged file and remains, although the new file can be written."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.persistence.writes.record_result(result("lost"))
-    agent.reports(lost=1, runs=1)
+    agent.wait_for(lost=1, runs=1)
     assert agent.persistence.notice is None
     agent.stop()
     with path.open("r+b") as file:
@@ -193,35 +193,35 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
 
     agent = Agent(path)
     agent.persistence.writes.record_result(result("after"))
-    agent.reports(after=1, runs=1)
+    agent.wait_for(after=1, runs=1)
     agent.wait_until_ok()
-    [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
-    assert agent.persistence.notice == f"{path} was damaged and is re-created; the damaged file is {aside}"
+    [damaged] = tmp_path.glob("gpumon.db.corrupt-*Z")
+    assert agent.persistence.notice == f"{path} was damaged and is re-created; the damaged file is {damaged}"
     agent.stop()
 
 
 @pytest.mark.slow
-def test_a_store_that_is_damaged_in_use_is_written_again(tmp_path: Path) -> None:
+def test_a_store_damaged_in_use_gets_all_results_again(tmp_path: Path) -> None:
     """The new file gets the results and counters of the Report, so that a restart loses none."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         write(store, error_events.record, (change(number, 48) for number in range(99_000)))
     agent = Agent(path)
     agent.persistence.writes.record_result(result("before"))
-    agent.reports(before=1, xid_48=99_000, runs=1)
+    agent.wait_for(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     agent.persistence.writes.record_errors([change(50_000, 48, id="new")], None)
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
-    agent.reports(before=1, xid_48=99_001, runs=1)
+    agent.wait_for(before=1, xid_48=99_001, runs=1)
     agent.stop()
 
     restarted = Agent(path)
-    restarted.reports(before=1, xid_48=99_001, runs=1)
+    restarted.wait_for(before=1, xid_48=99_001, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None, "the new file is sound"
 
     restarted = Agent(path)
-    restarted.reports(before=1, xid_48=99_001, runs=1)
+    restarted.wait_for(before=1, xid_48=99_001, runs=1)
     restarted.stop()

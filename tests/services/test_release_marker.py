@@ -16,7 +16,7 @@ from gpumon.supervisor import device_nodes
 
 
 @each_case(
-    ("text", "asked"),
+    ("text", "expected"),
     [
         ("", MarkerRequest()),
         (" \n", MarkerRequest()),
@@ -26,39 +26,39 @@ from gpumon.supervisor import device_nodes
         ("gpu=0000:1b:00.0", MarkerRequest(gpu="0000:1b:00.0")),
     ],
 )
-def test_words_of_a_marker(text: str, asked: MarkerRequest) -> None:
-    """An empty file asks for the whole node, as long as is allowed."""
-    assert parse(text) == asked
+def test_a_marker_is_parsed(text: str, expected: MarkerRequest) -> None:
+    """An empty marker requests a release of the whole node for the maximum duration."""
+    assert parse(text) == expected
 
 
 @each_case("text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"])
-def test_words_that_a_marker_must_not_hold(text: str) -> None:
-    """The error quotes the words and shows the syntax."""
+def test_an_invalid_marker_is_an_error(text: str) -> None:
+    """The error for an invalid marker shows the syntax."""
     with pytest.raises(MarkerError, match=r"write"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["0000:1b:00.0", "1B:00.0", "00000000:1b:00.0", "0:1b:00.0"])
-def test_an_address_has_one_spelling(text: str) -> None:
-    """The notations of the kernel, lspci and NVML are accepted."""
+def test_pci_addresses_are_normalized(text: str) -> None:
+    """The notations of the kernel, lspci and NVML give one address."""
     assert parsed(text) == "00000000:1B:00.0"
 
 
 @each_case("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
-def test_what_is_no_address(text: str) -> None:
-    """It may be a uuid or an index; of the kernel it would be an error."""
+def test_an_invalid_pci_address_is_rejected(text: str) -> None:
+    """A text that is no PCI address gives None in a marker, and an error from the kernel."""
     assert parsed(text) is None
     with pytest.raises(ValueError, match="no PCI address"):
         nvml_bus_id(text)
 
 
 def test_open_device_nodes_are_found(tmp_path: Path) -> None:
-    """Open nodes of a child are listed by path; a process that has ended, or may not be read, has none."""
+    """Open nodes of a process are listed by path; a process that has ended or is not readable has none."""
     node, other = tmp_path / "nvidia3", tmp_path / "else"
     for path in (node, other):
         path.touch()
-    held = "import sys; files = [open(one) for one in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", held, str(node), str(other)]
+    program = "import sys; files = [open(path) for path in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(node), str(other)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()

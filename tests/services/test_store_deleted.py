@@ -1,4 +1,4 @@
-"""The files of the store deleted, moved or replaced while the agent has them open."""
+"""The files of the store are deleted, moved or replaced while the agent has them open."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ PORT = PortRecord(
 MAINTAINED = window(MAINTENANCE, start=4e9, start_at=200.0, seconds=9e6, boot_id="boot-1", reason="Work.")
 
 
-def raised(check: str) -> VerdictTransition:
-    one = Verdict(
+def raised_transition(check: str) -> VerdictTransition:
+    verdict = Verdict(
         check=check,
         device="GPU-2",
         level=FAIL,
@@ -61,11 +61,11 @@ def raised(check: str) -> VerdictTransition:
         boot_id="boot-1",
         active=False,
     )
-    return VerdictTransition(verdict=one, change=VerdictChange.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
+    return VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
 
 
 class Agent:
-    """An agent with nothing but its persistence and its Report."""
+    """An agent with only persistence and a Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -76,7 +76,7 @@ class Agent:
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
-    def rule(self, transition: VerdictTransition) -> bool:
+    def store_transition(self, transition: VerdictTransition) -> bool:
         """Return whether the transition is stored; it takes effect in any case."""
         results: list[bool] = []
         self.persistence.writes.record_transitions([transition], results.append)
@@ -109,15 +109,15 @@ def replace_database(path: Path) -> None:
     other = path.with_name("other.db")
     with Store.open(other) as store:
         write(store, agent_runs.put, [replace(BEFORE, began_at=1.0)])
-        write(store, verdicts.record, [raised("not_ours")])
+        write(store, verdicts.record, [raised_transition("not_ours")])
     other.replace(path)
 
 
 @pytest.mark.parametrize("harm", [delete_all, delete_database, delete_wal, replace_database])
-def test_a_deleted_store_is_created_again_with_everything(
+def test_a_deleted_store_is_re_created_with_all_data(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next write detects it and fails; the agent after a kill reads everything from the new file."""
+    """The next write fails, and the new file has all data for the agent after a kill."""
     caplog.set_level("INFO")
     path = tmp_path / "state" / "gpumon.db"
     path.parent.mkdir()
@@ -129,15 +129,15 @@ def test_a_deleted_store_is_created_again_with_everything(
         write(store, gpus.accept, 1, ())
         write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = Agent(path)
-    assert agent.rule(raised("before"))
+    assert agent.store_transition(raised_transition("before"))
     agent.persistence.writes.record_errors([change(1)], None)
     turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
 
     harm(path)
-    assert not agent.rule(raised("meanwhile"))
+    assert not agent.store_transition(raised_transition("meanwhile"))
     assert "was deleted, moved or replaced while it was open" in (agent.persistence.notice or "")
     agent.recover()
-    assert agent.rule(raised("after"))
+    assert agent.store_transition(raised_transition("after"))
     assert agent.persistence.notice is None
     messages = [record.message for record in caplog.records]
     assert messages.count("the store cannot be written") == messages.count("the store can be written again") == 1
@@ -145,8 +145,8 @@ def test_a_deleted_store_is_created_again_with_everything(
     survivors = tmp_path / "survivors"
     shutil.copytree(path.parent, survivors)  # as SIGKILL leaves them
     with Store.open(survivors / "gpumon.db") as store:
-        assert {one.check for one in read(store, verdicts.read_open)} == {"before", "meanwhile", "after"}
-        assert {one.verdict.check for one in read(store, verdicts.read_transitions, 10)} >= {
+        assert {verdict.check for verdict in read(store, verdicts.read_open)} == {"before", "meanwhile", "after"}
+        assert {transition.verdict.check for transition in read(store, verdicts.read_transitions, 10)} >= {
             "before",
             "meanwhile",
             "after",
@@ -155,20 +155,20 @@ def test_a_deleted_store_is_created_again_with_everything(
         assert read(store, ports.read) == (PORT,)
         assert read(store, windows.read) == agent.monitor.latest.windows != ()
         assert read(store, gpus.accepted_count) is not None
-        assert [one.count for one in read(store, error_events.read_counters)] == [1]
+        assert [counter.count for counter in read(store, error_events.read_counters)] == [1]
         assert len(read(store, error_events.read_recent, 10)) == 1
         assert BEFORE in read(store, agent_runs.read, 10)
     agent.persistence.close()
 
 
-def test_a_store_that_another_agent_has_created_is_left_alone(tmp_path: Path) -> None:
-    """The error names the process that uses it."""
+def test_a_store_of_another_agent_is_not_written(tmp_path: Path) -> None:
+    """The error names the process that uses the new store, which is not written."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     delete_all(path)
-    with Store.open(path) as theirs:
-        assert not agent.rule(raised("ours"))
+    with Store.open(path) as other_store:
+        assert not agent.store_transition(raised_transition("ours"))
         turn_until(agent.loop, lambda: "is using it" in (agent.persistence.notice or ""))
-        theirs.prove_in_place()
-        assert read(theirs, verdicts.read_open) == ()
+        other_store.prove_in_place()
+        assert read(other_store, verdicts.read_open) == ()
     agent.persistence.close()

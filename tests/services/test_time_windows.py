@@ -1,4 +1,4 @@
-"""A request to start or end a window is answered when it is stored; a store that fails gets it later."""
+"""A request to start or end a window is answered when it is stored; a failed store gets it after recovery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Windows = list[tuple[str, bool]]
 
 
 class Agent:
-    """The part of the agent that keeps windows."""
+    """An agent with only persistence, maintenance windows and a Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -59,19 +59,19 @@ class Agent:
     def _count(self) -> None:
         self.changes += 1
 
-    def recalled(self) -> Agent:
+    def wait_until_restored(self) -> Agent:
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         return self
 
     def start(self, reason: str, seconds: float = 60.0) -> RequestResult:
-        return self._answer(
+        return self._result_of(
             self.windows.start(WindowRequest(kind=WindowKind.MAINTENANCE, seconds=seconds, by="api", reason=reason))
         )
 
     def end(self) -> RequestResult:
-        return self._answer(self.windows.end(WindowSelection(kind=WindowKind.MAINTENANCE, by="api")))
+        return self._result_of(self.windows.end(WindowSelection(kind=WindowKind.MAINTENANCE, by="api")))
 
-    def _answer(self, future: Future[RequestResult]) -> RequestResult:
+    def _result_of(self, future: Future[RequestResult]) -> RequestResult:
         turn_until(self.loop, future.done)
         return future.result()
 
@@ -79,17 +79,17 @@ class Agent:
         self.monitor.take(Tick())
         self.persistence.tick()
 
-    def reported(self) -> Windows:
+    def reported_windows(self) -> Windows:
         return [(window.reason, window.ended is None) for window in self.monitor.latest.windows]
 
 
-def stored(connection: sqlite3.Connection) -> Windows:
-    return [(one.reason, one.ended is None) for one in windows.read(connection)]
+def read_windows(connection: sqlite3.Connection) -> Windows:
+    return [(window.reason, window.ended is None) for window in windows.read(connection)]
 
 
-def stored_in(path: Path) -> Windows:
+def windows_in(path: Path) -> Windows:
     with Store.open(path) as store:
-        return read(store, stored)
+        return read(store, read_windows)
 
 
 @pytest.fixture
@@ -100,30 +100,30 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def agent(path: Path) -> Iterator[Agent]:
     path.parent.mkdir()
-    one = Agent(path).recalled()
-    yield one
-    one.persistence.close()
+    created = Agent(path).wait_until_restored()
+    yield created
+    created.persistence.close()
 
 
 def test_a_window_is_stored_when_the_request_is_answered(agent: Agent, path: Path) -> None:
-    """A kill -9 right after the answer loses nothing. The next agent can end the window, also before it has read it."""
+    """A window survives SIGKILL after the answer, and the next agent can end it before it has read the store."""
     assert agent.start(" first ") == RequestResult()
     assert agent.start("second") == RequestResult()
-    assert (agent.reported(), agent.changes) == ([("first", False), ("second", True)], 2)
+    assert (agent.reported_windows(), agent.changes) == ([("first", False), ("second", True)], 2)
     agent.persistence.close()
 
     again = Agent(path)
     assert not again.monitor.latest.internal.restored
     assert again.end() == RequestResult()
-    assert again.reported() == [("first", False), ("second", False)]
+    assert again.reported_windows() == [("first", False), ("second", False)]
     assert again.changes == 1
     assert again.end() == RequestResult()
     again.persistence.close()
-    assert stored_in(path) == [("first", False), ("second", False)]
+    assert windows_in(path) == [("first", False), ("second", False)]
 
 
 def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
-    """The answer states the problem and the remedy."""
+    """The answer to an invalid request has the problem and the remedy."""
     for seconds, reason in (
         (0.0, "x"),
         (3601.0, "x"),
@@ -134,18 +134,18 @@ def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
         answer = agent.start(reason, seconds)
         assert answer.refused, (seconds, reason)
         assert answer.remedy, (seconds, reason)
-    assert (agent.reported(), agent.changes) == ([], 0)
+    assert (agent.reported_windows(), agent.changes) == ([], 0)
 
 
 def test_too_many_windows_are_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script without end must not fill the memory of the agent."""
+    """A request is refused at the maximum number of windows, so that no script exhausts memory."""
     monkeypatch.setattr("gpumon.services.time_windows.MAX_IN_FORCE", 1)
     agent.start("first")
     assert "1 windows of kind maintenance are in force" in agent.start("second").refused
 
 
 def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, path: Path) -> None:
-    """By the next tick."""
+    """The next tick after its deadline stores a window as ended."""
     agent.start("short", 0.05)
 
     def over() -> bool:
@@ -154,42 +154,42 @@ def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, pat
 
     turn_until(agent.loop, over)
     agent.persistence.close()
-    assert stored_in(path) == [("short", False)]
+    assert windows_in(path) == [("short", False)]
 
 
 def test_a_failing_store_gets_the_windows_when_it_recovers(agent: Agent, path: Path) -> None:
-    """Meanwhile the window is in force."""
-    aside = path.parent.with_name("aside")
+    """A window is in force while the store fails, and is stored when it recovers."""
+    moved_folder = path.parent.with_name("aside")
     agent.start("before")
-    path.parent.rename(aside)
+    path.parent.rename(moved_folder)
     path.parent.write_text("not a directory")
     assert not agent.start("meanwhile").refused
-    assert agent.reported() == [("before", False), ("meanwhile", True)]
+    assert agent.reported_windows() == [("before", False), ("meanwhile", True)]
     path.parent.unlink()
-    shutil.copytree(aside, path.parent)
+    shutil.copytree(moved_folder, path.parent)
 
     def is_stored() -> bool:
         agent.tick()
-        answer = agent.persistence.read(stored)
+        answer = agent.persistence.read(read_windows)
         turn_until(agent.loop, answer.done)
-        return answer.exception() is None and answer.result() == agent.reported()
+        return answer.exception() is None and answer.result() == agent.reported_windows()
 
     turn_until(agent.loop, is_stored)
     agent.persistence.close()
-    assert stored_in(path) == agent.reported()
+    assert windows_in(path) == agent.reported_windows()
 
 
 def test_the_answer_reports_a_store_that_failed(agent: Agent, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The change is active, but a restart would lose it."""
+    """If the store fails, the change is active and the answer reports that it is not stored."""
 
     def full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 
     monkeypatch.setattr("gpumon.store.windows.put", full)
     assert agent.start("meanwhile") == RequestResult(stored=False)
-    assert agent.reported() == [("meanwhile", True)]
+    assert agent.reported_windows() == [("meanwhile", True)]
     assert agent.end() == RequestResult(stored=False)
-    assert agent.reported() == [("meanwhile", False)]
+    assert agent.reported_windows() == [("meanwhile", False)]
 
 
 def test_a_stopping_agent_refuses_requests(agent: Agent) -> None:

@@ -1,4 +1,4 @@
-"""Verdicts between the agent and a store that is full, read-only, or damaged while it is used."""
+"""Verdicts of an agent whose store is full, read-only, or damaged in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount"
 
 
 def verdict(check: str, **values: object) -> Verdict:
-    one = Verdict(
+    default = Verdict(
         check=check,
         device="GPU-1",
         level=FAIL,
@@ -44,19 +44,19 @@ def verdict(check: str, **values: object) -> Verdict:
         boot_id="boot-1",
         active=False,
     )
-    return one._replace(**values)  # type: ignore[arg-type]
+    return default._replace(**values)  # type: ignore[arg-type]
 
 
-def raised(check: str, wall: float = 2e9) -> VerdictTransition:
+def raised_transition(check: str, wall: float = 2e9) -> VerdictTransition:
     return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, wall=wall, at=100.0, boot_id="boot-1")
 
 
-def cleared(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
-    return raised(check, wall)._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, at=160.0)
+def cleared_transition(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
+    return raised_transition(check, wall)._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, at=160.0)
 
 
 class Agent:
-    """An agent with nothing but its persistence, its verdict writer and its Report."""
+    """An agent with only persistence, a verdict writer and a Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -77,7 +77,7 @@ class Agent:
     def open(self) -> set[str]:
         return {check for check, _ in self.monitor.latest.health.open}
 
-    def rule(self, *transitions: VerdictTransition) -> bool:
+    def store_transitions(self, *transitions: VerdictTransition) -> bool:
         """Return whether the transitions are stored; they take effect in any case."""
         results: list[bool] = []
         self.persistence.writes.record_transitions(transitions, results.append)
@@ -85,14 +85,16 @@ class Agent:
         return results[0]
 
     def stop(self) -> None:
-        """Stop when no write is missing."""
+        """Wait until no write is missing, and stop."""
         turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.writes.complete)
         self.persistence.close()
 
 
 def history(path: Path) -> list[tuple[str, VerdictChange]]:
     with Store.open(path) as store:
-        return [(one.verdict.check, one.change) for one in read(store, verdicts.read_transitions, 1000)]
+        return [
+            (transition.verdict.check, transition.change) for transition in read(store, verdicts.read_transitions, 1000)
+        ]
 
 
 @pytest.fixture
@@ -107,20 +109,22 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @needs_mount
 def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
-    """Transitions take effect at once, and the store has each of them once after recovery."""
+    """Transitions take effect at once on a full disk, and are stored once after recovery."""
     path = disk / "gpumon.db"
     agent = Agent(path)
-    assert agent.rule(raised("before"), raised("both"))
+    assert agent.store_transitions(raised_transition("before"), raised_transition("both"))
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 512)
-    for number in range(60):  # until no page is free any more
-        if not agent.rule(raised("full", 2e9 + number), cleared("full", 2e9 + number + 0.5)):
+    for number in range(60):  # until no page is free
+        if not agent.store_transitions(
+            raised_transition("full", 2e9 + number), cleared_transition("full", 2e9 + number + 0.5)
+        ):
             break
     else:
         pytest.fail("the disk was never full")
-    assert not agent.rule(raised("meanwhile"), cleared("before"))
+    assert not agent.store_transitions(raised_transition("meanwhile"), cleared_transition("before"))
     assert agent.open == {"meanwhile", "both"}
     filler.unlink()
     agent.stop()
@@ -136,28 +140,32 @@ def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_is_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
-    """The new file has the history of the Report: cleared verdicts stay cleared, open ones stay open."""
+def test_a_store_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
+    """The new file has the history of the Report: cleared verdicts remain cleared, and open ones open."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         long = verdict("old", reason="x" * 4000)
         old = (
-            raised("old")._replace(verdict=long._replace(check=f"old {number}"), change=VerdictChange.CHANGED)
+            raised_transition("old")._replace(
+                verdict=long._replace(check=f"old {number}"), change=VerdictChange.CHANGED
+            )
             for number in range(1500)
         )
         write(store, verdicts.record, old)
         write(store, verdicts.restore, [], [])
     agent = Agent(path)
-    agent.rule(raised("open"), raised("over"))
-    agent.rule(cleared("over"))
+    agent.store_transitions(raised_transition("open"), raised_transition("over"))
+    agent.store_transitions(cleared_transition("over"))
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     for number in range(50):
-        agent.rule(raised("later", 2e9 + number), cleared("later", 2e9 + number + 0.5))
+        agent.store_transitions(
+            raised_transition("later", 2e9 + number), cleared_transition("later", 2e9 + number + 0.5)
+        )
         if agent.persistence.notice is not None or agent.persistence.error is not None:
             break
-    agent.rule(raised("last"))
+    agent.store_transitions(raised_transition("last"))
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.stop()
 
@@ -167,13 +175,13 @@ def test_a_store_that_is_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> Non
     restarted.stop()
 
 
-def test_an_update_of_verdicts_returns_no_cleared_one(tmp_path: Path) -> None:
-    """Quiet time continues after a restart; a verdict that was cleared before the update stays cleared."""
+def test_an_update_does_not_reopen_a_cleared_verdict(tmp_path: Path) -> None:
+    """The ok time of a verdict continues after a restart, and a cleared verdict remains cleared."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
-    agent.rule(raised("quiet"), raised("over"))
-    later = tuple(one._replace(ok_seconds=1234.0) for one in agent.monitor.latest.health.open.values())
-    agent.rule(cleared("over"))
+    agent.store_transitions(raised_transition("quiet"), raised_transition("over"))
+    later = tuple(verdict._replace(ok_seconds=1234.0) for verdict in agent.monitor.latest.health.open.values())
+    agent.store_transitions(cleared_transition("over"))
     agent.persistence.writes.put(verdicts.TABLE, [later])
     agent.stop()
 
@@ -183,7 +191,7 @@ def test_an_update_of_verdicts_returns_no_cleared_one(tmp_path: Path) -> None:
     restarted.stop()
 
 
-def test_a_pending_verdict_survives(tmp_path: Path) -> None:
+def test_a_pending_verdict_survives_a_restart(tmp_path: Path) -> None:
     """The time that a finding has lasted continues after a restart."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
@@ -194,17 +202,17 @@ def test_a_pending_verdict_survives(tmp_path: Path) -> None:
     agent.verdict_writer.put_pending()
     agent.stop()
     restarted = Agent(path)
-    [(key, one)] = restarted.monitor.latest.health.pending.items()
-    assert (key, replace(one, seen=120.0)) == (("ib_port_down", "mlx5_0/1"), pending[key])
-    assert one.seen <= 0.0
+    [(key, restored)] = restarted.monitor.latest.health.pending.items()
+    assert (key, replace(restored, seen=120.0)) == (("ib_port_down", "mlx5_0/1"), pending[key])
+    assert restored.seen <= 0.0
     restarted.stop()
 
 
 def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None:
-    """The note is stored; an agent that stops refuses a request and clears nothing."""
+    """The note is stored before the answer; a stopping agent refuses a request and clears nothing."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
-    agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
+    agent.store_transitions(raised_transition("gpu_xid_critical"), raised_transition("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=True))
     answer = agent.verdict_writer.acknowledge(AckRequest(check="gpu_xid_critical", note="board replaced"))
@@ -217,27 +225,27 @@ def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None
     assert refused.result().error
     agent.stop()
     with Store.open(path) as store:
-        [last] = [one for one in read(store, verdicts.read_transitions, 10) if one.change is VerdictChange.CLEARED]
+        [last] = [item for item in read(store, verdicts.read_transitions, 10) if item.change is VerdictChange.CLEARED]
         assert (last.cleared_by, last.note) == (Clearance.ACKNOWLEDGED, "board replaced")
-        assert [one.check for one in read(store, verdicts.read_open)] == ["gpu_lost"]
+        assert [verdict.check for verdict in read(store, verdicts.read_open)] == ["gpu_lost"]
 
 
-def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path) -> None:
-    """Without it an old event that is still stored would raise the verdict again."""
+def test_retention_keeps_the_last_clearing_of_each_verdict(tmp_path: Path) -> None:
+    """The retention keeps the last clearing of each verdict, so that no old event raises it again."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, verdicts.record, [raised("a"), cleared("a"), raised("b")])
+        write(store, verdicts.record, [raised_transition("a"), cleared_transition("a"), raised_transition("b")])
         write(store, prune, Retention(days=1), 2e9 + 10 * 86400)
         assert set(read(store, verdicts.read_last_cleared)) == {("a", "GPU-1")}
         assert len(read(store, verdicts.read_transitions, 10)) == 1
 
 
 def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The row is logged, and the others are read."""
+    """An unreadable row is logged, and the other rows are read."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, verdicts.record, [raised("good"), raised("bad")])
+        write(store, verdicts.record, [raised_transition("good"), raised_transition("bad")])
         with store.writing() as connection:
             connection.execute("UPDATE verdicts SET document = '{\"level\": 77}' WHERE check_name = 'bad'")
-        assert [one.check for one in read(store, verdicts.read_open)] == ["good"]
+        assert [verdict.check for verdict in read(store, verdicts.read_open)] == ["good"]
     assert "ignored an unreadable verdict in the store" in caplog.text
 
 
