@@ -97,12 +97,12 @@ class Probing:
         return result
 
 
-def scripted(path: Path, script: str, *, deadline: float = 20.0) -> Plan:
+def make_script_plan(path: Path, script: str, *, deadline: float = 20.0) -> Plan:
     """Return a plan whose ranks run a script that implements the protocol without torch."""
     path.write_text(PREAMBLE + script)
     return make_plan(replace(QUICK, worker=path), (), python=sys.executable, deadline=deadline)
 
 
-def gone(pids: set[int]) -> bool:
+def have_ended(pids: set[int]) -> bool:
     """Return whether there were processes and all of them have ended."""
     return bool(pids) and not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -17,7 +17,7 @@ SETTINGS = {"NCCL_RAS_ENABLE": "0"}
 VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.2", "python": "3.12.1"}
 
 
-def measured(busbw: float) -> Measurement:
+def make_measurement(busbw: float) -> Measurement:
     return Measurement(
         bytes=GIB,
         iterations=20,
@@ -48,7 +48,7 @@ def run(
         versions=versions,
         conditions=conditions,
         settings=settings,
-        measurements=() if outcome == "skipped" else (measured(busbw),),
+        measurements=() if outcome == "skipped" else (make_measurement(busbw),),
     )
 
 
@@ -63,7 +63,7 @@ def judge_with(state: ProbeState) -> Judge:
     return Judge(probe="allreduce", backend="nccl", conditions=HERE, settings=SETTINGS, history=state.good)
 
 
-def compared(
+def compare_with(
     state: ProbeState,
     busbw: float = 450e9,
     *,
@@ -72,15 +72,15 @@ def compared(
     floors: Floors = Floors(),  # noqa: B008 - frozen
 ) -> Comparison:
     judge = replace(judge_with(state), conditions=conditions, floors=floors)
-    return judge.compare(measured(busbw), ranks=len(conditions.gpus), versions=versions)
+    return judge.compare(make_measurement(busbw), ranks=len(conditions.gpus), versions=versions)
 
 
 def test_a_host_has_a_median_after_five_good_runs() -> None:
     """A host with fewer than five good runs has no baseline, and the comparison gives the number of missing runs."""
-    few = compared(state_after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
+    few = compare_with(state_after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
     assert (few.baseline, few.runs, few.runs_needed, few.low) == (None, 4, 5, "")
     rates = (440e9, 445e9, 450e9, 455e9, 460e9)
-    enough = compared(state_after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
+    enough = compare_with(state_after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
     assert (enough.baseline, enough.runs, enough.low) == (450e9, 5, "baseline")
     assert enough.spread == pytest.approx(1.4826 * 5e9)
 
@@ -88,13 +88,13 @@ def test_a_host_has_a_median_after_five_good_runs() -> None:
 def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
     """A bandwidth is low if it is below the share of the median and outside the spread of earlier runs."""
     steady = state_after(*(run(number, 450e9) for number in range(5)))
-    assert compared(steady, 406e9).low == ""
-    assert compared(steady, 404e9).low == "baseline"
-    assert compared(steady, 404e9, floors=Floors(baseline=0.8)).low == ""
-    assert compared(steady, 1e9, floors=Floors(baseline=0.0)).low == ""
+    assert compare_with(steady, 406e9).low == ""
+    assert compare_with(steady, 404e9).low == "baseline"
+    assert compare_with(steady, 404e9, floors=Floors(baseline=0.8)).low == ""
+    assert compare_with(steady, 1e9, floors=Floors(baseline=0.0)).low == ""
     scattered = state_after(*(run(number, 450e9 + 20e9 * (number - 2)) for number in range(5)))
-    assert compared(scattered, 404e9).low == ""
-    assert compared(scattered, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
+    assert compare_with(scattered, 404e9).low == ""
+    assert compare_with(scattered, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
 
 
 @each_case(
@@ -110,7 +110,7 @@ def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
 def test_changed_conditions_start_a_new_median(conditions: Conditions, versions: Mapping[str, str]) -> None:
     """A change of driver, model, GPU count or library starts a new median and is reported."""
     state = state_after(*map(run, range(10)))
-    fresh = compared(state, 1e9, conditions=conditions, versions=versions)
+    fresh = compare_with(state, 1e9, conditions=conditions, versions=versions)
     assert (fresh.baseline, fresh.runs, fresh.low) == (None, 0, "")
     judge = replace(judge_with(state), conditions=conditions)
     assert judge.changed_conditions(2, versions)
@@ -153,12 +153,12 @@ def test_changed_nccl_settings_start_a_new_median(settings: Mapping[str, str], c
     state = state_after(*map(run, range(10)))
     judge = replace(judge_with(state), settings=own_settings(settings, "default"))
     assert judge.changed_conditions(2, VERSIONS) == change
-    assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if change else 10)
+    assert judge.compare(make_measurement(1e9), ranks=2, versions=VERSIONS).runs == (0 if change else 10)
 
 
 def test_the_probed_algorithm_is_not_part_of_the_settings() -> None:
     """A run of the ring alone is compared with the ring results of runs of both algorithms."""
-    ring = replace(measured(450e9), algorithm="ring")
+    ring = replace(make_measurement(450e9), algorithm="ring")
     ring_runs = [
         replace(run(number, settings={**SETTINGS, **ALGORITHMS["ring"]}), measurements=(ring,)) for number in range(5)
     ]
@@ -180,16 +180,16 @@ def test_nccl_settings_do_not_affect_cpu_runs() -> None:
     judge = replace(
         judge_with(state_after(*(run(number, conditions=cpu) for number in range(5)))), conditions=cpu, settings={}
     )
-    assert judge.compare(measured(1e9), ranks=0, versions=VERSIONS).runs == 5
+    assert judge.compare(make_measurement(1e9), ranks=0, versions=VERSIONS).runs == 5
 
 
 def test_a_replaced_board_keeps_the_median_of_a_whole_host() -> None:
     """A whole run keeps its median after a board is replaced; a partial run does not."""
     replaced = replace(HERE, gpus=("GPU-1", "GPU-3"))
-    assert compared(state_after(*map(run, range(5))), conditions=replaced).runs == 5
+    assert compare_with(state_after(*map(run, range(5))), conditions=replaced).runs == 5
     partial, partial_replaced = replace(HERE, host_gpus=4), replace(replaced, host_gpus=4)
     assert (
-        compared(
+        compare_with(
             state_after(*(run(number, conditions=partial) for number in range(5))), conditions=partial_replaced
         ).runs
         == 0
@@ -204,7 +204,7 @@ def test_skipped_and_degraded_runs_do_not_displace_the_median() -> None:
     state = state_after(*good, *degraded, *skips)
     assert len(state.history) == MAX_RESULTS
     assert state.ran[-1] == degraded[-1]
-    assert compared(state, 200e9).low == "baseline"
+    assert compare_with(state, 200e9).low == "baseline"
 
 
 def test_runs_under_other_conditions_do_not_displace_the_median() -> None:
@@ -212,8 +212,8 @@ def test_runs_under_other_conditions_do_not_displace_the_median() -> None:
     first, second = replace(HERE, driver="1"), replace(HERE, driver="2")
     runs = [run(number, conditions=first) for number in range(5)]
     state = state_after(*runs, *(run(number, conditions=second) for number in range(10, 10 + 3 * MAX_RUNS)))
-    assert compared(state, conditions=first).runs == 5
-    assert compared(state, conditions=second).runs == MAX_RUNS
+    assert compare_with(state, conditions=first).runs == 5
+    assert compare_with(state, conditions=second).runs == MAX_RUNS
 
 
 def test_restored_runs_give_the_same_median() -> None:
@@ -221,7 +221,7 @@ def test_restored_runs_give_the_same_median() -> None:
     before = state_after(*map(run, range(7)), run(8, outcome="skipped"))
     stored = [from_document(to_document(result)) for result in before.results]
     state = restore(state_after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
-    assert compared(state) == compared(state_after(*map(run, range(7)), run(9)))
+    assert compare_with(state) == compare_with(state_after(*map(run, range(7)), run(9)))
     assert (state.last, state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")
     assert state.metrics.runs_total is not None
     assert (state.metrics.runs_total["ok"], state.metrics.runs_total["timeout"]) == (8.0, 0.0)

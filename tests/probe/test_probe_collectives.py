@@ -36,11 +36,11 @@ RankMeasurements = dict[tuple[str, str, int], list[Sized]]
 @pytest.fixture(scope="module")
 def measurements() -> tuple[RankMeasurements, RankMeasurements]:
     """Return the measurements without a fault, then those with one rank that sends a wrong element."""
-    loop, ended = Loop(), list[Pass]()
+    loop, passes = Loop(), list[Pass]()
     [plan] = make_plans(PROBES["allreduce"], (), python=sys.executable, cpu_ranks=RANKS, deadline=200.0)
 
     def end(run_pass: Pass) -> None:
-        ended.append(run_pass)
+        passes.append(run_pass)
         loop.stop()
 
     def next_step(run_pass: Pass) -> Step | None:
@@ -48,14 +48,14 @@ def measurements() -> tuple[RankMeasurements, RankMeasurements]:
 
     Ranks(loop).start(plan, next_step, lambda _: None, end)
     loop.run()
-    [run_pass] = ended
+    [run_pass] = passes
     assert [account.error for account in run_pass.accounts] == [""] * RANKS
     return _measurements_from(run_pass, 0), _measurements_from(run_pass, len(MEASURES) + 1)
 
 
-def _measurements_from(run_pass: Pass, begun: int) -> RankMeasurements:
+def _measurements_from(run_pass: Pass, first_step: int) -> RankMeasurements:
     return {
-        (step.collective, step.dtype, size): [account.sizes[begun + number, size] for account in run_pass.accounts]
+        (step.collective, step.dtype, size): [account.sizes[first_step + number, size] for account in run_pass.accounts]
         for number, step in enumerate(MEASURES)
         for size in SIZES
     }

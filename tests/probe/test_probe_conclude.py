@@ -44,10 +44,10 @@ def accounts(plan: Plan, *, wrong: int = 0) -> list[Account]:
     ]
 
 
-def concluded(
-    reported: list[Account], ending: Ending = ENDING, plan: Plan = FOUR_GPUS, judge: Judge = JUDGE
+def conclude_pass(
+    rank_accounts: list[Account], ending: Ending = ENDING, plan: Plan = FOUR_GPUS, judge: Judge = JUDGE
 ) -> ProbeResult:
-    finished = Pass(plan=plan, steps=plan.measures, accounts=reported, ending=ending)
+    finished = Pass(plan=plan, steps=plan.measures, accounts=rank_accounts, ending=ending)
     result = conclude(RUN, [finished], judge, ending.duration)
     assert result.outcome in OUTCOMES
     return result
@@ -55,7 +55,7 @@ def concluded(
 
 def test_bandwidths_follow_the_definitions_of_nccl_tests() -> None:
     """The algbw is size over the slowest rank's time, and busbw of an all-reduce is 2(n-1)/n of it."""
-    result = concluded(accounts(FOUR_GPUS))
+    result = conclude_pass(accounts(FOUR_GPUS))
     assert (result.outcome, result.ranks, result.backend, result.wrong_elements) == ("ok", 4, "nccl", 0)
     largest = result.measurements[-1]
     assert largest.bytes == 1 << 30
@@ -68,7 +68,7 @@ def test_bandwidths_follow_the_definitions_of_nccl_tests() -> None:
 def test_bandwidths_of_shares_count_the_bytes_sent(probe: str) -> None:
     """Shares are multiples of 16 bytes, as in nccl-tests: three shares of 1 KiB are 336 bytes each."""
     [plan] = make_plans(PROBES[probe], ["GPU-0", "GPU-1", "GPU-2"], python="/opt/python")
-    small = concluded(accounts(plan), plan=plan).measurements[0]
+    small = conclude_pass(accounts(plan), plan=plan).measurements[0]
     assert small.bytes == KIB
     assert small.algbw_bytes_per_second == pytest.approx(3 * 336 / 3e-3)
     assert small.busbw_bytes_per_second == pytest.approx(2 * 336 / 3e-3)
@@ -76,14 +76,14 @@ def test_bandwidths_of_shares_count_the_bytes_sent(probe: str) -> None:
 
 def test_an_operation_takes_the_time_of_its_slowest_rank() -> None:
     """Percentiles are computed from the maximum over the ranks of each operation."""
-    reported = accounts(FOUR_GPUS)
+    rank_accounts = accounts(FOUR_GPUS)
     size = FOUR_GPUS.setting.sizes[0]
     for rank in range(4):
         seconds = tuple(1.0 if operation % 4 == rank else 0.1 for operation in range(20))
-        reported[rank] = replace(
-            reported[rank], sizes={**reported[rank].sizes, (0, size): Sized(seconds=seconds, wrong=0)}
+        rank_accounts[rank] = replace(
+            rank_accounts[rank], sizes={**rank_accounts[rank].sizes, (0, size): Sized(seconds=seconds, wrong=0)}
         )
-    assert concluded(reported).measurements[0].latency_seconds["p50"] == 1.0
+    assert conclude_pass(rank_accounts).measurements[0].latency_seconds["p50"] == 1.0
 
 
 def test_percentiles_interpolate_between_values() -> None:
@@ -95,9 +95,9 @@ def test_percentiles_interpolate_between_values() -> None:
 
 def test_wrong_elements_are_summed_over_ranks_and_sizes() -> None:
     """Wrong elements are summed, and the outcome is "wrong" even if the run timed out or was aborted."""
-    reported = accounts(FOUR_GPUS, wrong=2)
+    rank_accounts = accounts(FOUR_GPUS, wrong=2)
     ending = replace(ENDING, timed_out=True, aborted=Skip(reason="busy", hint=""))
-    for result in (concluded(reported), concluded(reported, ending)):
+    for result in (conclude_pass(rank_accounts), conclude_pass(rank_accounts, ending)):
         assert (result.outcome, result.wrong_elements) == ("wrong", 2 * 4 * len(FOUR_GPUS.setting.sizes))
         assert result.measurements[0].wrong_elements == 8
         assert "noise" in result.log
@@ -105,30 +105,35 @@ def test_wrong_elements_are_summed_over_ranks_and_sizes() -> None:
 
 def test_wrong_elements_of_pairs_and_incomplete_sizes_count() -> None:
     """Wrong elements of pairs and of incomplete sizes are counted; without any size the count is unknown."""
-    reported = accounts(FOUR_GPUS)
-    reported[2] = replace(reported[2], pairs={(1, 0): Sized(seconds=(1e-3,), wrong=7)})
-    result = concluded(reported)
+    rank_accounts = accounts(FOUR_GPUS)
+    rank_accounts[2] = replace(rank_accounts[2], pairs={(1, 0): Sized(seconds=(1e-3,), wrong=7)})
+    result = conclude_pass(rank_accounts)
     assert (result.outcome, result.wrong_elements) == ("wrong", 7)
 
     largest = max(FOUR_GPUS.setting.sizes)
-    reported = [replace(account, sizes={}) for account in accounts(FOUR_GPUS)]
-    reported[1] = replace(reported[1], sizes={(0, largest): Sized(seconds=(1e-3,), wrong=3)})
-    result = concluded(reported, replace(ENDING, timed_out=True))
+    rank_accounts = [replace(account, sizes={}) for account in accounts(FOUR_GPUS)]
+    rank_accounts[1] = replace(rank_accounts[1], sizes={(0, largest): Sized(seconds=(1e-3,), wrong=3)})
+    result = conclude_pass(rank_accounts, replace(ENDING, timed_out=True))
     assert (result.outcome, result.wrong_elements, result.measurements) == ("wrong", 3, ())
 
     silent = [replace(account, sizes={}, done=False, status=1) for account in accounts(FOUR_GPUS)]
-    assert concluded(silent).wrong_elements is None
+    assert conclude_pass(silent).wrong_elements is None
 
 
 def test_a_size_that_one_rank_has_not_measured_is_omitted() -> None:
     """A run that timed out keeps the sizes that all ranks finished, and names the stage of the last rank."""
-    reported = accounts(FOUR_GPUS)
+    rank_accounts = accounts(FOUR_GPUS)
     first = FOUR_GPUS.setting.sizes[0]
     hanging = Progress(rank=2, stage="measure", bytes=1 << 20, ratio=0.3)
-    reported[2] = replace(
-        reported[2], progress=hanging, sizes={(0, first): reported[2].sizes[0, first]}, stepped=0, done=False, status=-9
+    rank_accounts[2] = replace(
+        rank_accounts[2],
+        progress=hanging,
+        sizes={(0, first): rank_accounts[2].sizes[0, first]},
+        stepped=0,
+        done=False,
+        status=-9,
     )
-    result = concluded(reported, replace(ENDING, timed_out=True))
+    result = conclude_pass(rank_accounts, replace(ENDING, timed_out=True))
     assert (result.outcome, result.reason) == ("timeout", "measure")
     assert [measurement.bytes for measurement in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
@@ -138,18 +143,19 @@ def test_a_size_that_one_rank_has_not_measured_is_omitted() -> None:
 def test_only_the_largest_planned_size_is_compared() -> None:
     """Only the largest planned size is compared with expectations, even if a run measured less."""
     judge = replace(JUDGE, expected=lambda _: (1e15, "a data sheet"))
-    reported = accounts(FOUR_GPUS)
-    whole = concluded(reported, replace(ENDING, aborted=HELD), judge=judge)
+    rank_accounts = accounts(FOUR_GPUS)
+    whole = conclude_pass(rank_accounts, replace(ENDING, aborted=HELD), judge=judge)
     assert {comparison.bytes for comparison in whole.comparisons} == {max(FOUR_GPUS.setting.sizes)}
     first = FOUR_GPUS.setting.sizes[0]
-    reported = [
-        replace(account, sizes={(0, first): account.sizes[0, first]}, stepped=0, done=False) for account in reported
+    rank_accounts = [
+        replace(account, sizes={(0, first): account.sizes[0, first]}, stepped=0, done=False)
+        for account in rank_accounts
     ]
-    early = concluded(reported, replace(ENDING, aborted=HELD), judge=judge)
+    early = conclude_pass(rank_accounts, replace(ENDING, aborted=HELD), judge=judge)
     assert ([measurement.bytes for measurement in early.measurements], early.comparisons) == ([first], ())
 
 
-def expecting(busbw: float) -> Judge:
+def judge_expecting(busbw: float) -> Judge:
     """Return a judge that expects this bandwidth at the largest size."""
 
     def expected(measurement: Measurement) -> tuple[float, str] | None:
@@ -163,25 +169,27 @@ def test_a_drop_is_confirmed_by_a_repeat_and_then_located() -> None:
     usual = 4e-3  # seconds, of the slowest rank
     busbw = (1 << 30) / usual * 6 / 4
     progress = Pass(plan=FOUR_GPUS, accounts=accounts(FOUR_GPUS))
-    assert next_step(progress, expecting(busbw)) == FOUR_GPUS.measures[0]
+    assert next_step(progress, judge_expecting(busbw)) == FOUR_GPUS.measures[0]
     progress = replace(progress, steps=FOUR_GPUS.measures)
-    assert next_step(progress, expecting(busbw)) is None
+    assert next_step(progress, judge_expecting(busbw)) is None
 
-    repeat = next_step(progress, expecting(2 * busbw))
+    repeat = next_step(progress, judge_expecting(2 * busbw))
     assert isinstance(repeat, Measure)
     assert repeat.sizes == (1 << 30,)
     for seconds, after in ((usual, Pairs(bytes=256 << 20, rounds=rounds(4))), (usual / 2, None)):
         again = {(1, 1 << 30): Sized(seconds=(seconds,) * 20, wrong=0)}
-        reported = [replace(account, sizes={**account.sizes, **again}) for account in progress.accounts]
+        rank_accounts = [replace(account, sizes={**account.sizes, **again}) for account in progress.accounts]
         assert (
-            next_step(replace(progress, steps=(*progress.steps, repeat), accounts=reported), expecting(2 * busbw))
+            next_step(
+                replace(progress, steps=(*progress.steps, repeat), accounts=rank_accounts), judge_expecting(2 * busbw)
+            )
             == after
         )
 
 
 def test_a_run_below_its_expected_figure_is_degraded() -> None:
     """The hint gives the measured and the expected figure, and the source of the expected one."""
-    result = concluded(accounts(FOUR_GPUS), judge=expecting(805e9))
+    result = conclude_pass(accounts(FOUR_GPUS), judge=judge_expecting(805e9))
     assert (result.outcome, result.reason) == ("degraded", "expected")
     assert "402.65 GB/s twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
 
@@ -201,11 +209,11 @@ def test_rounds_pair_every_two_ranks_once(ranks: int, expected: int) -> None:
 
 def test_a_setup_failure_differs_from_a_rank_failure() -> None:
     """A failure before the first operation has reason "setup", and the hint names rank and GPU."""
-    reported = accounts(FOUR_GPUS)
+    rank_accounts = accounts(FOUR_GPUS)
     for stage, reason in (("join", "setup"), ("measure", "ranks")):
         progress = Progress(rank=3, stage=stage)
-        reported[3] = replace(reported[3], progress=progress, done=False, status=1, error="RuntimeError: no")
-        result = concluded(reported, replace(ENDING, first_failed=3))
+        rank_accounts[3] = replace(rank_accounts[3], progress=progress, done=False, status=1, error="RuntimeError: no")
+        result = conclude_pass(rank_accounts, replace(ENDING, first_failed=3))
         assert (result.outcome, result.reason) == ("failed", reason)
         assert "Rank 3 (GPU-3)" in result.hint
         assert "RuntimeError: no. The log of the run has the last output of its ranks" in result.hint
@@ -226,7 +234,7 @@ def test_the_hint_of_a_first_run_reports_that_nvlink_sharp_may_be_lost(model: st
 
 def test_a_rank_that_cannot_be_killed_is_named() -> None:
     """A rank that cannot be killed makes the run a timeout with reason "unkillable", and its pid is in the hint."""
-    result = concluded(accounts(FOUR_GPUS), replace(ENDING, abandoned=(4711,)))
+    result = conclude_pass(accounts(FOUR_GPUS), replace(ENDING, abandoned=(4711,)))
     assert (result.outcome, result.reason) == ("timeout", "unkillable")
     assert "4711" in result.hint
 
@@ -234,7 +242,7 @@ def test_a_rank_that_cannot_be_killed_is_named() -> None:
 def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:
     """The hint of an aborted run names both the reason of the abort and the unkillable rank."""
     ending = replace(ENDING, abandoned=(4711,), aborted=Skip(reason="held", hint="Held by 4712."))
-    result = concluded(accounts(FOUR_GPUS), ending)
+    result = conclude_pass(accounts(FOUR_GPUS), ending)
     assert (result.outcome, result.reason) == ("timeout", "unkillable")
     assert result.hint.endswith("Reboot the node. The run was ended (held): Held by 4712.")
 
@@ -250,9 +258,9 @@ def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:
 )
 def test_the_stage_of_an_unkillable_rank_determines_the_advice(stage: str, words: str) -> None:
     """Before the join stage the hint suggests the file system, later the driver."""
-    reported = [replace(account, pid=4711 + account.rank) for account in accounts(FOUR_GPUS)]
-    reported[2] = replace(reported[2], progress=replace(reported[2].progress, stage=stage))
-    hint = concluded(reported, replace(ENDING, abandoned=(4713,))).hint
+    rank_accounts = [replace(account, pid=4711 + account.rank) for account in accounts(FOUR_GPUS)]
+    rank_accounts[2] = replace(rank_accounts[2], progress=replace(rank_accounts[2].progress, stage=stage))
+    hint = conclude_pass(rank_accounts, replace(ENDING, abandoned=(4713,))).hint
     assert f"SIGKILL does not end pid 4713: it is blocked in the kernel, {words}" in hint
     assert hint.endswith("eboot the node.")
 
@@ -260,20 +268,20 @@ def test_the_stage_of_an_unkillable_rank_determines_the_advice(stage: str, words
 @pytest.mark.parametrize(("lasted", "suggested"), [(300.0, True), (3.0, False)])
 def test_a_short_last_pass_does_not_blame_the_file_system(lasted: float, suggested: bool) -> None:  # noqa: FBT001
     """The hint suggests the file system only if the pass used the deadline itself."""
-    reported = [
+    rank_accounts = [
         replace(account, progress=replace(account.progress, stage="import"), done=False)
         for account in accounts(FOUR_GPUS)
     ]
-    hint = concluded(reported, Ending(duration=lasted, timed_out=True)).hint
+    hint = conclude_pass(rank_accounts, Ending(duration=lasted, timed_out=True)).hint
     assert hint.startswith("Not done after 300 s (rank 0: import;")
     assert ("Check that the file system of probe.python" in hint) == suggested
 
 
 def test_the_log_has_no_control_characters() -> None:
     """Control characters in the output of the ranks are removed from the log of the result."""
-    reported = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]
-    assert "\x1b" not in concluded(reported).log
-    assert "bad" in concluded(reported).log
+    rank_accounts = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]
+    assert "\x1b" not in conclude_pass(rank_accounts).log
+    assert "bad" in conclude_pass(rank_accounts).log
 
 
 def test_a_skip_is_a_result() -> None:
@@ -285,7 +293,7 @@ def test_a_skip_is_a_result() -> None:
 
 def test_results_survive_json() -> None:
     """A stored result is restored unchanged, and unknown fields of a later version are ignored."""
-    result = concluded(accounts(FOUR_GPUS))
+    result = conclude_pass(accounts(FOUR_GPUS))
     document = json.loads(json.dumps(to_document(result)))
     assert from_document(document) == result
     document["later"] = document["measurements"][0]["later"] = 1
@@ -340,14 +348,14 @@ def test_cpu_sizes_fit_into_the_free_memory() -> None:
 def test_omitted_sizes_are_reported_with_the_reason() -> None:
     """The hint lists the sizes omitted for lack of memory, with the free and the needed memory."""
     [plan] = make_plans(ALL_REDUCE, (), python="python3", free=GIB)
-    hint = concluded(accounts(plan), plan=plan).hint
+    hint = conclude_pass(accounts(plan), plan=plan).hint
     assert hint.endswith(
         "Not measured for lack of memory: 64 MiB. 1024 MiB were free on the host, or in the agent's cgroup; "
         "for 64 MiB the 2 ranks need 1312."
     )
     for free in (None, 1312 * MIB):
         [plan] = make_plans(ALL_REDUCE, (), python="python3", free=free)
-        assert "Left out" not in concluded(accounts(plan), plan=plan).hint
+        assert "Left out" not in conclude_pass(accounts(plan), plan=plan).hint
 
 
 def test_types_are_measured_in_sequence() -> None:

@@ -74,17 +74,17 @@ LOST = Verdict(
 )
 
 
-def after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
+def report_after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
     """Return a Report of a node whose second GPU was reset ten minutes ago, after its last run."""
-    gpus = (state(0, "GPU-0", None), state(1, uuid, begun))
+    gpus = (gpu_state(0, "GPU-0", None), gpu_state(1, uuid, begun))
     return replace(POLLED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
 
 
-def state(index: int, uuid: str, begun: float | None) -> GpuState:
+def gpu_state(index: int, uuid: str, begun: float | None) -> GpuState:
     return GpuState(bus_id=str(index), uuid=uuid, index=index, gpu=Gpu(), reset_at=begun)
 
 
-def cleared(way: Clearance) -> Health:
+def health_with_clearing(way: Clearance) -> Health:
     transition = VerdictTransition(
         verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", cleared_by=way
     )
@@ -110,27 +110,31 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
 @each_case(
     ("report", "now", "early"),
     [
-        (after_repair(), FREE, True),
-        (after_repair(begun=None), FREE, False),
-        (after_repair(begun=AT - 3000.0), FREE, False),
-        (after_repair(begun=None, uuid="GPU-9"), FREE, True),
-        (replace(after_repair(begun=None), health=cleared(Clearance.ACKNOWLEDGED)), FREE, True),
-        (replace(after_repair(begun=None), health=cleared(Clearance.RECOVERED)), FREE, False),
-        (after_repair(ran=()), FREE, False),
-        (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
-        (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
-        (after_repair(ran=(RUN, PART), last=PART), FREE, False),
-        (after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - REPAIR_INTERVAL)), FREE, True),
-        (after_repair(last=replace(SKIP, started=WALL - REPAIR_INTERVAL)), FREE, True),
-        (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back afterwards
-        (after_repair(), IDLE, True),
-        (after_repair(), SOON, False),
-        (after_repair(), replace(FREE, schedulers=("slurmd",)), False),
-        (after_repair(), replace(FREE, schedulers=("slurmd",), gated=True), True),
-        (after_repair(), replace(FREE, held="held by command"), False),
-        (after_repair(), replace(FREE, schedulers=None), False),
-        (after_repair(), PARTIAL, True),
-        (after_repair(begun=None, uuid="GPU-2"), PARTIAL, False),
+        (report_after_repair(), FREE, True),
+        (report_after_repair(begun=None), FREE, False),
+        (report_after_repair(begun=AT - 3000.0), FREE, False),
+        (report_after_repair(begun=None, uuid="GPU-9"), FREE, True),
+        (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.ACKNOWLEDGED)), FREE, True),
+        (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.RECOVERED)), FREE, False),
+        (report_after_repair(ran=()), FREE, False),
+        (report_after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
+        (report_after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
+        (report_after_repair(ran=(RUN, PART), last=PART), FREE, False),
+        (report_after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - REPAIR_INTERVAL)), FREE, True),
+        (report_after_repair(last=replace(SKIP, started=WALL - REPAIR_INTERVAL)), FREE, True),
+        (
+            report_after_repair(last=replace(SKIP, started=WALL + 86400.0)),
+            FREE,
+            True,
+        ),  # the clock was set back afterwards
+        (report_after_repair(), IDLE, True),
+        (report_after_repair(), SOON, False),
+        (report_after_repair(), replace(FREE, schedulers=("slurmd",)), False),
+        (report_after_repair(), replace(FREE, schedulers=("slurmd",), gated=True), True),
+        (report_after_repair(), replace(FREE, held="held by command"), False),
+        (report_after_repair(), replace(FREE, schedulers=None), False),
+        (report_after_repair(), PARTIAL, True),
+        (report_after_repair(begun=None, uuid="GPU-2"), PARTIAL, False),
     ],
 )
 def test_a_repair_makes_a_run_due_early(

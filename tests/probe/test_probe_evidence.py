@@ -33,7 +33,7 @@ GPUS = tuple(f"GPU-{n}" for n in range(RANKS))
 ODD = 3
 
 
-def gpu_samples(at: float, **odd: Any) -> list[GpuSample]:
+def gpu_samples(at: float, **deviation: Any) -> list[GpuSample]:
     """Return samples of GPUs under load, of which one differs."""
     moved = 40e9 * at
     usual = {
@@ -51,19 +51,19 @@ def gpu_samples(at: float, **odd: Any) -> list[GpuSample]:
         "pcie_errors": {"replay": 3.0},
     }
     return [
-        GpuSample(index=n, uuid=uuid, at=at, **(usual | (odd if n == ODD else {})))  # type: ignore[arg-type]
+        GpuSample(index=n, uuid=uuid, at=at, **(usual | (deviation if n == ODD else {})))  # type: ignore[arg-type]
         for n, uuid in enumerate(GPUS)
     ]
 
 
-def observations(**odd: Any) -> Observations:
+def observations(**deviation: Any) -> Observations:
     """Return samples from before, during and after a run; one GPU differs from the second sample on."""
-    after = add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(1.0, **odd))
-    return add_samples(after, gpu_samples(2.0, **odd))
+    after = add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(1.0, **deviation))
+    return add_samples(after, gpu_samples(2.0, **deviation))
 
 
 @each_case(
-    ("odd", "words"),
+    ("deviation", "words"),
     [
         ({}, None),
         ({"held_seconds": {"hw_thermal": 3.0}}, "its clocks were held down by heat (hardware)"),
@@ -84,9 +84,9 @@ def observations(**odd: Any) -> Observations:
         ({"fault": "lost"}, "it does not answer (lost)"),
     ],
 )
-def test_a_deviation_of_one_gpu_is_reported(odd: dict[str, Any], words: str | None) -> None:
+def test_a_deviation_of_one_gpu_is_reported(deviation: dict[str, Any], words: str | None) -> None:
     """A finding is a counter that increased, or a value that differs from that of the other GPUs."""
-    assert findings(observations(**odd)) == ({} if words is None else {GPUS[ODD]: (words,)})
+    assert findings(observations(**deviation)) == ({} if words is None else {GPUS[ODD]: (words,)})
 
 
 def test_heat_is_always_a_finding_and_a_common_power_limit_is_not() -> None:
@@ -140,7 +140,7 @@ def test_a_poll_counts_once() -> None:
     assert once[GPUS[ODD]].samples_taken == 1
 
 
-def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, ranks: int = RANKS) -> Pass:
+def pass_over_pairs(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, ranks: int = RANKS) -> Pass:
     """Return a pass over all pairs, in which the pairs of one rank, or of two ranks with each other, take longer."""
     plan = make_plans(PROBES["allreduce"], GPUS[:ranks], python=sys.executable)[0]
 
@@ -158,7 +158,7 @@ def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, 
     return Pass(plan=plan, steps=(Pairs(bytes=1 << 28, rounds=rounds(ranks)),), accounts=accounts)
 
 
-def located(run_pass: Pass, samples: Observations) -> Location:
+def location_of(run_pass: Pass, samples: Observations) -> Location:
     location = locate(run_pass, samples)
     assert location is not None
     return location
@@ -169,7 +169,7 @@ HOT = {"held_seconds": {"hw_thermal": 3.0}}
 
 def test_a_slow_gpu_is_named_with_its_findings() -> None:
     """The sentence names index, UUID and main cause of the slow GPU; the evidence has all findings."""
-    location = located(exchanged((ODD,)), observations(**HOT, pcie_width=8.0))
+    location = location_of(pass_over_pairs((ODD,)), observations(**HOT, pcie_width=8.0))
     assert location.sentence == (
         "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
     )
@@ -182,7 +182,7 @@ def test_a_slow_gpu_is_named_with_its_findings() -> None:
 
 def test_a_slow_path_is_explained_by_a_finding_of_either_end() -> None:
     """The sentence for a slow path has the finding of either of its two GPUs."""
-    location = located(exchanged((1, ODD)), observations(links_down=["4"]))
+    location = location_of(pass_over_pairs((1, ODD)), observations(links_down=["4"]))
     assert location.ranks == (1, 3)
     assert location.sentence == (
         "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: of GPU 3 (GPU-3), its NVLink 4 is down."
@@ -196,10 +196,10 @@ def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
     hot[GPUS[ranks - 1]] = replace(
         observations(**HOT)[GPUS[ODD]], last=replace(observations(**HOT)[GPUS[ODD]].last, index=ranks - 1)
     )
-    location = located(exchanged(ranks=ranks), hot)
+    location = location_of(pass_over_pairs(ranks=ranks), hot)
     assert location.ranks == (ranks - 1,)
     assert location.sentence.endswith("stands out: its clocks were held down by heat (hardware).")
-    both = located(exchanged(ranks=ranks), dict.fromkeys(GPUS[:ranks], observations(**HOT)[GPUS[ODD]]))
+    both = location_of(pass_over_pairs(ranks=ranks), dict.fromkeys(GPUS[:ranks], observations(**HOT)[GPUS[ODD]]))
     assert both.ranks == ()
     assert "cannot be located" in both.sentence
     assert len(both.evidence) == ranks
@@ -207,28 +207,28 @@ def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
 
 def test_a_finding_of_another_gpu_is_evidence_only() -> None:
     """A finding of another GPU is in the evidence and not in the sentence."""
-    location = located(exchanged((0,)), observations(**HOT))
+    location = location_of(pass_over_pairs((0,)), observations(**HOT))
     assert location.sentence == "GPU 0 (GPU-0) is slow with every other."
     assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
 
 
 def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
     """A cause of slowness is evidence beside wrong data, not its explanation."""
-    run_pass = exchanged()
+    run_pass = pass_over_pairs()
     accounts = [
         replace(account, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in account.pairs.items()})
         for account in run_pass.accounts
     ]
-    location = located(replace(run_pass, accounts=accounts), observations(**HOT))
+    location = location_of(replace(run_pass, accounts=accounts), observations(**HOT))
     assert location.sentence == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
     assert len(location.evidence) == 1
 
 
 def test_missing_peer_access_of_a_pair_is_evidence() -> None:
     """A pair without peer access is evidence if other pairs have it."""
-    location = located(exchanged((0, 2), apart=(0, 2)), {})
+    location = location_of(pass_over_pairs((0, 2), apart=(0, 2)), {})
     assert location.evidence == ("GPU GPU-0 and GPU GPU-2 cannot access each other's memory, as other pairs can.",)
-    assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
+    assert not location_of(pass_over_pairs(ranks=2, apart=(0, 1)), {}).evidence
 
 
 ALL = dict.fromkeys(("read", "write", "nvlink", "atomics"), "ok")
@@ -237,13 +237,13 @@ LACK = "lack peer access that other pairs have: NVLink (not supported), atomics 
 LOST = "have lost peer access that they had before: NVLink (not supported), atomics (disabled by regkey)"
 
 
-def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd: Any) -> list[GpuSample]:
+def samples_with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **deviation: Any) -> list[GpuSample]:
     """Return samples with the peer access of each two GPUs, which is complete unless given."""
     matrix = {
         uuid: {GPUS[m]: access.get((min(n, m), max(n, m)), ALL) for m in range(RANKS) if m != n}
         for n, uuid in enumerate(GPUS)
     }
-    return [replace(sample, peer_access=matrix[sample.uuid]) for sample in gpu_samples(at, **odd)]
+    return [replace(sample, peer_access=matrix[sample.uuid]) for sample in gpu_samples(at, **deviation)]
 
 
 @pytest.mark.parametrize(
@@ -253,20 +253,20 @@ def test_missing_peer_access_explains_a_slow_path(
     before: dict[tuple[int, int], dict[str, str]] | None, words: str
 ) -> None:
     """Missing peer access of a pair explains its slow path or slow GPU, and is named even if no pair is slow."""
-    first = gpu_samples(0.0) if before is None else with_access(0.0, before)
-    samples = add_samples(add_samples({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
+    first = gpu_samples(0.0) if before is None else samples_with_access(0.0, before)
+    samples = add_samples(add_samples({}, first), samples_with_access(1.0, {(1, 3): CUT}, **HOT))
     for slow, ranks, sentence in (
         ((1, 3), (1, 3), "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: they {}."),
         ((3,), (3,), "GPU 3 (GPU-3) is slow with every other: GPU 1 (GPU-1) and GPU 3 (GPU-3) {}."),
         ((), (1, 3), f"{NO_PAIR}; but GPU 1 (GPU-1) and GPU 3 (GPU-3) stand out: they {{}}."),
     ):
-        location = located(exchanged(slow), samples)
+        location = location_of(pass_over_pairs(slow), samples)
         assert (location.ranks, location.sentence) == (ranks, sentence.format(words))
         assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, by NVML." in location.evidence
         assert {pair.ranks: pair.peer_access for pair in location.pairs} == {
             pair.ranks: CUT if pair.ranks == (1, 3) else ALL for pair in location.pairs
         }
-    other = located(exchanged((0, 2)), samples)
+    other = location_of(pass_over_pairs((0, 2)), samples)
     assert other.sentence == "Only the path between GPU 0 (GPU-0) and GPU 2 (GPU-2) is slow."
 
 
@@ -279,7 +279,9 @@ def test_missing_peer_access_explains_a_slow_path(
 )
 def test_a_gpu_without_any_peer_access_is_named_alone(slow: tuple[int, ...], sentence: str) -> None:
     """A GPU that lacks peer access to all others is named alone, although half of all pairs lack it."""
-    location = located(exchanged(slow), add_samples({}, with_access(1.0, {(n, 3): CUT for n in range(3)})))
+    location = location_of(
+        pass_over_pairs(slow), add_samples({}, samples_with_access(1.0, {(n, 3): CUT for n in range(3)}))
+    )
     assert (location.ranks, len(location.evidence)) == ((3,), 3)
     assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
 
@@ -290,19 +292,21 @@ def test_peer_access_that_is_missing_by_design_is_no_evidence() -> None:
     linked = {(0, 1), (2, 3)}
     by_design = {(a, b): CUT for a in range(RANKS) for b in range(a + 1, RANKS) if (a, b) not in linked}
     for access in (by_design, by_design | dict.fromkeys(linked, CUT), square):
-        samples = add_samples({}, with_access(1.0, access))
-        assert not located(exchanged(), samples).evidence
-    partial = with_access(1.0, {(1, 3): CUT})
+        samples = add_samples({}, samples_with_access(1.0, access))
+        assert not location_of(pass_over_pairs(), samples).evidence
+    partial = samples_with_access(1.0, {(1, 3): CUT})
     beyond = {"GPU-beyond": ALL}
     samples = add_samples({}, [replace(sample, peer_access={**sample.peer_access, **beyond}) for sample in partial])
-    assert not located(exchanged(), samples).evidence, "of a part of the host nobody can tell how it is built"
-    twice = located(exchanged(), add_samples(add_samples({}, with_access(0.0, {})), with_access(1.0, square)))
+    assert not location_of(pass_over_pairs(), samples).evidence, "of a part of the host nobody can tell how it is built"
+    twice = location_of(
+        pass_over_pairs(), add_samples(add_samples({}, samples_with_access(0.0, {})), samples_with_access(1.0, square))
+    )
     assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 
 
 def test_the_hint_of_a_failed_run_has_the_findings() -> None:
     """The hint of a run that timed out has the Xid that occurred meanwhile."""
-    run_pass = replace(exchanged(), ending=Ending(duration=300.0, timed_out=True))
+    run_pass = replace(pass_over_pairs(), ending=Ending(duration=300.0, timed_out=True))
     run = Run(id="one", trigger="schedule", started=0.0)
     result = conclude(
         run, [run_pass], Judge(probe="allreduce", backend="nccl"), 300.0, observations(xids={"31": 4.0, "79": 1.0})
@@ -313,7 +317,7 @@ def test_the_hint_of_a_failed_run_has_the_findings() -> None:
 
 def pass_with_wrong_data(*senders: int) -> Pass:
     """Return a pass in which the data of these senders arrives wrong."""
-    run_pass = exchanged()
+    run_pass = pass_over_pairs()
     accounts = [
         replace(
             account, pairs={key: replace(sized, wrong=int(key[1] in senders)) for key, sized in account.pairs.items()}
@@ -327,7 +331,8 @@ def test_the_first_pass_with_a_location_determines_the_location() -> None:
     """The location of a result is that of the first pass that finds one."""
     run, judge = Run(id="one", trigger="schedule", started=0.0), Judge(probe="allreduce", backend="nccl")
     unclear = replace(
-        pass_with_wrong_data(), accounts=[_confused(account) for account in pass_with_wrong_data().accounts]
+        pass_with_wrong_data(),
+        accounts=[_with_unrelated_wrong_pairs(account) for account in pass_with_wrong_data().accounts],
     )
     for passes, ranks in (
         ((unclear, pass_with_wrong_data(ODD)), (ODD,)),
@@ -339,7 +344,7 @@ def test_the_first_pass_with_a_location_determines_the_location() -> None:
         assert location.ranks == ranks
 
 
-def _confused(account: Account) -> Account:
+def _with_unrelated_wrong_pairs(account: Account) -> Account:
     """Return the account with wrong data in two pairs that have no rank in common."""
     pairs = {
         key: replace(sized, wrong=int({key[1], account.rank} in ({0, 1}, {2, 3})))

@@ -16,7 +16,7 @@ from gpumon.sim.profiles import PROFILES
 H200 = "NVIDIA H200"
 
 
-def measured(
+def make_measurement(
     size: int, busbw: float = 1e9, *, algorithm: str = "default", collective: str = "all_reduce"
 ) -> Measurement:
     return Measurement(
@@ -31,34 +31,34 @@ def measured(
     )
 
 
-def rate(model: str, ranks: int, measurement: Measurement) -> float | None:
+def figure_bandwidth(model: str, ranks: int, measurement: Measurement) -> float | None:
     match = figure(model, ranks, measurement)
     return None if match is None else match[0]
 
 
 def test_the_expected_figure_is_that_of_the_nearest_size() -> None:
     """The published figure of the nearest size is expected, the smaller size in a tie, none if all are far larger."""
-    assert rate(H200, 8, measured(GIB)) == 450e9  # the figure of 512 MiB; the next size is 2 GiB
-    assert rate(H200, 8, measured(2 * GIB)) == 469e9
-    assert rate(H200, 8, measured(64 * GIB)) == 482.3e9
-    assert rate(H200, 8, measured(MIB)) is None
+    assert figure_bandwidth(H200, 8, make_measurement(GIB)) == 450e9  # the figure of 512 MiB; the next size is 2 GiB
+    assert figure_bandwidth(H200, 8, make_measurement(2 * GIB)) == 469e9
+    assert figure_bandwidth(H200, 8, make_measurement(64 * GIB)) == 482.3e9
+    assert figure_bandwidth(H200, 8, make_measurement(MIB)) is None
 
 
 def test_a_figure_applies_to_one_product_rank_count_and_algorithm() -> None:
     """A figure is used only for its own product, number of ranks, algorithm and collective."""
-    assert rate(H200, 3, measured(16 * GIB)) is None
-    assert rate(f"{H200} NVL", 8, measured(GIB)) is None
-    assert rate(f"NVIDIA B200, {H200}", 8, measured(GIB)) is None
-    assert rate(H200, 8, measured(GIB, algorithm="ring")) is None
-    assert rate(H200, 8, measured(4 * GIB, algorithm="ring")) == 367.6e9
-    assert rate(H200, 8, measured(GIB, collective="all_gather")) is None
+    assert figure_bandwidth(H200, 3, make_measurement(16 * GIB)) is None
+    assert figure_bandwidth(f"{H200} NVL", 8, make_measurement(GIB)) is None
+    assert figure_bandwidth(f"NVIDIA B200, {H200}", 8, make_measurement(GIB)) is None
+    assert figure_bandwidth(H200, 8, make_measurement(GIB, algorithm="ring")) is None
+    assert figure_bandwidth(H200, 8, make_measurement(4 * GIB, algorithm="ring")) == 367.6e9
+    assert figure_bandwidth(H200, 8, make_measurement(GIB, collective="all_gather")) is None
 
 
 @pytest.mark.parametrize("profile", ["a100x8", "h100x8", "h200x8", "b200x8"])
 def test_whole_boards_have_a_figure_at_the_measured_size(profile: str) -> None:
     """Each eight-GPU board has a figure at the measured size under its NVML product name."""
     board = PROFILES[profile].board
-    assert rate(board.product, 8, measured(max(PROBES["allreduce"].gpu.sizes))) is not None
+    assert figure_bandwidth(board.product, 8, make_measurement(max(PROBES["allreduce"].gpu.sizes))) is not None
 
 
 @pytest.mark.parametrize(("model", "healthy", "lost"), [("NVIDIA B200", 790e9, 682e9), (H200, 473e9, 367.6e9)])
@@ -67,10 +67,10 @@ def test_a_default_as_slow_as_the_ring_has_lost_nvlink_sharp(model: str, healthy
     size = max(PROBES["allreduce"].gpu.sizes_if_fit)
     judge = Judge(probe="allreduce", backend="nccl", expected=lambda measurement: figure(model, 8, measurement))
     for default, message in ((healthy, ""), (lost, LOST)):
-        both = [measured(size, default), measured(size, lost, algorithm="ring")]
-        compared = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
-        assert [comparison.low for comparison in compared] == ["expected" if message else "", ""]
-        assert compare_algorithms(compared) == message
+        both = [make_measurement(size, default), make_measurement(size, lost, algorithm="ring")]
+        comparisons = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
+        assert [comparison.low for comparison in comparisons] == ["expected" if message else "", ""]
+        assert compare_algorithms(comparisons) == message
 
 
 @each_case(
@@ -94,10 +94,10 @@ def test_a_first_run_reports_a_default_no_faster_than_the_ring(
 ) -> None:
     """A first run reports a missing gain if published figures show that NVLink SHARP is faster at that size."""
     judge = Judge(probe="allreduce", backend="nccl")
-    both = [measured(size, default), measured(size, ring, algorithm="ring")]
-    compared = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
-    assert bool(missing_gain(compared, lambda size: gain(model, 8, size))) == reported
-    assert missing_gain(compared[:1], lambda size: gain(model, 8, size)) == ""
+    both = [make_measurement(size, default), make_measurement(size, ring, algorithm="ring")]
+    comparisons = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
+    assert bool(missing_gain(comparisons, lambda size: gain(model, 8, size))) == reported
+    assert missing_gain(comparisons[:1], lambda size: gain(model, 8, size)) == ""
 
 
 def test_every_figure_is_near_a_measured_size() -> None:
@@ -105,9 +105,9 @@ def test_every_figure_is_near_a_measured_size() -> None:
     largest = max(PROBES["allreduce"].gpu.sizes_if_fit)
     for row in TABLE:
         assert row.bytes <= NEAR * largest
-    assert rate(H200, 5, measured(largest)) == 414e9
-    assert rate("NVIDIA B300 SXM6 AC", 8, measured(largest)) == 845e9
-    assert rate("NVIDIA B200", 8, measured(GIB, algorithm="ring")) is None
+    assert figure_bandwidth(H200, 5, make_measurement(largest)) == 414e9
+    assert figure_bandwidth("NVIDIA B300 SXM6 AC", 8, make_measurement(largest)) == 845e9
+    assert figure_bandwidth("NVIDIA B200", 8, make_measurement(GIB, algorithm="ring")) is None
 
 
 def test_figures_increase_with_size_and_name_their_source() -> None:
@@ -124,7 +124,7 @@ def low_reason(busbw: float, floors: Floors) -> str:
         return figure(H200, 8, measurement)
 
     judge = Judge(probe="allreduce", backend="nccl", expected=expected, floors=floors)
-    return judge.compare(measured(GIB, busbw), ranks=8, versions={}).low
+    return judge.compare(make_measurement(GIB, busbw), ranks=8, versions={}).low
 
 
 def test_an_h200_host_that_lost_nvlink_sharp_is_slow() -> None:

@@ -19,14 +19,14 @@ PLACE = {"stage": "measure", "step": 0, "size": 1, "sizes": 2, "bytes": 4096, "o
 HUGE = 10**3999
 
 
-def encoded(frame: dict[str, Any]) -> bytes:
+def encode(frame: dict[str, Any]) -> bytes:
     return json.dumps(frame).encode()
 
 
 def fold(*frames: dict[str, Any] | bytes, rank: int = 0, steps: Sequence[Step] = STEPS) -> Account:
     account = Account(progress=Progress(rank=rank))
     for frame in frames:
-        account = fold_frame(account, frame if isinstance(frame, bytes) else encoded(frame), steps)
+        account = fold_frame(account, frame if isinstance(frame, bytes) else encode(frame), steps)
     return account
 
 

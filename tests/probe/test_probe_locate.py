@@ -28,7 +28,7 @@ Seconds = Callable[[int, int], float]
 Wrong = Callable[[int, int], int]
 
 
-def exchanged(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spoilt: int | None = None) -> Pass:
+def pass_over_pairs(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spoilt: int | None = None) -> Pass:
     """Return a pass over all pairs. `wrong(a, b)` counts wrong elements from a to b; `spoilt` sent wrong data."""
     plan = make_plans(PROBES["allreduce"], [f"GPU-{n}" for n in range(ranks)], python="python3")[0]
     step = Pairs(bytes=BYTES, rounds=rounds(ranks))
@@ -53,25 +53,25 @@ def exchanged(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spo
     )
 
 
-def located(run_pass: Pass) -> Location:
+def location_of(run_pass: Pass) -> Location:
     location = locate(run_pass)
     assert location is not None
     return location
 
 
-def noisy(seed: int, spread: float, slower: Callable[[int, int], float]) -> Seconds:
+def noisy_seconds(seed: int, spread: float, slower: Callable[[int, int], float]) -> Seconds:
     """Return the usual time of each pair with noise, multiplied by `slower`."""
     generator = random.Random(seed)  # noqa: S311 - the same every time
     drawn: dict[tuple[int, int], float] = {}
     return lambda a, b: drawn.setdefault((a, b), USUAL * generator.uniform(1, 1 + spread) * slower(a, b))
 
 
-def with_rank(bad: int, times: float) -> Seconds:
+def slow_rank(bad: int, times: float) -> Seconds:
     """Return a factor of `times` for each pair of this rank."""
     return lambda a, b: times if bad in (a, b) else 1.0
 
 
-def on_path(path: tuple[int, int], times: float) -> Seconds:
+def slow_path(path: tuple[int, int], times: float) -> Seconds:
     """Return a factor of `times` for this pair."""
     return lambda a, b: times if (a, b) == path else 1.0
 
@@ -81,7 +81,7 @@ def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
     """A rank that is slow in all its pairs is named, whether by a factor of two or by six percent."""
     for seed in range(20):
         bad = seed % ranks
-        location = located(exchanged(ranks, noisy(seed, spread, with_rank(bad, times))))
+        location = location_of(pass_over_pairs(ranks, noisy_seconds(seed, spread, slow_rank(bad, times))))
         assert location.ranks == (bad,), (seed, location)
         assert location.gpus == (f"GPU-{bad}",)
 
@@ -89,7 +89,7 @@ def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
 def locate_among_three(seconds: Seconds, *links: tuple[int, int]) -> Location:
     """Locate among three GPUs, of which NVML reports NVLinks between these pairs."""
     ends = [(0, 1), (0, 2), (1, 2)]
-    run_pass = exchanged(3, seconds)
+    run_pass = pass_over_pairs(3, seconds)
     linked = {pair: {"nvlink": "ok" if pair in links else "not_supported"} for pair in ends}
     samples = [
         GpuSample(
@@ -110,22 +110,22 @@ def test_a_slow_rank_or_path_among_three_linked_gpus_is_named() -> None:
     ends = [(0, 1), (0, 2), (1, 2)]
     for seed in range(20):
         bad = seed % 3
-        assert locate_among_three(noisy(seed, 0.2, with_rank(bad, 2.0)), *ends).ranks == (bad,), seed
-        assert locate_among_three(noisy(seed, 0.2, on_path(ends[bad], 2.0)), *ends).ranks == ends[bad], seed
+        assert locate_among_three(noisy_seconds(seed, 0.2, slow_rank(bad, 2.0)), *ends).ranks == (bad,), seed
+        assert locate_among_three(noisy_seconds(seed, 0.2, slow_path(ends[bad], 2.0)), *ends).ranks == ends[bad], seed
 
 
 @pytest.mark.parametrize("spread", [0.06, 0.2])
 def test_noise_among_three_gpus_names_no_rank(spread: float) -> None:
     """Noise among three GPUs names no rank."""
     for seed in range(200):
-        location = locate_among_three(noisy(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
+        location = locate_among_three(noisy_seconds(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
         assert location.ranks == (), (seed, location)
 
 
 @pytest.mark.parametrize("links", [((0, 1),), ()])
 def test_a_gpu_without_nvlinks_among_three_is_not_named(links: tuple[tuple[int, int], ...]) -> None:
     """A GPU that has no NVLinks by design is not named as slow."""
-    location = locate_among_three(noisy(0, 0.05, with_rank(2, 10.0)), *links)
+    location = locate_among_three(noisy_seconds(0, 0.05, slow_rank(2, 10.0)), *links)
     assert location.ranks == ()
     assert location.sentence == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
 
@@ -134,11 +134,11 @@ def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
     """Ranks on the CPU are named by their numbers."""
     [plan] = make_plans(PROBES["allreduce"], (), python="python3", cpu_ranks=4)
     for seconds, ranks, sentence in (
-        (with_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
-        (on_path((0, 1), 2.0), (0, 1), "Only the path between rank 0 and rank 1 is slow."),
-        (even, (), f"{NO_PAIR}."),
+        (slow_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
+        (slow_path((0, 1), 2.0), (0, 1), "Only the path between rank 0 and rank 1 is slow."),
+        (usual_seconds, (), f"{NO_PAIR}."),
     ):
-        location = located(replace(exchanged(4, seconds), plan=plan))
+        location = location_of(replace(pass_over_pairs(4, seconds), plan=plan))
         assert (location.ranks, location.gpus, location.sentence) == (ranks, (), sentence)
 
 
@@ -147,7 +147,7 @@ def test_a_slow_path_is_named(times: float) -> None:
     """Two ranks that are slow only with each other are named as a path."""
     paths = [pair for round_ in rounds(8) for pair in round_]
     for seed, path in enumerate(paths):
-        location = located(exchanged(8, noisy(seed, 0.05, on_path(path, times))))
+        location = location_of(pass_over_pairs(8, noisy_seconds(seed, 0.05, slow_path(path, times))))
         assert location.ranks == path, (seed, location)
 
 
@@ -156,7 +156,7 @@ def test_no_rank_is_named_if_no_pair_differs(ranks: int) -> None:
     """Ordinary noise, and pairs that are linked in two ways, name no rank."""
     for seed in range(20):
         for slower in (lambda *_: 1.0, lambda a, b: 1.0 if a // 2 == b // 2 else 4.0):
-            location = located(exchanged(ranks, noisy(seed, 0.1, slower)))
+            location = location_of(pass_over_pairs(ranks, noisy_seconds(seed, 0.1, slower)))
             assert location.ranks == (), (seed, location)
             assert "cannot be located" in location.sentence
 
@@ -177,7 +177,7 @@ def pair_seconds(times: dict[tuple[int, int], float]) -> Seconds:
 )
 def test_small_differences_name_no_rank(times: dict[tuple[int, int], float]) -> None:
     """Gradual differences, a rank that is slow in some pairs, and two percent name no rank."""
-    location = located(exchanged(4, pair_seconds(times)))
+    location = location_of(pass_over_pairs(4, pair_seconds(times)))
     assert location.ranks == (), location
 
 
@@ -193,17 +193,17 @@ def test_a_gap_between_healthy_pairs_does_not_hide_a_slow_one(
     times: dict[tuple[int, int], float], named: tuple[int, ...]
 ) -> None:
     """The slowest path or rank is named even if the widest gap is between healthy pairs."""
-    location = located(exchanged(4, pair_seconds(times)))
+    location = location_of(pass_over_pairs(4, pair_seconds(times)))
     assert location.ranks == named, location
 
 
-def even(_a: int, _b: int) -> float:
+def usual_seconds(_a: int, _b: int) -> float:
     return USUAL
 
 
 def test_a_rank_that_sent_wrong_data_is_named() -> None:
     """A rank whose data was wrong before it was sent is named."""
-    location = located(exchanged(4, even, lambda a, _: int(a == 2), spoilt=2))
+    location = location_of(pass_over_pairs(4, usual_seconds, lambda a, _: int(a == 2), spoilt=2))
     assert location.ranks == (2,)
     assert location.sentence == "Wrong data comes from GPU GPU-2."
 
@@ -222,45 +222,48 @@ def test_a_rank_that_sent_wrong_data_is_named() -> None:
 )
 def test_the_common_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[int, ...]) -> None:
     """The rank, or the path, that all wrong exchanges have in common is named."""
-    location = located(exchanged(4, even, wrong))
+    location = location_of(pass_over_pairs(4, usual_seconds, wrong))
     assert location.ranks == named, location
     assert ("cannot be located" in location.sentence) == (not named)
 
 
 def test_wrong_sums_without_wrong_pairs_name_no_rank() -> None:
     """Wrong sums name no rank if all pairs exchange correct data, even if a rank is slow."""
-    run_pass = exchanged(4, lambda *two: 9 * USUAL if 2 in two else USUAL)
+    run_pass = pass_over_pairs(4, lambda *two: 9 * USUAL if 2 in two else USUAL)
     [measure] = run_pass.plan.measures
     sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
     accounts = [replace(account, sizes=sizes) for account in run_pass.accounts]
-    location = located(replace(run_pass, steps=(*run_pass.steps, measure), accounts=accounts))
+    location = location_of(replace(run_pass, steps=(*run_pass.steps, measure), accounts=accounts))
     assert (location.ranks, location.sentence) == ((), f"{PAIRS_CORRECT}.")
 
 
 def test_a_slow_pair_is_measured_again_before_it_is_named() -> None:
     """Only the slow pairs are measured again, up to the maximum number of tries."""
-    run_pass = exchanged(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
+    run_pass = pass_over_pairs(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
     planned = len(run_pass.plan.measures)
     assert planned == 1
-    step = next_step(shifted(run_pass, planned), JUDGE)
+    step = next_step(with_planned_steps(run_pass, planned), JUDGE)
     assert isinstance(step, Pairs)
     assert sorted(pair for round_ in step.rounds for pair in round_) == [(0, 1), (2, 3)]
     for tries in range(2, MAX_TRIES + 1):
-        step = next_step(shifted(run_pass, planned, tries=tries), JUDGE)
+        step = next_step(with_planned_steps(run_pass, planned, tries=tries), JUDGE)
         assert (step is None) == (tries == MAX_TRIES)
-    assert next_step(shifted(exchanged(4, even), planned), JUDGE) is None
+    assert next_step(with_planned_steps(pass_over_pairs(4, usual_seconds), planned), JUDGE) is None
 
 
 def test_a_slow_rank_is_measured_twice() -> None:
     """A slow rank is measured a second time to confirm it."""
-    run_pass = exchanged(4, with_rank(2, 2.0))
-    assert next_step(shifted(run_pass, 1), JUDGE) is not None
-    assert next_step(shifted(run_pass, 1, tries=2), JUDGE) is None
+    run_pass = pass_over_pairs(4, slow_rank(2, 2.0))
+    assert next_step(with_planned_steps(run_pass, 1), JUDGE) is not None
+    assert next_step(with_planned_steps(run_pass, 1, tries=2), JUDGE) is None
 
 
 def test_the_fastest_of_several_tries_counts() -> None:
     """The fastest try of a pair determines its bandwidth, and wrong data of every try is counted."""
-    fast, slow = exchanged(3, even, lambda a, _: int(a == 0)), exchanged(3, pair_seconds({(0, 1): 5.0}))
+    fast, slow = (
+        pass_over_pairs(3, usual_seconds, lambda a, _: int(a == 0)),
+        pass_over_pairs(3, pair_seconds({(0, 1): 5.0})),
+    )
     for first, second in ((fast, slow), (slow, fast)):
         accounts = [
             replace(account, pairs={**account.pairs} | {(1, peer): sized for (_, peer), sized in again.pairs.items()})
@@ -275,17 +278,17 @@ def test_the_fastest_of_several_tries_counts() -> None:
 
 def test_an_unexplained_slow_pair_is_measured_until_the_limit() -> None:
     """A slow pair apart from the slow rank is measured again until the maximum number of tries."""
-    run_pass = exchanged(4, pair_seconds({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
-    assert located(run_pass).ranks == (3,)
-    step = next_step(shifted(run_pass, 1, tries=2), JUDGE)
+    run_pass = pass_over_pairs(4, pair_seconds({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
+    assert location_of(run_pass).ranks == (3,)
+    step = next_step(with_planned_steps(run_pass, 1, tries=2), JUDGE)
     assert isinstance(step, Pairs)
     assert (0, 1) in [pair for round_ in step.rounds for pair in round_]
-    assert next_step(shifted(run_pass, 1, tries=MAX_TRIES), JUDGE) is None
+    assert next_step(with_planned_steps(run_pass, 1, tries=MAX_TRIES), JUDGE) is None
 
 
 def test_the_fastest_exchange_of_a_pair_counts() -> None:
     """The fastest exchange of a pair counts, because a busy host delays most of them."""
-    run_pass = exchanged(4, with_rank(2, 2.0))
+    run_pass = pass_over_pairs(4, slow_rank(2, 2.0))
     delayed = [
         replace(
             account,
@@ -299,7 +302,7 @@ def test_the_fastest_exchange_of_a_pair_counts() -> None:
     assert pairs(replace(run_pass, accounts=delayed)) == pairs(run_pass)
 
 
-def shifted(run_pass: Pass, planned: int, tries: int = 1) -> Pass:
+def with_planned_steps(run_pass: Pass, planned: int, tries: int = 1) -> Pass:
     """Return the pass with the planned measurements first and its steps repeated `tries` times."""
     accounts = [
         Account(
@@ -311,7 +314,7 @@ def shifted(run_pass: Pass, planned: int, tries: int = 1) -> Pass:
     return Pass(plan=run_pass.plan, steps=(*run_pass.plan.measures, *list(run_pass.steps) * tries), accounts=accounts)
 
 
-def copied(*seconds: float, wrong: int | None = None, repeated: bool = True) -> Pass:
+def copy_pass(*seconds: float, wrong: int | None = None, repeated: bool = True) -> Pass:
     """Return a pass of copies with these seconds for each rank, by default with a repeat."""
     gpus = [f"GPU-{rank}" for rank in range(len(seconds))]
     plan = make_plans(PROBES["copy"], gpus, python="python3")[0]
@@ -335,10 +338,10 @@ def copied(*seconds: float, wrong: int | None = None, repeated: bool = True) -> 
 
 def test_a_slow_or_wrong_copy_names_its_gpu() -> None:
     """Copies need no pairs: the GPU that is slow or has wrong data is named."""
-    assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
-    assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
-    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NO_SINGLE_RANK}."
-    assert located(copied(USUAL, 3 * USUAL)).ranks == (1,)
-    assert located(copied(USUAL)).sentence == "Only GPU GPU-0 took part."
-    assert located(copied(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
-    assert next_step(copied(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None
+    assert locate(copy_pass(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
+    assert location_of(copy_pass(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
+    assert location_of(copy_pass(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NO_SINGLE_RANK}."
+    assert location_of(copy_pass(USUAL, 3 * USUAL)).ranks == (1,)
+    assert location_of(copy_pass(USUAL)).sentence == "Only GPU GPU-0 took part."
+    assert location_of(copy_pass(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
+    assert next_step(copy_pass(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None

@@ -61,25 +61,25 @@ class Trials:
     """Steps for ranks that run one probe for each order, each with the fault of its order."""
 
     orders: list[Order]
-    located: list[Location | None] = field(default_factory=list)
-    begun: int = 0
+    locations: list[Location | None] = field(default_factory=list)
+    first_step: int = 0
     """Number of the first step of the current trial."""
 
     def next_step(self, run_pass: Pass) -> Step | None:
         """Return the next step of the probe, or the first step of the next trial."""
         if run_pass.steps:
-            trial = since(run_pass, self.begun)
+            trial = steps_since(run_pass, self.first_step)
             step = next_step(trial, JUDGE)
             if step is not None:
-                return brief(step)
-            self.located.append(locate(trial))
-        if len(self.located) == len(self.orders):
+                return shorten(step)
+            self.locations.append(locate(trial))
+        if len(self.locations) == len(self.orders):
             return None
-        self.begun = len(run_pass.steps) + 1
-        return Misbehave(fault=self.orders[len(self.located)].fault)
+        self.first_step = len(run_pass.steps) + 1
+        return Misbehave(fault=self.orders[len(self.locations)].fault)
 
 
-def brief(step: Step) -> Step:
+def shorten(step: Step) -> Step:
     """Return the step with few operations, because each operation of a slow rank takes long."""
     match step:
         case Measure():
@@ -89,16 +89,18 @@ def brief(step: Step) -> Step:
     return step
 
 
-def since(run_pass: Pass, begun: int) -> Pass:
+def steps_since(run_pass: Pass, first_step: int) -> Pass:
     """Return the pass without the steps before this one."""
     return replace(
-        run_pass, steps=run_pass.steps[begun:], accounts=[_since(account, begun) for account in run_pass.accounts]
+        run_pass,
+        steps=run_pass.steps[first_step:],
+        accounts=[_account_since(account, first_step) for account in run_pass.accounts],
     )
 
 
-def _since(account: Account, begun: int) -> Account:
-    sizes = {(step - begun, size): sized for (step, size), sized in account.sizes.items() if step >= begun}
-    pairs = {(step - begun, peer): sized for (step, peer), sized in account.pairs.items() if step >= begun}
+def _account_since(account: Account, first_step: int) -> Account:
+    sizes = {(step - first_step, size): sized for (step, size), sized in account.sizes.items() if step >= first_step}
+    pairs = {(step - first_step, peer): sized for (step, peer), sized in account.pairs.items() if step >= first_step}
     return replace(account, sizes=sizes, pairs=pairs)
 
 
@@ -121,6 +123,6 @@ def trials() -> Trials:
 
 def test_the_faulty_rank_or_path_is_named_in_every_trial(trials: Trials) -> None:
     """The faulty rank or path is named in all 20 trials."""
-    named = [() if location is None else location.ranks for location in trials.located]
+    named = [() if location is None else location.ranks for location in trials.locations]
     wanted = [order.named for order in trials.orders]
-    assert named == wanted, list(zip(trials.orders, trials.located, strict=False))
+    assert named == wanted, list(zip(trials.orders, trials.locations, strict=False))

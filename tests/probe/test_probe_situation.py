@@ -13,7 +13,7 @@ OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
 NOT_YET_ON_GPUS = OwnProcesses(pids=frozenset({71, 72}))
 
 
-def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
+def gpus_with_pids(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
     """Return GPUs with these processes; None means that the processes are unknown."""
     return tuple(
         GpuState(
@@ -30,16 +30,16 @@ def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
 @each_case(
     ("gpus", "own", "contained", "strangers"),
     [
-        (held((71,), (72,)), OWN, False, [0, 0]),
-        (held((71,), (72, 4711)), OWN, False, [0, 1]),
-        (held((71,), (4711,)), OWN, False, [0, 1]),
-        (held((), (4711,)), NOT_YET_ON_GPUS, False, [0, 1]),
-        (held((71,), (4711,)), OWN, None, [0, 1]),
-        (held((900071,), (900072,)), OWN, True, [0, 0]),
-        (held((900071,), (900072, 904711)), OWN, True, [0, 1]),
-        (held((904711,), ()), NOT_YET_ON_GPUS, True, [1, 0]),
-        (held((71,), None), OWN, False, [0, None]),
-        (held((71,), (72,), (4711,)), OWN, False, [0, 0, 1]),
+        (gpus_with_pids((71,), (72,)), OWN, False, [0, 0]),
+        (gpus_with_pids((71,), (72, 4711)), OWN, False, [0, 1]),
+        (gpus_with_pids((71,), (4711,)), OWN, False, [0, 1]),
+        (gpus_with_pids((), (4711,)), NOT_YET_ON_GPUS, False, [0, 1]),
+        (gpus_with_pids((71,), (4711,)), OWN, None, [0, 1]),
+        (gpus_with_pids((900071,), (900072,)), OWN, True, [0, 0]),
+        (gpus_with_pids((900071,), (900072, 904711)), OWN, True, [0, 1]),
+        (gpus_with_pids((904711,), ()), NOT_YET_ON_GPUS, True, [1, 0]),
+        (gpus_with_pids((71,), None), OWN, False, [0, None]),
+        (gpus_with_pids((71,), (72,), (4711,)), OWN, False, [0, 0, 1]),
     ],
 )
 def test_own_ranks_are_not_foreign(

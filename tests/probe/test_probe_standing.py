@@ -24,7 +24,7 @@ def partial_run(hours: int, indexes: tuple[int, ...] = UPPER, outcome: str = "ok
     return example.part(hours, *indexes, outcome=outcome)
 
 
-def after(*runs: ProbeResult) -> ProbeState:
+def state_after(*runs: ProbeResult) -> ProbeState:
     state = ProbeState(metrics=INITIAL)
     for run in runs:
         state = end_run(state, run)
@@ -58,7 +58,7 @@ def test_a_success_replaces_a_failure_only_on_its_gpus(runs: tuple[ProbeResult, 
 
 def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
     """Wrong elements remain, also over a restart, until a run checks the same GPUs."""
-    state = after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
+    state = state_after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
     restored = restore(ProbeState(metrics=INITIAL), state.history, {}, {})
     for present in (state, restored):
         assert present.metrics.wrong_elements == {"nccl": 31.0}
@@ -67,7 +67,9 @@ def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
 
 def test_partial_runs_do_not_displace_the_current_result() -> None:
     """Any number of partial runs leave the current result in the state."""
-    state = after(WRONG, *(replace(partial_run(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS)))
+    state = state_after(
+        WRONG, *(replace(partial_run(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS))
+    )
     assert current_result(state.ran, "allreduce") == WRONG
     assert len(state.ran) == MAX_COMPLETED_RUNS + 1
     assert state.metrics.wrong_elements == {"nccl": 31.0}

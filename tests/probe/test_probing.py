@@ -83,10 +83,12 @@ def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
     polled = replace(report.node, snapshot_timestamp_seconds=1.0)
-    return asked(replace(report, gpus=gpus, node=polled, internal=replace(report.internal, links=links)), 4e9)
+    return with_pids_read_at(
+        replace(report, gpus=gpus, node=polled, internal=replace(report.internal, links=links)), 4e9
+    )
 
 
-def asked(report: Report, at: float) -> Report:
+def with_pids_read_at(report: Report, at: float) -> Report:
     """Return the Report with processes that were read at this moment of the boot clock."""
     return replace(report, gpus=tuple(replace(state, pids_at=at) for state in report.gpus))
 
@@ -255,10 +257,10 @@ def test_remains_on_a_gpu_after_a_run_are_in_the_hint(
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
     [pid] = sorted(holder.pid for holder in bench.probing.host.holders())[:1]
-    bench.report = asked(bench.report, 1.0)
-    shown = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
+    bench.report = with_pids_read_at(bench.report, 1.0)
+    remaining = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
     bench.turn_until(lambda: not bench.probing.host.holders())
-    bench.report = asked(shown, asked_at)
+    bench.report = with_pids_read_at(remaining, asked_at)
     bench.turn_until(lambda: bool(bench.results))
     [result] = bench.results
     assert (result.outcome, result.reason) == ("failed", "setup")
@@ -295,11 +297,11 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
     bench.report = polled(0.0)
     run = bench.run()
 
-    def over() -> bool:
+    def has_ended() -> bool:
         bench.report = polled(boot_clock(), None if stays == "unknown" else 0.0)
         return bool(bench.results)
 
-    bench.turn_until(over)
+    bench.turn_until(has_ended)
     [result] = bench.results
     assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
     assert "the processes on GPU 1 were not read: a job may have started." in result.hint
@@ -315,7 +317,7 @@ def test_ended_ranks_of_one_algorithm_are_not_foreign_to_the_next(bench: Bench, 
     bench.turn_until(lambda: any(isinstance(message, ProbeProgressed) for message in bench.published))
     shown = [900_001, 900_002] if contained else first
     later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
-    bench.report = asked(later, 1.0)
+    bench.report = with_pids_read_at(later, 1.0)
     bench.turn_until(
         lambda: bool(bench.results) or not {holder.pid for holder in bench.probing.host.holders()} & {*first}
     )
@@ -340,7 +342,7 @@ def test_a_job_between_two_algorithms_is_foreign_in_a_container(bench: Bench) ->
     """In a container any process is foreign if it is listed by a poll that began after the ranks ended."""
     bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
     free = on_host(node(0.0, 0.0, simulated=False), contained=True)
-    bench.report = asked(free, 1.0)
+    bench.report = with_pids_read_at(free, 1.0)
     assert bench.request().accepted
     first = {holder.pid for holder in bench.probing.host.holders()}
     bench.turn_until(lambda: bool(now := {holder.pid for holder in bench.probing.host.holders()}) and not now & first)

@@ -25,9 +25,9 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def add_process(proc: Path, pid: str, began: int, clock: int) -> None:
+def add_process(proc: Path, pid: str, started: int, clock: int) -> None:
     (proc / pid / "ns").mkdir(parents=True)
-    (proc / pid / "stat").write_text(f"{pid} (a b) S " + "0 " * 18 + f"{began} 0\n")
+    (proc / pid / "stat").write_text(f"{pid} (a b) S " + "0 " * 18 + f"{started} 0\n")
     os.link(proc / "pid", proc / pid / "ns" / "pid")
     os.link(proc / str(clock), proc / pid / "ns" / "time")
 

@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from rank_runs import ALL_REDUCE, HANG, JUDGE, QUICK, STARTED, Probing, gone, make_plan, scripted, start_run
+from rank_runs import (
+    ALL_REDUCE,
+    HANG,
+    JUDGE,
+    QUICK,
+    STARTED,
+    Probing,
+    have_ended,
+    make_plan,
+    make_script_plan,
+    start_run,
+)
 from unkillable import build, held
 
 import gpumon
@@ -40,7 +51,7 @@ def worker(tmp_path: Path) -> Callable[..., Plan]:
     """Return a factory of plans whose ranks run a script that implements the protocol without torch."""
 
     def make(script: str, *, deadline: float = 20.0) -> Plan:
-        return scripted(tmp_path / "worker.py", script, deadline=deadline)
+        return make_script_plan(tmp_path / "worker.py", script, deadline=deadline)
 
     return make
 
@@ -94,11 +105,11 @@ def test_a_process_that_a_rank_leaves_in_another_session_ends_with_the_run(
     monkeypatch.setattr(ranks, "make_containment", SubreaperContainment)
     leave = """
 import subprocess, pathlib
-left = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True, stdin=subprocess.DEVNULL)
-pathlib.Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.pid))
+leftover = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True, stdin=subprocess.DEVNULL)
+pathlib.Path(__file__).with_name(f"leftover-{orders['rank']}").write_text(str(leftover.pid))
 """
     assert probing.run(worker(leave)).outcome == "failed"
-    assert gone({int((tmp_path / f"left-{rank}").read_text()) for rank in range(2)})
+    assert have_ended({int((tmp_path / f"leftover-{rank}").read_text()) for rank in range(2)})
 
 
 def test_a_run_reports_its_progress(complete: tuple[Probing, ProbeResult]) -> None:
@@ -115,7 +126,7 @@ def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
     """All ranks are reaped when the result arrives."""
     probing, _ = complete
     assert len(probing.pids) == 2
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
     assert not probing.ranks.pids
 
 
@@ -141,7 +152,7 @@ def test_an_error_of_the_judge_fails_only_the_run(probing: Probing, caplog: pyte
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "a mistake of ours" in result.hint
     assert [record.exc_info is not None for record in caplog.records if "cannot judge" in record.message] == [True]
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 @pytest.mark.slow
@@ -151,7 +162,7 @@ def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
     assert result.outcome == "timeout", result
     assert "rank 1: " in result.hint
     assert result.duration_seconds >= 8.0
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 @pytest.mark.slow
@@ -228,7 +239,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callabl
     result = probing.run(deaf, stop if stopped else lambda _: None)
     assert result.outcome == "timeout"
     assert result.duration_seconds >= STARTED + TERM_PATIENCE
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 @pytest.mark.slow
@@ -269,7 +280,7 @@ time.sleep(60)
     )
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "Rank 1 at measure of 1024 bytes: it was killed (SIGKILL)" in result.hint
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 def test_a_flood_of_output_is_cut_to_its_tail(probing: Probing, worker: Callable[..., Plan]) -> None:
@@ -331,7 +342,7 @@ def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[...,
 
     result = probing.run(plan, interrupt)
     assert (result.outcome, result.reason, result.hint) == ("skipped", "busy", "a job has come")
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 def test_an_interpreter_without_torch_is_a_skip(probing: Probing, interpreter: Callable[[str], str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from rank_runs import JUDGE, QUICK, STARTED, Probing, gone, make_plan, scripted, start_run
+from rank_runs import JUDGE, QUICK, STARTED, Probing, have_ended, make_plan, make_script_plan, start_run
 
 import gpumon
 from gpumon.probe.core.frames import SETUP_STAGES, Progress
@@ -99,7 +99,7 @@ def results(plans: Mapping[str, Plan]) -> Mapping[str, ProbeResult]:
 def at_every_stage(folder: Path, end: str, deadline: float) -> Mapping[str, ProbeResult]:
     return results(
         {
-            stage: scripted(folder / f"{stage}.py", ARRIVE.format(stage=stage) + end, deadline=deadline)
+            stage: make_script_plan(folder / f"{stage}.py", ARRIVE.format(stage=stage) + end, deadline=deadline)
             for stage in STAGES
         }
     )
@@ -125,35 +125,37 @@ def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: P
 
 def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path) -> None:
     """The error of a rank ends the run at once, even if the rank does not exit."""
-    result = probing.run(scripted(tmp_path / "worker.py", 'send(stage="join")\nsend(error="no route")\n' + WAIT))
+    result = probing.run(
+        make_script_plan(tmp_path / "worker.py", 'send(stage="join")\nsend(error="no route")\n' + WAIT)
+    )
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "no route" in result.hint
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
     """A rank that sends too many frames fails the run long before the deadline."""
     flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    send(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
-    result = probing.run(scripted(tmp_path / "worker.py", flood, deadline=100.0))
+    result = probing.run(make_script_plan(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "too many frames" in result.hint
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 @pytest.mark.parametrize("script", [BAD + GOOD, GOOD + BAD], ids=["first", "last"])
 def test_an_invalid_frame_fails_the_run(probing: Probing, tmp_path: Path, script: str) -> None:
     """An invalid frame fails the run, whatever else the rank sends."""
-    result = probing.run(scripted(tmp_path / "worker.py", script))
+    result = probing.run(make_script_plan(tmp_path / "worker.py", script))
     assert result.outcome == "failed"
     assert "Rank 1 at start: it sent an invalid frame" in result.hint
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 @pytest.mark.parametrize("end", ["hang", "crash", "abort"])
 def test_the_agent_deletes_shared_memory_of_ended_ranks(probing: Probing, tmp_path: Path, end: str) -> None:
     """The agent deletes NCCL's files in /dev/shm when the ranks have ended."""
     last = {"hang": WAIT, "crash": CRASH, "abort": WAIT}[end]
-    plan = scripted(tmp_path / "worker.py", SHARE + 'send(stage="measure")\n' + last, deadline=STARTED)
+    plan = make_script_plan(tmp_path / "worker.py", SHARE + 'send(stage="measure")\n' + last, deadline=STARTED)
     mapped_paths: set[str] = set()
 
     def record_mapped(_: Progress) -> None:
@@ -224,7 +226,7 @@ NCCL WARN Error while creating shared memory segment /dev/shm/nccl-7cPTYr (size 
 def test_a_full_dev_shm_is_named_with_its_remedy(probing: Probing, tmp_path: Path) -> None:
     """NCCL's message about a full /dev/shm is in the log, and the hint states the remedy."""
     script = f'send(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsend(error="ncclSystemError")\nsys.exit(1)'
-    result = probing.run(scripted(tmp_path / "worker.py", script))
+    result = probing.run(make_script_plan(tmp_path / "worker.py", script))
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert "ncclSystemError. Enlarge /dev/shm" in result.hint
     assert NO_SPACE.strip() in result.log
@@ -264,7 +266,7 @@ time.sleep(600)
 
 def test_no_process_can_bind_the_port_before_a_rank_listens(tmp_path: Path) -> None:
     """The agent binds the port of each run on one address, where connections are refused until a rank listens."""
-    finished = results({str(n): scripted(tmp_path / "worker.py", TAKE) for n in range(2)})
+    finished = results({str(n): make_script_plan(tmp_path / "worker.py", TAKE) for n in range(2)})
     for result in finished.values():
         assert result.log.splitlines()[1:] == ["EADDRINUSE"] * 4 + ["called ECONNREFUSED"]
     assert len({result.hint for result in finished.values()}) == 2
@@ -281,7 +283,7 @@ def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: st
     result = probing.run(plan)
     assert result.outcome == {"hang": "timeout", "crash": "failed"}[kind], result
     assert f"ank 0: {stage}" in result.hint or f"Rank 0 at {stage}" in result.hint
-    assert gone(probing.pids)
+    assert have_ended(probing.pids)
 
 
 def test_a_rank_is_the_first_that_the_kernel_kills_for_memory(probing: Probing, torchless: str) -> None:

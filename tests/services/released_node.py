@@ -159,16 +159,16 @@ class ReleasedNode:
 
     def release(self, seconds: float, bus_id: str = NODE, by: str = "api") -> RequestResult:
         """Request a release, and wait for the answer."""
-        return self.answered(self.request(seconds, bus_id, by))
+        return self.result_of(self.request(seconds, bus_id, by))
 
     def end(self, bus_id: str | None = None, by: str = "api") -> RequestResult:
         """End one release, or all, and wait for the answer."""
-        return self.answered(self.windows.end(WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=by)))
+        return self.result_of(self.windows.end(WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=by)))
 
     def releases(self) -> tuple[TimeWindow, ...]:
         return in_force(self.report.windows)
 
-    def answered(self, future: Future[RequestResult]) -> RequestResult:
+    def result_of(self, future: Future[RequestResult]) -> RequestResult:
         self.until(future.done, 30.0)
         return future.result()
 

@@ -114,9 +114,9 @@ class HoldingAgent:
         self.messages.append(arrival)
         self.monitor.take(arrival)
 
-    def result_of(self, asked: Future[Any]) -> Any:
-        turn_until(self.loop, asked.done)
-        return asked.result()
+    def result_of(self, future: Future[Any]) -> Any:
+        turn_until(self.loop, future.done)
+        return future.result()
 
     def request(self, owner: str = "", seconds: float = 60.0, reason: str = "prolog") -> Future[RequestResult]:
         request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by="command", owner=owner, reason=reason)
@@ -215,12 +215,12 @@ def test_a_hold_ends_at_its_deadline(agent: HoldingAgent, store: Path) -> None:
     agent.hold("1", 0.05)
     agent.hold("2")
 
-    def over() -> bool:
+    def hold_has_ended() -> bool:
         agent.monitor.take(Tick())
         agent.persistence.tick()
         return agent.owners() == ["2"]
 
-    turn_until(agent.loop, over)
+    turn_until(agent.loop, hold_has_ended)
     agent.persistence.close()
     with Store.open(store) as opened:
         assert [window.owner for window in in_force(read(opened, windows.read))] == ["2"]
@@ -242,10 +242,10 @@ def test_a_hold_is_in_force_if_the_store_fails(
 ) -> None:
     """If the store fails, the hold is in force, and the answer reports that it is not stored."""
 
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
 
-    monkeypatch.setattr("gpumon.store.windows.put", full)
+    monkeypatch.setattr("gpumon.store.windows.put", raise_disk_full)
     assert agent.hold("1") == RequestResult(stored=False)
     assert agent.owners() == ["1"]
 
@@ -412,7 +412,7 @@ class Stamps:
         self.path = path
         path.write_bytes(bytes(8 + 16 * MAX_RANKS))
 
-    def begun(self) -> int:
+    def rank_count(self) -> int:
         """Return the number of ranks that have started."""
         (count,) = struct.unpack_from("q", self.path.read_bytes())
         return int(count)
@@ -420,7 +420,7 @@ class Stamps:
     def lifetimes(self) -> list[tuple[float, float]]:
         """Return the start and the last time alive of each rank, on CLOCK_BOOTTIME."""
         lines = struct.iter_unpack("qq", self.path.read_bytes()[8:])
-        return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.begun())]
+        return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.rank_count())]
 
 
 @pytest.mark.slow
@@ -448,9 +448,9 @@ def race(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random
     agent.probing.host.settings = replace(agent.probing.host.settings, gate=("/bin/true",) if number % 3 else ())
     start: Callable[[], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
     if number % 4 >= 2:  # ranks run already
-        before = stamps.begun()
+        before = stamps.rank_count()
         start()
-        turn_until(agent.loop, lambda: stamps.begun() == before + 2)
+        turn_until(agent.loop, lambda: stamps.rank_count() == before + 2)
     asked: Future[RequestResult] = Future()
     answered: list[float] = []
 

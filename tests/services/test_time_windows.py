@@ -148,11 +148,11 @@ def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, pat
     """The next tick after its deadline stores a window as ended."""
     agent.start("short", 0.05)
 
-    def over() -> bool:
+    def window_has_ended() -> bool:
         agent.tick()
         return not in_force(agent.monitor.latest.windows)
 
-    turn_until(agent.loop, over)
+    turn_until(agent.loop, window_has_ended)
     agent.persistence.close()
     assert windows_in(path) == [("short", False)]
 
@@ -182,10 +182,10 @@ def test_a_failing_store_gets_the_windows_when_it_recovers(agent: Agent, path: P
 def test_the_answer_reports_a_store_that_failed(agent: Agent, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store fails, the change is active and the answer reports that it is not stored."""
 
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 
-    monkeypatch.setattr("gpumon.store.windows.put", full)
+    monkeypatch.setattr("gpumon.store.windows.put", raise_disk_full)
     assert agent.start("meanwhile") == RequestResult(stored=False)
     assert agent.reported_windows() == [("meanwhile", True)]
     assert agent.end() == RequestResult(stored=False)

@@ -42,7 +42,7 @@ def result(number: int, outcome: str = "ok", reason: str = "", probe: str = "all
 
 
 @contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
+def mounted_disk(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     try:
@@ -353,7 +353,7 @@ def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
 @needs_mounts
 def test_a_write_to_a_full_disk_fails_as_a_whole(tmp_path: Path) -> None:
     """On a full disk a write fails without partial effect, and succeeds when space is freed."""
-    with mounted(tmp_path / "disk", "size=300k") as folder, Store.open(folder / "gpumon.db") as store:
+    with mounted_disk(tmp_path / "disk", "size=300k") as folder, Store.open(folder / "gpumon.db") as store:
         write(store, error_events.record, [change(0)])
         filler = folder / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -374,14 +374,14 @@ def test_a_write_to_a_full_disk_fails_as_a_whole(tmp_path: Path) -> None:
 @needs_mounts
 def test_a_full_disk_at_the_first_start_is_reported(tmp_path: Path) -> None:
     """The error states that the disk is full if the store cannot be created."""
-    with mounted(tmp_path / "disk", "size=8k") as folder, pytest.raises(StoreError, match="the disk is full"):
+    with mounted_disk(tmp_path / "disk", "size=8k") as folder, pytest.raises(StoreError, match="the disk is full"):
         Store.open(folder / "gpumon.db")
 
 
 @needs_mounts
 def test_the_store_is_read_from_a_full_disk(tmp_path: Path) -> None:
     """The counters of a killed agent are read from a disk that is full since."""
-    with mounted(tmp_path / "disk", "size=300k") as folder:
+    with mounted_disk(tmp_path / "disk", "size=300k") as folder:
         _kill_after_one_event(folder / "gpumon.db")
         with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
             while True:
@@ -394,7 +394,7 @@ def test_the_store_is_read_from_a_full_disk(tmp_path: Path) -> None:
 @needs_mounts
 def test_the_store_is_read_from_a_read_only_disk(tmp_path: Path) -> None:
     """The store of a killed agent is read from a read-only disk, and each write fails with that reason."""
-    with mounted(tmp_path / "disk", "size=1m") as folder:
+    with mounted_disk(tmp_path / "disk", "size=1m") as folder:
         _kill_after_one_event(folder / "gpumon.db")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
 

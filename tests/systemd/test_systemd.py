@@ -16,7 +16,7 @@ from gpumon import systemd
 
 
 @pytest.fixture(params=["path", "abstract"])
-def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+def notify_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
     """Yield a datagram socket and its address in systemd's notation."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -25,18 +25,18 @@ def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
         yield receiver, name if request.param == "path" else "@" + name
 
 
-def test_assignments_arrive_in_one_datagram(listening: tuple[socket.socket, str]) -> None:
+def test_assignments_arrive_in_one_datagram(notify_socket: tuple[socket.socket, str]) -> None:
     """All assignments arrive in one datagram, one on each line."""
-    receiver, address = listening
+    receiver, address = notify_socket
 
     assert systemd.notify("READY=1", "STATUS=8 GPUs", environ={"NOTIFY_SOCKET": address})
 
     assert receiver.recv(1000) == b"READY=1\nSTATUS=8 GPUs"
 
 
-def test_a_reload_message_has_the_monotonic_time(listening: tuple[socket.socket, str]) -> None:
+def test_a_reload_message_has_the_monotonic_time(notify_socket: tuple[socket.socket, str]) -> None:
     """The message of a reload has the monotonic time that Type=notify-reload requires."""
-    receiver, address = listening
+    receiver, address = notify_socket
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
 
     assert systemd.notify_reloading({"NOTIFY_SOCKET": address})
@@ -46,9 +46,9 @@ def test_a_reload_message_has_the_monotonic_time(listening: tuple[socket.socket,
     assert before <= int(message[1]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
 
 
-def test_a_full_socket_does_not_block(listening: tuple[socket.socket, str]) -> None:
+def test_a_full_socket_does_not_block(notify_socket: tuple[socket.socket, str]) -> None:
     """A message to a full socket fails at once."""
-    _, address = listening
+    _, address = notify_socket
     sent = [systemd.notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": address}) for _ in range(2000)]
 
     assert sent[0]
