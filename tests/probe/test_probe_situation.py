@@ -28,7 +28,7 @@ def gpus_with_pids(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
 
 
 @each_case(
-    ("gpus", "own", "contained", "strangers"),
+    ("gpus", "own", "contained", "foreign_counts"),
     [
         (gpus_with_pids((71,), (72,)), OWN, False, [0, 0]),
         (gpus_with_pids((71,), (72, 4711)), OWN, False, [0, 1]),
@@ -43,10 +43,10 @@ def gpus_with_pids(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
     ],
 )
 def test_own_ranks_are_not_foreign(
-    gpus: tuple[GpuState, ...], own: OwnProcesses, *, contained: bool | None, strangers: list[float | None]
+    gpus: tuple[GpuState, ...], own: OwnProcesses, *, contained: bool | None, foreign_counts: list[float | None]
 ) -> None:
     """Own ranks are recognized by pid, or as one process for each GPU if NVML reports pids of the host."""
-    assert list(foreign_processes(gpus, own, contained=contained).values()) == strangers
+    assert list(foreign_processes(gpus, own, contained=contained).values()) == foreign_counts
 
 
 def test_load_right_after_a_run_is_ignored() -> None:

@@ -273,8 +273,8 @@ def test_remaining_memory_is_what_the_preflight_calls_busy() -> None:
     used = {"memory_used_bytes": float(300 << 20)}
     for reserved, words in (({}, []), ({"memory_reserved_bytes": 0.0}, ["GPU 0, which has 0.3 GiB in use"])):
         report = on_host(node(0.0, simulated=False, **used, **reserved))
-        left = gpu_visibility.remaining_on(report, ["GPU-0"], frozenset(), 0.0)
-        assert [holder.description for holder in left or ()] == words
+        remains = gpu_visibility.remaining_on(report, ["GPU-0"], frozenset(), 0.0)
+        assert [holder.description for holder in remains or ()] == words
 
 
 @pytest.mark.parametrize("stays", ["unread", "unknown"])
@@ -406,11 +406,11 @@ def test_shared_memory_of_an_interrupted_run_is_deleted(bench: Bench, tmp_path: 
     record = (tmp_path / "run.json").read_text()
     bench.probing.stop()
     bench.turn_until(lambda: not bench.probing.running)
-    with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm", delete=False) as left:
-        left.write(bytes(4096))
+    with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm", delete=False) as shared_memory:
+        shared_memory.write(bytes(4096))
     (tmp_path / "run.json").write_text(record)
     bench.probing.start()
-    assert not Path(left.name).exists()
+    assert not Path(shared_memory.name).exists()
     assert [(result.id, result.reason) for result in bench.results] == [(run, "interrupted")] * 2
 
 

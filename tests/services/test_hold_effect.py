@@ -280,28 +280,28 @@ def test_a_rank_that_ends_slowly_is_named_as_not_stuck(
 
 
 def on_real_gpus(
-    report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0
+    report: Report, *, read_at: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0
 ) -> Report:
-    """Return the Report with two real GPUs, of which the second has these values, read at `asked`."""
+    """Return the Report with two real GPUs, of which the second has these values, read at `read_at`."""
     idle = Gpu(processes=0.0, memory_used_bytes=0.0)
-    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=idle, pids=(), pids_at=asked)
+    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=idle, pids=(), pids_at=read_at)
     second = replace(
         first, bus_id="1", uuid="GPU-1", index=1, gpu=replace(first.gpu, memory_used_bytes=used), pids=rank
     )
     return replace(report, simulated=None, gpus=(first, second), node=replace(report.node, gpus_expected=2.0))
 
 
-@pytest.mark.parametrize(("asked", "pids"), [(1.0, ()), (4e9, None)])
+@pytest.mark.parametrize(("read_at", "pids"), [(1.0, ()), (4e9, None)])
 def test_gpus_that_were_not_read_are_not_reported_as_free(
-    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
+    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, read_at: float, pids: tuple[int, ...] | None
 ) -> None:
     """The answer reports GPUs as unread if no poll has read their processes since the ranks ended."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0)
     agent.run()
     waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
-    agent.transform = lambda report: on_real_gpus(report, asked=asked, rank=pids)
+    agent.transform = lambda report: on_real_gpus(report, read_at=read_at, rank=pids)
     answer = agent.result_of(waits)
     assert (answer.holders, answer.not_readable) == ((), window_effects.UNREAD)
 
@@ -312,7 +312,7 @@ def test_a_step_of_the_wall_clock_does_not_affect_the_answer(
 ) -> None:
     """The answer waits for a reading after the end of the ranks by the boot clock."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0)
     agent.run()
     waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
@@ -320,25 +320,25 @@ def test_a_step_of_the_wall_clock_does_not_affect_the_answer(
     monkeypatch.setattr(time, "time", lambda: wall_clock() + step)
     before = boot_clock() - 60.0
     stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
-    agent.transform = lambda report: replace(on_real_gpus(report, asked=before), node=stepped)
+    agent.transform = lambda report: replace(on_real_gpus(report, read_at=before), node=stepped)
     turn_for(agent.loop, 5 * time_windows.POLL_SECONDS)
     assert not waits.done()
     after = boot_clock()
-    agent.transform = lambda report: replace(on_real_gpus(report, asked=after), node=stepped)
+    agent.transform = lambda report: replace(on_real_gpus(report, read_at=after), node=stepped)
     assert agent.result_of(waits) == RequestResult()
 
 
 def test_ranks_that_ended_before_the_hold_are_checked_too(agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that has ended is reported as a holder while NVML still lists it."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 1.0)
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0)
     agent.run()
     first, second = (holder.pid for holder in agent.probing.host.holders())
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     assert agent.probing.running
-    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=(second,))
+    agent.transform = lambda report: on_real_gpus(report, read_at=4e9, rank=(second,))
     assert [holder.pid for holder in agent.hold("1").holders] == [second]
 
 
@@ -346,7 +346,7 @@ def test_the_next_hold_checks_an_unconfirmed_end_of_a_run(agent: HoldingAgent, m
     """A hold polls the GPUs closely again if the end of the last run was not confirmed."""
     monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.1)
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0)
     agent.run()
     pids = [holder.pid for holder in agent.probing.host.holders()]
     for pid in pids:
@@ -355,39 +355,39 @@ def test_the_next_hold_checks_an_unconfirmed_end_of_a_run(agent: HoldingAgent, m
     agent.watch_calls.clear()
     assert agent.hold("1").not_readable == window_effects.UNREAD
     assert agent.watch_calls == [True]
-    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=(pids[1],))
+    agent.transform = lambda report: on_real_gpus(report, read_at=4e9, rank=(pids[1],))
     assert [holder.pid for holder in agent.hold("1").holders] == [pids[1]]
-    agent.transform = lambda report: on_real_gpus(report, asked=4e9)
+    agent.transform = lambda report: on_real_gpus(report, read_at=4e9)
     assert agent.hold("1") == RequestResult()
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0, used=4e9)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0, used=4e9)
     assert agent.hold("1") == RequestResult()
 
 
 @pytest.mark.parametrize(
-    ("left", "reported"),
+    ("remains", "reported"),
     [
         ({}, []),
         ({"used": None}, []),
         ({"used": IDLE_BYTES + 1.0}, ["GPU 1, which has 1.0 GiB in use"]),
-        ({"used": IDLE_BYTES + 1.0, "listed": "stranger"}, []),
+        ({"used": IDLE_BYTES + 1.0, "listed": "foreign"}, []),
         ({"listed": "rank"}, ["rank {pid} of the probe, which NVML still lists on GPU 1"]),
     ],
 )
 def test_remains_of_a_run_on_real_gpus_are_reported(
-    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], reported: list[str]
+    agent: HoldingAgent, monkeypatch: pytest.MonkeyPatch, remains: dict[str, Any], reported: list[str]
 ) -> None:
     """The answer waits for a poll after the end of the ranks, and names their remains but no foreign process."""
     if not reported:  # the answer must not come by timeout
         monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
-    agent.transform = lambda report: on_real_gpus(report, asked=1.0)
+    agent.transform = lambda report: on_real_gpus(report, read_at=1.0)
     agent.run()
     rank = agent.probing.host.holders()[0].pid
-    asked = agent.request("1")
+    hold_answer = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
-    assert reported or not asked.done(), "no poll has reported it yet"
-    pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
-    agent.transform = lambda report: on_real_gpus(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
-    assert [holder.description for holder in agent.result_of(asked).holders] == [
+    assert reported or not hold_answer.done(), "no poll has reported it yet"
+    pids = {"rank": (rank,), "foreign": (1,)}.get(remains.get("listed", ""), ())
+    agent.transform = lambda report: on_real_gpus(report, read_at=4e9, rank=pids, used=remains.get("used", 0.0))
+    assert [holder.description for holder in agent.result_of(hold_answer).holders] == [
         words.format(pid=rank) for words in reported
     ]
 
@@ -430,7 +430,7 @@ def test_no_rank_is_alive_between_the_answer_and_the_end_of_a_hold(
     """No rank is alive during a hold, by the ranks' own records of many races."""
     stamps, chance = Stamps(tmp_path / "stamps"), random.Random(5)  # noqa: S311 - no secret
     agent = HoldingAgent(store, stamps.path, python=str(stamping_rank))
-    hold_periods = [race(agent, stamps, number, chance) for number in range(RACES)]
+    hold_periods = [race_hold_and_run(agent, stamps, number, chance) for number in range(RACES)]
     agent.stop()
     lifetimes = stamps.lifetimes()
     assert RACES / 4 <= len(lifetimes) < MAX_RANKS
@@ -440,7 +440,7 @@ def test_no_rank_is_alive_between_the_answer_and_the_end_of_a_hold(
             assert last < answered or ended < began, f"race {number}: alive {last - answered:.6f} s after the answer"
 
 
-def race(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random) -> tuple[float, float]:
+def race_hold_and_run(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random) -> tuple[float, float]:
     """Start a run and a hold at random times, and return the times of the hold's answer and end.
 
     Some runs have a scheduler gate, so that they are accepted before any rank starts.
@@ -451,18 +451,21 @@ def race(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random
         before = stamps.rank_count()
         start()
         turn_until(agent.loop, lambda: stamps.rank_count() == before + 2)
-    asked: Future[RequestResult] = Future()
+    hold_answer: Future[RequestResult] = Future()
     answered: list[float] = []
 
     def hold() -> None:
         answer = agent.request(str(number))
         answer.add_done_callback(lambda _: answered.append(boot_clock()))
-        answer.add_done_callback(lambda future: asked.set_result(future.result()))
+        answer.add_done_callback(lambda future: hold_answer.set_result(future.result()))
 
-    racers = [request_after_delay(chance.uniform(0, 0.003), start), request_after_delay(chance.uniform(0, 0.006), hold)]
-    assert agent.result_of(asked) == RequestResult()
-    for racer in racers:
-        racer.join()
+    threads = [
+        request_after_delay(chance.uniform(0, 0.003), start),
+        request_after_delay(chance.uniform(0, 0.006), hold),
+    ]
+    assert agent.result_of(hold_answer) == RequestResult()
+    for thread in threads:
+        thread.join()
     start()  # a request during the hold
     agent.loop.turn()
     ended = boot_clock()
@@ -471,7 +474,7 @@ def race(agent: HoldingAgent, stamps: Stamps, number: int, chance: random.Random
 
 
 def request_after_delay(delay: float, ask: Callable[[], object]) -> threading.Thread:
-    """Make the request from another thread, as the server does."""
+    """Make the request from another thread, as the server does, and return the thread."""
 
     def wait() -> None:
         until = boot_clock() + delay
@@ -479,6 +482,6 @@ def request_after_delay(delay: float, ask: Callable[[], object]) -> threading.Th
             pass
         ask()
 
-    racer = threading.Thread(target=wait)
-    racer.start()
-    return racer
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread

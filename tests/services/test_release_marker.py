@@ -33,7 +33,7 @@ def test_a_marker_is_parsed(text: str, expected: MarkerRequest) -> None:
 
 @each_case("text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"])
 def test_an_invalid_marker_is_an_error(text: str) -> None:
-    """The error for an invalid marker shows the syntax."""
+    """The error for an invalid marker states what to write."""
     with pytest.raises(MarkerError, match=r"write"):
         parse(text)
 
@@ -46,7 +46,7 @@ def test_pci_addresses_are_normalized(text: str) -> None:
 
 @each_case("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
 def test_an_invalid_pci_address_is_rejected(text: str) -> None:
-    """A text that is no PCI address gives None in a marker, and an error from the kernel."""
+    """An invalid PCI address gives None as user input, and a ValueError from NVML's own notation."""
     assert parsed(text) is None
     with pytest.raises(ValueError, match="no PCI address"):
         nvml_bus_id(text)

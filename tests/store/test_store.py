@@ -152,10 +152,10 @@ BROKEN = {
     "not a number": ("100.0", "NaN"),
     "infinite": ("100.0", "Infinity"),
     "too large for a float": ("100.0", "1e999"),
-    "a word for a number": ("100.0", '"fast"'),
-    "of another shape": ('"measurements":[', '"measurements":[3,'),
-    "less than nothing": ("100.0", "-5.0"),
-    "of a year that no calendar has": ('"duration_seconds":', '"duration_seconds":1e13,"was":'),
+    "a word instead of a number": ("100.0", '"fast"'),
+    "a measurement of another type": ('"measurements":[', '"measurements":[3,'),
+    "negative": ("100.0", "-5.0"),
+    "a time past the last year": ('"duration_seconds":', '"duration_seconds":1e13,"was":'),
     "no JSON": ("}", ""),
 }
 
