@@ -18,7 +18,7 @@ from gpumon.model.snapshot import GpuReading, Snapshot
 
 
 class Poll:
-    """A NodePoll and its simulated node."""
+    """A NodePoll with its simulated node."""
 
     def __init__(self, simulation: Simulation, do_not_open: Collection[str], extent: Extent, patience: float) -> None:
         self.simulation = simulation
@@ -38,14 +38,14 @@ class Poll:
         )
 
     def poll(self) -> Snapshot:
-        """Return the whole poll in bus order, also if it arrived in several parts."""
+        """Return the complete poll in bus order, also if it arrived in several parts."""
         self.parts.clear()
         last = self.node.poll()
         gpus = [gpu for part in (*self.parts, last) for gpu in part.gpus]
         return replace(last, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.bus_id)))
 
     def poll_all_tiers(self) -> Snapshot:
-        """Poll with every tier due and every failed GPU looked up again."""
+        """Poll with every tier due, and retry every failed GPU."""
         self.node._due = dict.fromkeys(self.node._due, 0.0)
         for slot in self.node._slots.values():
             slot.retry_at = 0.0

@@ -1,4 +1,4 @@
-"""From the configuration to the values that rooms take."""
+"""Conversion of the configuration to the settings of components."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from gpumon.config.load import load
         ({"GPUMON_SIMULATE__PROFILE": "h100x8", "GPUMON_KERNEL_LOG__PATH": "/dev/kmsg"}, Path("/dev/kmsg")),
     ],
 )
-def test_the_hosts_log_is_not_a_simulated_nodes(tmp_path: Path, given: dict[str, str], read: Path | None) -> None:
-    """It is read there only when it is named."""
+def test_a_simulated_node_does_not_read_the_kernel_log(
+    tmp_path: Path, given: dict[str, str], read: Path | None
+) -> None:
+    """A simulated node reads the kernel log only if its path is configured."""
     assert kernel_log_path(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read
 
 
@@ -31,15 +33,15 @@ def test_thresholds_of_the_configuration_reach_the_checks() -> None:
     assert reducer_settings(configuration).policy.thresholds == {"idle_busy_ratio": 0.05}
 
 
-def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> None:
-    """Ranks on a CPU share it with whatever else runs, so less is asked of them."""
+def test_slow_thresholds_exist_for_every_backend() -> None:
+    """The default thresholds for ranks on a CPU are lower, because other processes share the CPU."""
     shipped = probe_floors(load(None, {}, {}))
     assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
     chosen = probe_floors(load(None, {}, {"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"}))
     assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
 
 
-def test_an_agent_that_begins_on_a_host_that_is_up_for_long_has_missed_no_probe(tmp_path: Path) -> None:
-    """The silence of the probe is counted from the agent's start, not from the boot."""
+def test_a_new_agent_on_a_long_running_host_has_missed_no_probe(tmp_path: Path) -> None:
+    """The time without a probe is measured from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
     assert initial_report(configuration, began_at=1e6).probe.last_ended_at == 1e6

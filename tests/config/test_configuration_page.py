@@ -1,4 +1,4 @@
-"""What is generated from the table of settings is fresh and true."""
+"""Files generated from the table of settings are up to date and correct."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_generated_files_are_fresh() -> None:
-    """docs/configuration.md and deploy/gpumon.yml are generated from the present table."""
+    """docs/configuration.md and deploy/gpumon.yml match the table of settings."""
     assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == reference()
     assert (ROOT / "deploy/gpumon.yml").read_text(encoding="utf-8") == sample()
 
 
 def test_every_example_is_valid(tmp_path: Path) -> None:
-    """The sample file loads as it is and means nothing; with its comments taken off it loads too."""
+    """The sample file loads without effect, and also loads with its comments removed."""
     as_it_is, filled = tmp_path / "as_it_is.yml", tmp_path / "filled.yml"
     as_it_is.write_text(sample(), encoding="utf-8")
     xids = tmp_path / "xids.yml"
@@ -34,8 +34,8 @@ def test_every_example_is_valid(tmp_path: Path) -> None:
     assert {name for name in settings() if full.origin(name) != "default"} == set(settings())
 
 
-def test_defaults_of_the_probe_are_told_truly() -> None:
-    """The page repeats the probe's own figures; they are those of its row."""
+def test_documented_defaults_of_the_probe_are_correct() -> None:
+    """The documented defaults of the probe are those of its settings."""
     probe = PROBES["allreduce"]
     words = {row.key: row.default_in_words for row in settings().values() if row.section == "probe"}
 

@@ -38,8 +38,8 @@ def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str 
     return str(raised.value).splitlines()
 
 
-def test_nothing_need_be_configured(environ: dict[str, str], tmp_path: Path) -> None:
-    """Without file, variables and flags every setting has its default, and state lives in the state directory."""
+def test_every_setting_has_a_default(environ: dict[str, str], tmp_path: Path) -> None:
+    """Without file, variables and flags every setting has its default."""
     configuration = load(None, {}, environ)
 
     assert configuration.web.listen_address == "127.0.0.1:17400"
@@ -62,8 +62,8 @@ def test_flags_win_over_environment_over_file(environ: dict[str, str], tmp_path:
     assert configuration.origin("web.listen_address") == "default"
 
 
-def test_all_problems_are_told_at_once_with_line_and_remedy(environ: dict[str, str], tmp_path: Path) -> None:
-    """Every mistake is one line that names file and line, variable or flag, and what to do."""
+def test_all_problems_are_reported_at_once_with_line_and_remedy(environ: dict[str, str], tmp_path: Path) -> None:
+    """Each error is one line with file and line, variable or flag, and the remedy."""
     path = written(
         tmp_path,
         """web:
@@ -111,8 +111,8 @@ simulate: {scenario: x.yml}
     ]
 
 
-def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> None:
-    """Misspelt names of checks and thresholds are errors: else they would silently have no effect."""
+def test_unknown_names_of_checks_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    """Misspelled names of checks and thresholds are errors, because they would have no effect."""
     path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled_checks: [nvlink_down, row_remap]\n")
 
     assert sorted(complaints(path, environ)) == [
@@ -145,7 +145,7 @@ def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> N
         ("{retired_pages_critical: 5}", "retired_pages_critical: should be at least retired_pages, which is 10, not 5"),
     ],
 )
-def test_senseless_thresholds_of_checks_are_refused(environ: dict[str, str], thresholds: str, complaint: str) -> None:
+def test_invalid_thresholds_of_checks_are_refused(environ: dict[str, str], thresholds: str, complaint: str) -> None:
     """A threshold with which a check always or never fires is refused."""
     problems = complaints(None, environ | {"GPUMON_HEALTH__THRESHOLDS": thresholds})
 
@@ -153,8 +153,8 @@ def test_senseless_thresholds_of_checks_are_refused(environ: dict[str, str], thr
 
 
 @pytest.mark.parametrize("lower", [5.0, None])
-def test_sensible_thresholds_of_checks_are_taken(environ: dict[str, str], lower: float | None) -> None:
-    """The shipped ones, null for off, and a pair that is moved together."""
+def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower: float | None) -> None:
+    """The default thresholds, null for off, and a pair that is changed together are accepted."""
     shipped = {name: limit.default for name, limit in LIMITS.items()}
     moved = {"retired_pages": lower, "retired_pages_critical": 5.0}
     chosen = shipped | {"core_celsius": None} | moved
@@ -187,15 +187,15 @@ def test_sensible_thresholds_of_checks_are_taken(environ: dict[str, str], lower:
         ("log: \x00", ": is not YAML: "),
     ],
 )
-def test_what_is_not_read_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
-    """YAML beyond plain mappings, lists and words is an error with its line."""
+def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
+    """YAML other than plain mappings, lists and scalars is an error with its line."""
     path = written(tmp_path, text)
 
     assert complaints(path, environ)[0].startswith(f"{path}{complaint}")
 
 
 def test_files_that_cannot_be_read_are_named(environ: dict[str, str], tmp_path: Path) -> None:
-    """A missing file, a folder and bytes that are no text are problems like others, not tracebacks."""
+    """A missing file, a folder and invalid text are problems with a message and no traceback."""
     binary = tmp_path / "binary.yml"
     binary.write_bytes(b"log: \xff")
 
@@ -207,8 +207,8 @@ def test_files_that_cannot_be_read_are_named(environ: dict[str, str], tmp_path: 
     assert complaints(binary, environ) == [f"{binary}: is not UTF-8 at byte 5; save it as UTF-8"]
 
 
-def test_plain_words_mean_what_they_look_like(environ: dict[str, str], tmp_path: Path) -> None:
-    """A PCI bus id is not a sexagesimal number, nor `off` a truth value, as they are in YAML 1.1."""
+def test_plain_scalars_are_text(environ: dict[str, str], tmp_path: Path) -> None:
+    """Unlike in YAML 1.1 a PCI address is no sexagesimal number and `off` no truth value."""
     path = written(
         tmp_path,
         "gpus: {exclude: [0000:18:00.0, 3, GPU-4d2f7c1e]}\n"
@@ -223,7 +223,7 @@ def test_plain_words_mean_what_they_look_like(environ: dict[str, str], tmp_path:
 
 
 def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> None:
-    """A list is written with brackets or commas, a mapping with braces; an empty variable counts as not set."""
+    """A list has brackets or commas, a mapping has braces; an empty variable is not set."""
     environ |= {
         "GPUMON_GPUS__EXCLUDE": "0, GPU-4d2f7c1e",
         "GPUMON_HEALTH__THRESHOLDS": "{core_celsius: 90, margin_celsius: null}",
@@ -237,8 +237,8 @@ def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> N
     assert configuration.log.level == "info"
 
 
-def test_variables_that_kubernetes_sets_are_left_alone(environ: dict[str, str]) -> None:
-    """A service named gpumon puts GPUMON_PORT and the like into every pod: they are no settings and no mistakes."""
+def test_variables_of_kubernetes_are_ignored(environ: dict[str, str]) -> None:
+    """Variables such as GPUMON_PORT, which Kubernetes sets for a service gpumon, are neither settings nor errors."""
     environ |= {"GPUMON_PORT": "tcp://10.0.0.1:17400", "GPUMON_PORT_17400_TCP_ADDR": "10.0.0.1"}
 
     assert load(None, {}, environ) == load(None, {}, {"STATE_DIRECTORY": environ["STATE_DIRECTORY"]})
@@ -248,14 +248,14 @@ def test_variables_that_kubernetes_sets_are_left_alone(environ: dict[str, str]) 
     ("address", "parts"),
     [("127.0.0.1:17400", ("127.0.0.1", 17400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
 )
-def test_listen_address_has_its_parts(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
+def test_a_listen_address_has_host_and_port(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
     """Host and port are separated, for IPv6 too."""
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
 
 
 @each_case("address", ["17400", "host:65536", "::1:80", "http://x:1", "host:"])
-def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
-    """What cannot be listened on is a problem before the server starts."""
+def test_invalid_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
+    """An invalid listen address is an error before the server starts."""
     assert complaints(None, environ, {"--web.listen-address": address})[0].startswith("--web.listen-address: ")
 
 
@@ -273,18 +273,18 @@ def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: st
         ("python: ~nobody-by-this-name/bin/python", "probe.python"),
     ],
 )
-def test_what_no_program_can_be_started_with_is_refused(
+def test_invalid_program_arguments_are_refused(
     environ: dict[str, str], tmp_path: Path, settings: str, key: str
 ) -> None:
-    """At the start, and not by the end of the agent when a run begins."""
+    """Invalid program arguments are an error at start and not when a run starts."""
     file = tmp_path / "gpumon.yaml"
     file.write_text(f"probe:\n  {settings}\n")
     assert complaints(file, environ)[0].startswith(f"{file}:2: {key}: ")
 
 
 @each_case("key", ["interval", "jitter", "initial_delay", "min_idle", "deadline"])
-def test_a_time_of_the_probe_that_no_calendar_has_is_refused(environ: dict[str, str], tmp_path: Path, key: str) -> None:
-    """At the start, or when the configuration is read again, and not by the end of the agent."""
+def test_an_excessive_probe_time_is_refused(environ: dict[str, str], tmp_path: Path, key: str) -> None:
+    """An excessive time is an error when the configuration is read and not when a run starts."""
     file = tmp_path / "gpumon.yaml"
     file.write_text(f"probe:\n  {key}_seconds: 1e12\n")
     assert complaints(file, environ)[0].startswith(f"{file}:2: probe.{key}_seconds: ")
@@ -299,13 +299,13 @@ def test_a_time_of_the_probe_that_no_calendar_has_is_refused(environ: dict[str, 
         ({"HOME": "/h"}, False, "/h/.local/state/gpumon"),
     ],
 )
-def test_state_directory_follows_the_conventions(environ: dict[str, str], root: bool, expected: str) -> None:  # noqa: FBT001
-    """The folder that systemd gives comes first, then the system's for root, then the user's."""
+def test_the_default_state_directory(environ: dict[str, str], root: bool, expected: str) -> None:  # noqa: FBT001
+    """The state directory is that of systemd, else the system's for root, else the user's."""
     assert state_directory(environ, root=root) == expected
 
 
 def test_configuration_file_is_the_flag_then_the_variable(tmp_path: Path) -> None:
-    """--config.file wins over GPUMON_CONFIG__FILE, which is not taken for a setting."""
+    """--config.file has precedence over GPUMON_CONFIG__FILE, which is not a setting."""
     named = {"GPUMON_CONFIG__FILE": "/b", "STATE_DIRECTORY": str(tmp_path)}
 
     assert configuration_file("/a", named) == Path("/a")
@@ -313,8 +313,8 @@ def test_configuration_file_is_the_flag_then_the_variable(tmp_path: Path) -> Non
     assert load(None, {}, named).origin("log.level") == "default"
 
 
-def test_what_is_shown_can_be_loaded_again(environ: dict[str, str], tmp_path: Path) -> None:
-    """`config show` is a valid configuration file that means the same."""
+def test_the_shown_configuration_can_be_loaded(environ: dict[str, str], tmp_path: Path) -> None:
+    """The output of `config show` is a valid configuration file with the same settings."""
     before = load(None, {"--simulate": "h100x8"}, environ | {"GPUMON_GPUS__EXCLUDE": "[0000:18:00.0]"})
 
     after = load(written(tmp_path, show(before)), {}, {"HOME": "/elsewhere"})
@@ -324,7 +324,7 @@ def test_what_is_shown_can_be_loaded_again(environ: dict[str, str], tmp_path: Pa
 
 
 def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
-    """Values under telling names and passwords in URLs are redacted, in errors too; paths to secrets are not secret."""
+    """Values with secret names and passwords in URLs are redacted, in errors too; paths to secrets are not."""
     environ["GPUMON_PROBE__NCCL_ENVIRONMENT"] = "{NCCL_API_TOKEN: hunter2, NCCL_URL: 'http://me:hunter2@host/'}"
     bad = {"GPUMON_PROBE__NCCL_ENVIRONMENT": "{NCCL_API_TOKEN: [hunter2]}"}
 
@@ -336,7 +336,7 @@ def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
     assert "hunter2" not in "".join(complaints(None, environ | bad))
 
 
-def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
+def test_changes_list_the_settings_that_a_reload_changed(environ: dict[str, str]) -> None:
     """Each changed setting is reported with both values, and whether it needs a restart."""
     before = load(None, {}, environ)
     after = load(None, {"--poll.interval": "5", "--web.listen-address": ":1"}, environ)
@@ -347,8 +347,8 @@ def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
     ]
 
 
-def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, str], tmp_path: Path) -> None:
-    """Of what was read, only settings that need no restart come into force; values and origins go together."""
+def test_a_reload_keeps_settings_that_need_a_restart(environ: dict[str, str], tmp_path: Path) -> None:
+    """After a reload only settings that need no restart take effect; values and origins match."""
     running = load(None, {"--simulate": "h100x8", "--log.level": "error"}, environ)
     text = "web: {token_file: /other}\nsimulate: {profile: t4x1, scenario: s.yml}\npoll: {interval_seconds: 5}\n"
     path = written(tmp_path, text)
@@ -398,18 +398,18 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
         ),
     ],
 )
-def test_what_gave_a_wrong_setting_is_named(
+def test_the_source_of_an_invalid_setting_is_named(
     environ: dict[str, str], variables: dict[str, str], flags: dict[str, str | None], complaint: str
 ) -> None:
-    """One line that begins with the variable or flag, for an unknown section and a setting that needs another too."""
+    """An unknown section, or a setting that needs another, is one line that starts with its variable or flag."""
     problems = complaints(None, environ | variables, flags)
 
     assert len(problems) == 1
     assert problems[0].startswith(complaint)
 
 
-def test_flags_are_those_promised() -> None:
-    """The command line has the names that operators were given, each giving an existing setting."""
+def test_flags_are_the_documented_flags() -> None:
+    """The flags are the documented ones, and each sets an existing setting."""
     assert {flag.name for flag in FLAGS} == {
         *("--config.file", "--web.listen-address", "--web.token-file", "--store.path", "--health.file"),
         *("--simulate", "--simulate.scenario", "--log.level", "--log.format", "--poll.interval"),
@@ -417,15 +417,15 @@ def test_flags_are_those_promised() -> None:
     assert {flag.setting for flag in FLAGS if flag.setting} <= set(settings())
 
 
-def test_every_version_that_can_be_named_is_in_the_manual() -> None:
-    """The setting refers to it."""
+def test_every_version_name_is_in_the_documentation() -> None:
+    """The documentation lists every version name, because the setting refers to it."""
     manual = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
 
     assert all(f"`{name}`" in manual for name in VERSIONS)
 
 
-def test_versions_go_by_known_names(environ: dict[str, str], tmp_path: Path) -> None:
-    """A spelling mistake must not pass for a version that is as expected."""
+def test_unknown_version_names_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    """A misspelled version name is an error and is not ignored."""
     path = written(tmp_path, "health:\n  versions: {vbios: 96.00.89.00.01, bios: '1', x: '2'}\n")
 
     assert sorted(complaints(path, environ)) == [

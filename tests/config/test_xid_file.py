@@ -1,4 +1,4 @@
-"""An operator's file on Xids: read whole or refused with file, line and remedy."""
+"""An operator's Xid file is read completely or refused with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "xids.yml"
 
 
-def test_rows_stand_in_place_of_and_beside_the_shipped(path: Path) -> None:
-    """What is not written stays as shipped; a new code is known; critical ones follow."""
+def test_rows_replace_and_extend_the_shipped_table(path: Path) -> None:
+    """Omitted values keep their defaults, a new code is added, and the critical Xids change accordingly."""
     path.write_text(GOOD)
     rows, problems = xid_file.read(path)
-    known = SHIPPED.with_rows(rows)
+    catalogue = SHIPPED.with_rows(rows)
 
     assert problems == []
-    fallen = known.xid(79)
+    fallen = catalogue.xid(79)
     assert (fallen.severity, fallen.action) == (Severity.WARNING, "page the hardware team")
     assert (fallen.name, fallen.ordered) == (XIDS[79].name, frozenset({"severity", "action"}))
-    assert (known.xid(901).name, known.xid(901).kind) == ("Firmware of our own", Class.FIRMWARE)
-    assert known.critical == (SHIPPED.critical - {79}) | {13, 901}
+    assert (catalogue.xid(901).name, catalogue.xid(901).kind) == ("Firmware of our own", Class.FIRMWARE)
+    assert catalogue.critical == (SHIPPED.critical - {79}) | {13, 901}
 
 
-def test_the_configuration_brings_it_into_force(path: Path) -> None:
-    """Counters at 0 and words follow the file that the configuration names."""
+def test_the_configured_file_takes_effect(path: Path) -> None:
+    """Counters at 0 and texts follow the configured file."""
     path.write_text(GOOD)
     configuration = load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
 
@@ -52,7 +52,7 @@ def test_the_configuration_brings_it_into_force(path: Path) -> None:
 
 
 def test_an_empty_file_changes_nothing(path: Path) -> None:
-    """So that one may be laid out before it is needed."""
+    """An empty file is valid and changes nothing."""
     path.write_text("# nothing yet\n")
     assert xid_file.read(path) == ({}, [])
 
@@ -77,7 +77,7 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
     ],
 )
 def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str, problem: str) -> None:
-    """And nothing of the file is taken."""
+    """An invalid file is refused completely."""
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
         load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
@@ -86,14 +86,14 @@ def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str,
     assert xid_file.read(path)[0] == {}
 
 
-def test_all_mistakes_are_told_at_once(path: Path) -> None:
-    """Each on its own line."""
+def test_all_errors_are_reported_at_once(path: Path) -> None:
+    """Each error has its own line."""
     path.write_text("79: {severity: fatal}\n80: {sevreity: info}\n81: {severity: info}\n")
     assert len(xid_file.read(path)[1]) == 2
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Missing, or no text."""
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    """A missing file and invalid text are named."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     missing, binary = (xid_file.read(tmp_path / name)[1][0] for name in ("missing", "binary"))
 

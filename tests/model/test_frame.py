@@ -1,4 +1,4 @@
-"""Frames carry every snapshot whole, and the parts that did not change as the same objects."""
+"""Frames transfer every snapshot completely, and unchanged parts as the same objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.model.snapshot import Snapshot
 
 @pytest.mark.parametrize("profile", ["h100x8", "b200x8", "h100migx8"])
 def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
-    """Whatever changed in between, and whichever tiers were read."""
+    """Every snapshot of a sequence is decoded as sent, with any changes and tiers."""
     encoder, decoder = Encoder(), Decoder()
     with simulated_poll(profile) as poll:
         for number in range(6):
@@ -24,7 +24,7 @@ def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
 
 
 def test_unchanged_parts_are_the_same_objects() -> None:
-    """So that nothing has to compare them again."""
+    """Unchanged parts are the same objects, so that they need no comparison."""
     encoder, decoder = Encoder(), Decoder()
     first, second = (decoder.decode(encoder.encode(snapshot(gpu_reading(0), at=at))) for at in (100.0, 101.0))
     assert isinstance(first, Snapshot)
@@ -34,7 +34,7 @@ def test_unchanged_parts_are_the_same_objects() -> None:
 
 
 def test_rows_and_gpus_that_disappear_and_come_back() -> None:
-    """A row without a value, a GPU without readings, a GPU that is not in every snapshot."""
+    """Rows, readings and GPUs can disappear and return."""
     encoder, decoder = Encoder(), Decoder()
     warm = gpu_reading(0)
     for reading in (
@@ -50,7 +50,7 @@ def test_rows_and_gpus_that_disappear_and_come_back() -> None:
 
 
 def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
-    """A decoder belongs to one child."""
+    """A frame of one encoder is an error for the decoder of another child."""
     encoder = Encoder()
     encoder.encode(snapshot(gpu_reading(0)))
     with pytest.raises(FrameError):

@@ -85,11 +85,11 @@ LEFT = HOUR - REBOOTED
 def states(one: TimeWindow, *polls: tuple[float, float]) -> list[bool]:
     """Return whether the window is in force at each poll: uptime of the second boot, and error of its wall clock."""
     windows: Windows = (one,)
-    found = []
+    in_force_at_polls = []
     for uptime, error in polls:
         windows = advance(windows, after(REBOOTED + uptime, stepped=error, booted=REBOOTED), "b")
-        found.append(bool(in_force(windows)))
-    return found
+        in_force_at_polls.append(bool(in_force(windows)))
+    return in_force_at_polls
 
 
 def test_across_a_reboot_the_wall_clock_decides_once() -> None:

@@ -1,4 +1,4 @@
-"""Event sets: Xids arrive once, at those who asked for them before."""
+"""Event sets: each Xid is delivered once to the sets that registered before it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def event_set(handles: list[Any], types: int = XID) -> Any:
 
 
 def drain(waiting: Any) -> list[tuple[int, int]]:
-    """Index of the GPU and Xid of all that has arrived by now."""
-    found: list[tuple[int, int]] = []
+    """Return GPU index and Xid of all pending events."""
+    events: list[tuple[int, int]] = []
     while True:
         try:
             event = pynvml.nvmlEventSetWait_v2(waiting, 0)
         except pynvml.NVMLError_Timeout:
-            return found
+            return events
         assert event.eventType == XID
         assert (event.gpuInstanceId, event.computeInstanceId) == (0xFFFFFFFF, 0xFFFFFFFF)
-        found.append((pynvml.nvmlDeviceGetIndex(event.device), event.eventData))
+        events.append((pynvml.nvmlDeviceGetIndex(event.device), event.eventData))
 
 
-def test_what_the_file_had_at_first_is_history(scenario: Path) -> None:
-    """Xids of the first reading are not delivered; those of a later one are, once, to every set."""
+def test_xids_of_the_initial_file_are_not_delivered(scenario: Path) -> None:
+    """Xids of the initial scenario are not delivered; each later Xid is delivered once to every set."""
     with simulated(scenario=scenario, text="gpus: {3: {xids: [79]}}", now=100.0) as simulation:
         one, other = event_set(simulation.handles()), event_set(simulation.handles())
         assert drain(one) == []
@@ -55,7 +55,7 @@ def test_what_the_file_had_at_first_is_history(scenario: Path) -> None:
 
 
 def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
-    """A set that was there before gets it, one that came later does not."""
+    """A timed Xid is delivered to a set created before its time, not to a later set."""
     text = "gpus: {2: {xids: [{xid: 94, at: 50}, {xid: 95, at: 10}]}}"
     with simulated(scenario=scenario, text=text, now=20.0) as simulation:
         early = event_set(simulation.handles())
@@ -70,8 +70,8 @@ def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
         assert drain(early) == [(2, 94), (2, 31)]
 
 
-def test_only_what_was_registered_is_delivered(scenario: Path) -> None:
-    """Other GPUs and other types of event stay away."""
+def test_only_registered_events_are_delivered(scenario: Path) -> None:
+    """Other GPUs and other event types are not delivered."""
     with simulated(scenario=scenario, now=1.0) as simulation:
         handles = simulation.handles()
         some, none = event_set(handles[:2]), event_set(handles, types=pynvml.nvmlEventTypeDoubleBitEccError)
@@ -82,7 +82,7 @@ def test_only_what_was_registered_is_delivered(scenario: Path) -> None:
 
 
 def test_one_unsupported_type_registers_nothing(scenario: Path) -> None:
-    """The mask has to be cut to what the GPU supports."""
+    """One unsupported type in the mask registers no event type."""
     with simulated(scenario=scenario, now=1.0) as simulation:
         handle = simulation.handles()[0]
         supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
@@ -96,7 +96,7 @@ def test_one_unsupported_type_registers_nothing(scenario: Path) -> None:
 
 
 def test_a_lost_gpu_ends_every_wait_at_once(scenario: Path) -> None:
-    """Its last Xid comes first; then waiting answers GPU_IS_LOST until the set is rebuilt without it."""
+    """After the last Xid of a lost GPU every wait returns GPU_IS_LOST until the set is rebuilt without it."""
     with simulated(scenario=scenario, now=1.0) as simulation:
         handles = simulation.handles()
         waiting = event_set(handles)
@@ -108,21 +108,21 @@ def test_a_lost_gpu_ends_every_wait_at_once(scenario: Path) -> None:
         assert drain(event_set(handles[:7])) == []
 
 
-def test_sets_end_by_being_freed_or_with_the_library() -> None:
-    """A freed set is an invalid argument; after another initialisation, so is an old one."""
+def test_event_sets_end_when_freed_or_at_shutdown() -> None:
+    """A freed set, or a set from before another initialization, is an invalid argument."""
     with simulated() as simulation:
-        freed, kept = event_set(simulation.handles()), event_set(simulation.handles())
+        freed, open_set = event_set(simulation.handles()), event_set(simulation.handles())
         pynvml.nvmlEventSetFree(freed)
         assert answer(pynvml.nvmlEventSetWait_v2, freed, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
         assert answer(pynvml.nvmlEventSetFree, freed) == pynvml.NVML_ERROR_INVALID_ARGUMENT
         pynvml.nvmlShutdown()
-        assert answer(pynvml.nvmlEventSetWait_v2, kept, 0) == pynvml.NVML_ERROR_UNINITIALIZED
+        assert answer(pynvml.nvmlEventSetWait_v2, open_set, 0) == pynvml.NVML_ERROR_UNINITIALIZED
         pynvml.nvmlInit()
-        assert answer(pynvml.nvmlEventSetWait_v2, kept, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        assert answer(pynvml.nvmlEventSetWait_v2, open_set, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_xids_may_name_the_instance_they_happened_in(scenario: Path) -> None:
-    """On a GPU that is cut up, the driver often knows."""
+def test_xids_can_name_their_instance(scenario: Path) -> None:
+    """With MIG on, an Xid has its instance if the driver reports it."""
     with simulated("h100migx8", scenario, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
         simulation.now = 2.0
@@ -131,8 +131,8 @@ def test_xids_may_name_the_instance_they_happened_in(scenario: Path) -> None:
         assert (event.eventData, event.gpuInstanceId, event.computeInstanceId) == (94, 2, 0)
 
 
-def test_a_storm_goes_on_as_long_as_it_is_said_to(scenario: Path) -> None:
-    """Thousands a second from one time to another; those who wait see each that came since they registered."""
+def test_a_storm_lasts_for_its_configured_period(scenario: Path) -> None:
+    """A storm of thousands of events per second is delivered to every set that registered before."""
     text = "gpus: {2: {xids: [{xid: 95, rate: 1000, at: 10, until: 10.5}]}}"
     with simulated(scenario=scenario, text=text, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
@@ -144,8 +144,8 @@ def test_a_storm_goes_on_as_long_as_it_is_said_to(scenario: Path) -> None:
         assert drain(waiting) == []
 
 
-def test_of_a_storm_that_nobody_reads_the_driver_keeps_the_end(scenario: Path) -> None:
-    """What a set holds is bounded: the rest is lost without a word."""
+def test_an_unread_event_set_keeps_a_limited_number_of_events(scenario: Path) -> None:
+    """A set keeps a limited number of events and loses the others without an error."""
     text = "gpus: {2: {xids: [{xid: 95, rate: 5000, at: 10}]}}"
     with simulated(scenario=scenario, text=text, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
@@ -153,8 +153,8 @@ def test_of_a_storm_that_nobody_reads_the_driver_keeps_the_end(scenario: Path) -
         assert len(drain(waiting)) == 1000
 
 
-def test_waiting_may_fail_at_once_and_every_time(scenario: Path) -> None:
-    """A reader that asks again without a pause would spin."""
+def test_waits_can_fail_at_once(scenario: Path) -> None:
+    """Waits return at once with an error, so that a reader without a pause would spin."""
     with simulated(scenario=scenario, text="fail: {nvmlEventSetWait_v2: UNKNOWN}") as simulation:
         waiting = event_set(simulation.handles())
         assert [answer(pynvml.nvmlEventSetWait_v2, waiting, 60_000) for _ in range(3)] == [999] * 3

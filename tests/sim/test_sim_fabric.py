@@ -1,4 +1,4 @@
-"""The NVLink fabric, the place in the rack, and the memory's health, in structs that carry versions."""
+"""The NVLink fabric, the rack location, and the health of the memory, in structs with versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scenario(tmp_path: Path) -> Path:
 
 
 class FirstFabricInfo(ctypes.Structure):
-    """nvmlGpuFabricInfo_t, whose state is one byte; the bindings of some versions have it wrong."""
+    """nvmlGpuFabricInfo_t with a state of one byte, which some versions of the bindings define wrongly."""
 
     _fields_ = (
         ("cluster", ctypes.c_uint8 * 16),
@@ -50,7 +50,7 @@ def fabric(handle: Any) -> Any:
 def test_versions_of_the_struct_come_with_the_driver(
     scenario: Path, driver: str, first: int, second: int, third: int
 ) -> None:
-    """The first has a function of its own, the second came with 550, the third with 580."""
+    """Version 1 has its own function, version 2 exists since 550 and version 3 since 580."""
     with simulated(scenario=scenario, text=f'driver_version: "{driver}"') as simulation:
         handle = simulation.handles()[0]
         codes = [
@@ -61,8 +61,8 @@ def test_versions_of_the_struct_come_with_the_driver(
         assert codes == [first, second, third]
 
 
-def test_all_versions_say_the_same() -> None:
-    """Cluster, clique, state and health of GPUs that are in one fabric with other nodes."""
+def test_all_struct_versions_agree() -> None:
+    """All versions have the same cluster, clique, state and health."""
     with simulated("gb200x4") as simulation:
         handles = simulation.handles()
         third = [fabric(handle) for handle in handles]
@@ -81,7 +81,7 @@ def test_all_versions_say_the_same() -> None:
 
 
 def test_the_health_of_the_fabric_can_be_set(scenario: Path) -> None:
-    """One check of the mask, and nothing beside it; state and status too."""
+    """One health check, the state and the status can be set separately."""
     text = """
 gpus:
   0: {fabric: {health: {route_unhealthy: 1, incorrect_configuration: 5}, summary: 2}}
@@ -89,11 +89,11 @@ gpus:
   2: {fabric: {status: 999}}
 """
     with simulated("gb200x4", scenario, text=text) as simulation:
-        sick, starting, failed, well = map(fabric, simulation.handles())
-        assert sick.healthMask == well.healthMask & ~(3 << 4) | 1 << 4 | 5 << 8
-        assert (sick.healthSummary, well.healthSummary) == (2, 1)
-        assert [info.state & 0xFF for info in (starting, well)] == [2, 3]
-        assert [info.status for info in (failed, well)] == [999, 0]
+        unhealthy, starting, failed, healthy = map(fabric, simulation.handles())
+        assert unhealthy.healthMask == healthy.healthMask & ~(3 << 4) | 1 << 4 | 5 << 8
+        assert (unhealthy.healthSummary, healthy.healthSummary) == (2, 1)
+        assert [info.state & 0xFF for info in (starting, healthy)] == [2, 3]
+        assert [info.status for info in (failed, healthy)] == [999, 0]
 
 
 @each_case(
@@ -106,8 +106,8 @@ gpus:
         ("l40sx4", NOT_SUPPORTED, 0, 0),
     ],
 )
-def test_what_there_is_of_a_fabric(profile: str, code: int, state: int, mask: int) -> None:
-    """Completed on NVSwitches since Hopper, not supported as a state without them, or as an answer before Hopper."""
+def test_fabric_states_of_each_product(profile: str, code: int, state: int, mask: int) -> None:
+    """Fabric registration is completed with NVSwitches since Hopper, and otherwise not supported."""
     with simulated(profile) as simulation:
         info = pynvml.c_nvmlGpuFabricInfo_v2_t()
         assert answer(pynvml.nvmlDeviceGetGpuFabricInfoV, simulation.handles()[0], ctypes.byref(info)) == code
@@ -116,7 +116,7 @@ def test_what_there_is_of_a_fabric(profile: str, code: int, state: int, mask: in
 
 
 class PlatformInfo(ctypes.Structure):
-    """nvmlPlatformInfo_v1_t and _v2_t. The bindings fail to decode a byte that is not told."""
+    """nvmlPlatformInfo_v1_t and _v2_t. The bindings fail to decode an unknown byte."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -132,8 +132,8 @@ def platform(handle: Any, version: int) -> PlatformInfo:
     return info
 
 
-def test_a_place_in_the_rack_is_told_where_there_is_one() -> None:
-    """Chassis, slot, tray, host, type of peer, module; in a single machine only the last three."""
+def test_rack_locations_exist_on_rack_systems() -> None:
+    """A rack system has chassis, slot, tray, host, peer type and module; a single machine only the last three."""
     with simulated("gb200x4") as simulation:
         handles = simulation.handles()
         info = [platform(handle, 2) for handle in handles]
@@ -154,24 +154,24 @@ def sram(handle: Any) -> Any:
     return status
 
 
-def test_the_state_of_the_sram_is_for_root_alone(scenario: Path) -> None:
-    """Counts and the verdict; without root, no permission for this and all else as before."""
+def test_sram_status_requires_root(scenario: Path) -> None:
+    """SRAM status has counts and a threshold flag; without root it is denied and other calls work."""
     counts = "uncorrected_sram: 4, corrected_sram: 9, lifetime_uncorrected_sram: 6, threshold_exceeded: 1"
     text = f"gpus: {{1: {{ecc: {{{counts}}}}}}}"
     with simulated(scenario=scenario, text=text) as simulation:
-        well, sick = simulation.handles()[:2]
-        status = sram(sick)
+        healthy, unhealthy = simulation.handles()[:2]
+        status = sram(unhealthy)
         assert (status.aggregateUncSecDed, status.volatileUncSecDed, status.volatileCor) == (6, 4, 9)
-        assert [one.bThresholdExceeded for one in (sram(well), status)] == [0, 1]
+        assert [one.bThresholdExceeded for one in (sram(healthy), status)] == [0, 1]
         simulation.edit("root: false")
-        assert answer(sram, well) == pynvml.NVML_ERROR_NO_PERMISSION
-        assert pynvml.nvmlDeviceGetTotalEccErrors(well, 1, 0) == 0
+        assert answer(sram, healthy) == pynvml.NVML_ERROR_NO_PERMISSION
+        assert pynvml.nvmlDeviceGetTotalEccErrors(healthy, 1, 0) == 0
     with simulated("t4x1") as simulation:
         assert answer(sram, simulation.handles()[0]) == NOT_SUPPORTED
 
 
-def test_counts_of_a_life_are_those_since_the_driver_was_loaded_and_more(scenario: Path) -> None:
-    """Fields and getters agree; a life is set by itself, and never forgotten when only the rest is."""
+def test_aggregate_ecc_counts_include_volatile_counts(scenario: Path) -> None:
+    """Fields and calls agree, and aggregate counts can be set separately from volatile counts."""
     text = "gpus: {0: {ecc: {corrected_dram: 5, uncorrected_dram: 1, lifetime_uncorrected_dram: 7, corrected_sram: 2}}}"
     with simulated(scenario=scenario, text=text) as simulation:
         handle = simulation.handles()[0]
@@ -183,8 +183,8 @@ def test_counts_of_a_life_are_those_since_the_driver_was_loaded_and_more(scenari
         assert pynvml.nvmlDeviceGetMemoryErrorCounter(handle, 0, 0, pynvml.NVML_MEMORY_LOCATION_SRAM) == 2
 
 
-def test_with_ecc_off_nothing_is_counted(scenario: Path) -> None:
-    """The mode says so; counts are not supported, and the entries of a batch hold nothing that may be read."""
+def test_with_ecc_off_counts_are_not_supported(scenario: Path) -> None:
+    """With ECC off the mode is 0, counts are not supported, and their batch entries are undefined."""
     with simulated(scenario=scenario, text="gpus: {0: {ecc: {mode: 0}}}") as simulation:
         handle = simulation.handles()[0]
         mode, pending, *counts = pynvml.nvmlDeviceGetFieldValues(handle, [1, 2, 3, 6, 12])
@@ -194,14 +194,14 @@ def test_with_ecc_off_nothing_is_counted(scenario: Path) -> None:
         assert answer(sram, handle) == NOT_SUPPORTED
 
 
-def test_spare_rows_are_told_by_bank(scenario: Path) -> None:
-    """All banks have all of theirs, until some are used up; pages are retired on older boards only."""
+def test_spare_rows_are_counted_by_bank(scenario: Path) -> None:
+    """Each bank has all spare rows until some are used; only older GPUs retire pages."""
     text = "gpus: {0: {remap: {banks_max: 2500, banks_low: 59, banks_none: 1, pending: 1}}}"
     with simulated(scenario=scenario, text=text) as simulation:
-        worn, well = simulation.handles()[:2]
+        worn, healthy = simulation.handles()[:2]
         banks = pynvml.nvmlDeviceGetRowRemapperHistogram(worn)
         assert (banks.max, banks.high, banks.partial, banks.low, banks.none) == (2500, 0, 0, 59, 1)
-        assert pynvml.nvmlDeviceGetRowRemapperHistogram(well).max == 2560
+        assert pynvml.nvmlDeviceGetRowRemapperHistogram(healthy).max == 2560
         assert pynvml.nvmlDeviceGetRemappedRows(worn) == (0, 0, 1, 0)
         assert answer(pynvml.nvmlDeviceGetRetiredPages, worn, 0) == NOT_SUPPORTED
     with simulated("t4x1", scenario, text="gpus: {0: {set: {retired_corrected: 3, retired_pending: 1}}}") as simulation:

@@ -1,4 +1,4 @@
-"""Each fault of the scenario, seen through pynvml."""
+"""Each fault of a scenario, read through pynvml."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def by_bus_id(simulation: Simulation, gpu: int) -> int:
     return answer(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id)
 
 
-def test_set_replaces_readings_and_what_follows_from_them(scenario: Path) -> None:
-    """A hot GPU has no margin left and slows down; its neighbours know nothing of it."""
+def test_set_replaces_readings_and_derived_readings(scenario: Path) -> None:
+    """A hot GPU has no thermal margin and slows down; other GPUs are unaffected."""
     text = "gpus: {3: {set: {temperature: 91, utilization: 100, power: 650}}}"
     with simulated(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
@@ -49,8 +49,8 @@ def test_set_replaces_readings_and_what_follows_from_them(scenario: Path) -> Non
         assert pynvml.nvmlDeviceGetTemperatureV(handles[2], 0) < 40
 
 
-def test_what_is_set_can_move_or_be_taken_away(scenario: Path) -> None:
-    """A rate makes a ramp from its beginning on, bounded by what NVML can say; null is not supported."""
+def test_set_values_can_change_or_be_absent(scenario: Path) -> None:
+    """A rate changes a value from its start within NVML's bounds; null is not supported."""
     text = """
 gpus:
   "*": {set: {memory_temperature: null}}
@@ -64,8 +64,8 @@ gpus:
         assert pynvml.nvmlDeviceGetFieldValues(handles[0], [82])[0].nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_a_lost_gpu_answers_15_and_spoils_lookups_by_uuid_only(scenario: Path) -> None:
-    """Its lookups and getters fail, its neighbours' go on; NVML still counts it, and it heals."""
+def test_a_lost_gpu_returns_15_and_breaks_uuid_lookups_only(scenario: Path) -> None:
+    """Calls on a lost GPU fail, other GPUs work, NVML still counts the GPU, and it recovers."""
     with simulated(scenario=scenario) as simulation:
         handles = simulation.handles()
         uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
@@ -90,8 +90,8 @@ def test_a_lost_gpu_answers_15_and_spoils_lookups_by_uuid_only(scenario: Path) -
         ("bound: none", 8, ""),
     ],
 )
-def test_the_count_shrinks_and_indices_move_up(scenario: Path, fault: str, on_bus: int, bound: str | None) -> None:
-    """A GPU that NVML does not have is not found; those behind it get other indices, with the same uuids."""
+def test_an_absent_gpu_shifts_indices(scenario: Path, fault: str, on_bus: int, bound: str | None) -> None:
+    """An absent GPU is not found; the GPUs after it keep their UUIDs and get other indices."""
     with simulated(scenario=scenario) as simulation:
         handles = simulation.handles()
         uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
@@ -106,8 +106,8 @@ def test_the_count_shrinks_and_indices_move_up(scenario: Path, fault: str, on_bu
         assert functions.get(bus_id) == bound
 
 
-def test_lookup_codes_leave_held_handles_alone(scenario: Path) -> None:
-    """Any code at lookup, or a required reset with its advice; who has the handle reads on."""
+def test_lookup_codes_do_not_affect_open_handles(scenario: Path) -> None:
+    """A lookup returns the set code, or a required reset with its advice; an open handle still works."""
     with simulated(scenario=scenario) as simulation:
         handles = simulation.handles()
         simulation.edit("gpus: {1: {lookup: 4}, 2: {reset_required: true}, 5: {lookup: OPERATING_SYSTEM}}")
@@ -118,7 +118,7 @@ def test_lookup_codes_leave_held_handles_alone(scenario: Path) -> None:
 
 
 def test_functions_fail_by_pattern_for_one_gpu_or_all(scenario: Path) -> None:
-    """Patterns are those of file names; the first that matches gives the code."""
+    """Patterns have the syntax of file names, and the first match gives the return code."""
     text = """
 fail: {nvmlDeviceGetName: UNKNOWN}
 gpus: {2: {fail: {"nvmlDeviceGetPower*": 4, "nvmlDeviceGet*Power*": 5}}}
@@ -131,7 +131,7 @@ gpus: {2: {fail: {"nvmlDeviceGetPower*": 4, "nvmlDeviceGet*Power*": 5}}}
 
 
 def test_a_delayed_call_returns_after_one_on_another_gpu(scenario: Path) -> None:
-    """The delay applies to the function and the GPU named: a call that starts later on another GPU overtakes it."""
+    """A delay applies to the given function and GPU, so that a later call on another GPU returns first."""
     text = "gpus: {2: {delay: {nvmlDeviceGetPowerUsage: 2}}}"
     with simulated(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
@@ -155,8 +155,8 @@ def test_a_delayed_call_returns_after_one_on_another_gpu(scenario: Path) -> None
 @pytest.mark.parametrize(
     ("fault", "functions"), [("driver: absent", 12), ("driver: not_loaded", 9), ("driver: mismatch", 18)]
 )
-def test_the_driver_can_be_missing_or_another(scenario: Path, fault: str, functions: int) -> None:
-    """Initialisation says so; the PCI bus shows the GPUs, without a driver unless there is one."""
+def test_the_driver_can_be_missing_or_mismatched(scenario: Path, fault: str, functions: int) -> None:
+    """Initialization fails without a driver or with a mismatch; the PCI bus lists the GPUs with their driver."""
     with simulated(scenario=scenario, text=fault, init=False) as simulation:
         assert answer(pynvml.nvmlInit) == functions
         bound = "nvidia" if "mismatch" in fault else ""
@@ -165,8 +165,8 @@ def test_the_driver_can_be_missing_or_another(scenario: Path, fault: str, functi
         assert answer(pynvml.nvmlInit) == 0
 
 
-def test_a_driver_unloaded_under_a_user_can_be_shut_down(scenario: Path) -> None:
-    """Every call answers 9 but the shutdown; once it is back, an initialisation starts afresh."""
+def test_nvml_can_be_shut_down_after_the_driver_is_unloaded(scenario: Path) -> None:
+    """After the driver is unloaded every call except the shutdown returns 9; a new initialization works later."""
     with simulated(scenario=scenario) as simulation:
         handle = simulation.handles()[0]
         simulation.edit("driver: not_loaded")
@@ -179,7 +179,7 @@ def test_a_driver_unloaded_under_a_user_can_be_shut_down(scenario: Path) -> None
 
 
 def test_no_gpu_at_all_fails_initialisation_unless_allowed(scenario: Path) -> None:
-    """The flag NO_GPUS makes a library that knows none."""
+    """With the flag NO_GPUS initialization succeeds without GPUs."""
     with simulated(scenario=scenario, text='gpus: {"*": {absent: true}}', init=False) as simulation:
         assert answer(pynvml.nvmlInit) == pynvml.NVML_ERROR_GPU_NOT_FOUND
         pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
@@ -187,8 +187,8 @@ def test_no_gpu_at_all_fails_initialisation_unless_allowed(scenario: Path) -> No
         assert simulation.node.pci_functions() == {}
 
 
-def test_ecc_and_row_remapping_show_in_their_fields(scenario: Path) -> None:
-    """Counts by place, and their totals; remapping with its flags."""
+def test_ecc_and_row_remapping_are_in_their_fields(scenario: Path) -> None:
+    """ECC counts by location, their totals, and row remapping with its flags match their fields."""
     text = """
 gpus:
   4:
@@ -197,15 +197,15 @@ gpus:
 """
     with simulated(scenario=scenario, text=text, now=20.0) as simulation:
         fields = [3, 4, 11, 12, 142, 143, 144, 145]
-        sick, well = (
+        failing, healthy = (
             [f.value.ullVal for f in pynvml.nvmlDeviceGetFieldValues(simulation.handles()[n], fields)] for n in (4, 5)
         )
-        assert sick == [7, 6, 5, 6, 1, 2, 1, 1]
-        assert well == [0] * 8
+        assert failing == [7, 6, 5, 6, 1, 2, 1, 1]
+        assert healthy == [0] * 8
 
 
-def test_links_go_down_sleep_and_err(scenario: Path) -> None:
-    """By link or all; a link that is down carries nothing."""
+def test_links_can_be_down_asleep_or_have_errors(scenario: Path) -> None:
+    """A link, or all links, can be down, asleep or have errors; a link that is down has no traffic."""
     text = """
 gpus:
   0:
@@ -233,7 +233,7 @@ gpus:
 
 
 def test_the_node_can_be_held_free_or_busy(scenario: Path) -> None:
-    """idle, busy and jobs replace the usual work, on all GPUs or one."""
+    """idle, busy and jobs replace the default load of all GPUs or of one."""
     with simulated(scenario=scenario, text="busy: true\ngpus: {6: {idle: true}}", now=3.0) as simulation:
 
         def processes() -> list[int]:
@@ -251,7 +251,7 @@ def test_the_node_can_be_held_free_or_busy(scenario: Path) -> None:
 
 
 def test_a_hanging_call_returns_when_the_scenario_heals(scenario: Path) -> None:
-    """Only the calls named, on the GPU named, hang; other threads go on, and the end of the row ends the call."""
+    """Only the given call on the given GPU hangs; other threads continue, and the edit ends the hang."""
     text = "gpus: {3: {hang: [nvmlDeviceGetTemperatureV]}}"
     with simulated(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
@@ -315,7 +315,7 @@ def ask(child: subprocess.Popen[str]) -> None:
 
 
 def test_a_hanging_initialisation_ends_after_the_edit(scenario: Path, start: Start) -> None:
-    """Each process re-reads the file itself, even inside a call that hangs."""
+    """Each process reads the changed scenario itself, also during a hung call."""
     scenario.write_text('hang: ["nvmlInit*"]')
     child = start()
     assert read(child) == "opened"
@@ -330,7 +330,7 @@ def test_a_hanging_initialisation_ends_after_the_edit(scenario: Path, start: Sta
 
 
 def test_a_crashing_call_ends_the_process(scenario: Path, start: Start) -> None:
-    """The process dies of SIGSEGV, as of a fault inside the library."""
+    """A crash ends the process with SIGSEGV, as a fault in the library does."""
     scenario.write_text("gpus: {5: {crash: [nvmlDeviceGetPowerUsage]}}")
     child = start()
     assert [read(child), read(child)] == ["opened", "initialised"]
@@ -338,8 +338,8 @@ def test_a_crashing_call_ends_the_process(scenario: Path, start: Start) -> None:
     assert child.wait(60) == -signal.SIGSEGV
 
 
-def test_what_hangs_for_ever_ends_with_the_process_only(scenario: Path, start: Start) -> None:
-    """Healing the scenario does not bring the call back; a kill ends it."""
+def test_a_permanent_hang_ends_only_with_the_process(scenario: Path, start: Start) -> None:
+    """An edit of the scenario does not end a permanent hang; a kill does."""
     scenario.write_text("gpus: {5: {hang_forever: [nvmlDeviceGetPowerUsage]}}")
     child = start()
     assert [read(child), read(child)] == ["opened", "initialised"]
@@ -352,7 +352,7 @@ def test_what_hangs_for_ever_ends_with_the_process_only(scenario: Path, start: S
 
 
 def test_calls_are_counted_in_the_trace(start: Start, scenario: Path, tmp_path: Path) -> None:
-    """By function and in total, with the time spent inside; the last counts are written when the process ends."""
+    """The trace counts calls and their time by function and in total, up to the end of the process."""
     scenario.write_text("gpus: {5: {delay: {nvmlDeviceGetPowerUsage: 0.05}}}")
     child = start()
     for _ in range(3):
@@ -372,8 +372,8 @@ def test_calls_are_counted_in_the_trace(start: Start, scenario: Path, tmp_path: 
     assert 0 < counts["cpu_seconds"] < counts["seconds"] - 0.1, "a call that waits was counted as work"
 
 
-def test_numbers_can_be_what_no_gpu_can_have(scenario: Path) -> None:
-    """Out of every bound, as far as the type in C goes; what does not fit wraps."""
+def test_values_can_be_out_of_bounds(scenario: Path) -> None:
+    """Values can be out of bounds within the C type; larger values wrap."""
     text = """
 gpus:
   1:
@@ -399,7 +399,7 @@ gpus:
 
 
 def test_a_field_can_come_with_another_type(scenario: Path) -> None:
-    """The number is the same, stored as another type says; a reader that believes the old one reads something else."""
+    """A field with another type has the same number, which a reader of the expected type misreads."""
     text = "gpus: {1: {set: {power: 250}, field_types: {POWER_AVERAGE: double, POWER_INSTANT: unsigned_short}}}"
     with simulated(scenario=scenario, text=text) as simulation:
         mean, instant, energy = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[1], [185, 186, 83])
@@ -408,8 +408,8 @@ def test_a_field_can_come_with_another_type(scenario: Path) -> None:
         assert energy.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 
 
-def test_errors_of_the_pcie_link_have_fields_each(scenario: Path) -> None:
-    """By kind, and only on Hopper and later."""
+def test_each_pcie_link_error_has_a_field(scenario: Path) -> None:
+    """PCIe link errors are counted by kind, on Hopper and later only."""
     text = "gpus: {0: {pcie_errors: {fatal: 1, correctable: {rate: 2, from: 50}, l0_to_recovery: 4}}}"
     with simulated(scenario=scenario, text=text, now=60.0) as simulation:
         fields = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [169, *range(173, 184)])
@@ -419,8 +419,8 @@ def test_errors_of_the_pcie_link_have_fields_each(scenario: Path) -> None:
         assert {f.nvmlReturn for f in fields} == {pynvml.NVML_ERROR_NOT_SUPPORTED}
 
 
-def test_a_gpu_that_appears_later_moves_the_indices_of_others(scenario: Path) -> None:
-    """The count grows; who is behind it on the bus has another index, and the same uuid."""
+def test_a_gpu_that_appears_later_shifts_indices(scenario: Path) -> None:
+    """A GPU that appears raises the count; the GPUs after it get other indices and keep their UUIDs."""
     with simulated(scenario=scenario, text="gpus: {2: {absent: true}}") as simulation:
         before = [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()]
         simulation.edit("")
@@ -429,8 +429,8 @@ def test_a_gpu_that_appears_later_moves_the_indices_of_others(scenario: Path) ->
         assert before == after[:2] + after[3:]
 
 
-def test_a_driver_that_was_exchanged_needs_another_process(scenario: Path) -> None:
-    """The library that is loaded does not match the new module, initialised again or not; a new one does."""
+def test_an_upgraded_driver_needs_a_new_process(scenario: Path) -> None:
+    """The loaded library does not match the new driver, also after another initialization; a new process works."""
     with simulated(scenario=scenario) as simulation:
         handle = simulation.handles()[0]
         simulation.edit("driver: not_loaded")
@@ -443,7 +443,7 @@ def test_a_driver_that_was_exchanged_needs_another_process(scenario: Path) -> No
         assert pynvml.nvmlSystemGetDriverVersion() == "610.43.02"
 
 
-def test_the_page_shows_what_the_tables_say() -> None:
-    """docs/simulation.md holds each row of the tables as it is now; `make generate` writes it again."""
+def test_the_page_matches_the_simulation_tables() -> None:
+    """docs/simulation.md has each row of the tables; `make generate` updates it."""
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
     assert [name for name, part in sections().items() if part not in page] == []

@@ -1,4 +1,4 @@
-"""The batch of field values: numbers by driver, types, scopes, failures of single fields."""
+"""Batches of field values: numbers by driver, types, scopes, and failures of single fields."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 def values(handle: Any, *fields: Any) -> list[Any]:
-    """Of each field: its code if it failed, else its value by its type."""
+    """Return for each field its return code if it failed, else its value by type."""
     members = {1: "uiVal", 3: "ullVal", 5: "siVal"}
     batch = pynvml.nvmlDeviceGetFieldValues(handle, list(fields))
     return [f"code {f.nvmlReturn}" if f.nvmlReturn else getattr(f.value, members[f.valueType]) for f in batch]
 
 
-def test_fields_agree_with_the_getters() -> None:
-    """Energy, power, limit and memory temperature are the same by either way."""
+def test_fields_match_the_calls() -> None:
+    """Energy, power, limit and memory temperature are the same as field and as call."""
     with simulated(now=100.0) as simulation:
         handle = simulation.handles()[0]
         assert values(handle, 83, 185, 190) == [
@@ -31,7 +31,7 @@ def test_fields_agree_with_the_getters() -> None:
 
 
 def test_types_are_those_of_nvml() -> None:
-    """Offsets of temperature are signed, counters 64 bits wide; time and cost are filled in."""
+    """Temperature offsets are signed, counters have 64 bits, and time and latency are set."""
     with simulated() as simulation:
         batch = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [193, 194, 83, 82])
         assert [f.valueType for f in batch] == [5, 5, 3, 1]
@@ -39,8 +39,8 @@ def test_types_are_those_of_nvml() -> None:
         assert all(f.timestamp > 0 and f.latencyUsec > 0 for f in batch)
 
 
-def test_a_link_past_the_last_fails_by_itself() -> None:
-    """The scope is the link; one too many is INVALID_ARGUMENT in its own entry, beside good ones."""
+def test_only_the_entry_of_an_invalid_link_fails() -> None:
+    """A link number as scope that is too large is INVALID_ARGUMENT in its own entry only."""
     with simulated("a100x8") as simulation:
         handle = simulation.handles()[0]
         assert values(handle, 91, (165, 0), (165, 11), (165, 12), (161, 11)) == [12, 1, 1, "code 2", 0]
@@ -48,16 +48,16 @@ def test_a_link_past_the_last_fails_by_itself() -> None:
         assert total == one * 12
 
 
-def test_what_a_t4_lacks_is_not_supported() -> None:
-    """No NVLink, no row remapping, no memory temperature, no mean power, no module power."""
+def test_fields_that_a_t4_lacks_are_not_supported() -> None:
+    """A T4 has no NVLink, row remapping, memory temperature, mean power or module power."""
     with simulated("t4x1") as simulation:
         handle = simulation.handles()[0]
         assert set(values(handle, 91, (165, 0), (138, ALL_LINKS), 142, 144, 82, 185, 193, 9999)) == {"code 3"}
         assert values(handle, 29, 31, 3) == [0, 0, 0]
 
 
-def test_the_value_of_a_failed_field_is_nonsense() -> None:
-    """A reader that does not look at the code gets caught."""
+def test_the_value_of_a_failed_field_is_undefined() -> None:
+    """The value of a failed field is undefined, to detect a reader that ignores the return code."""
     with simulated("t4x1") as simulation:
         [failed] = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [82])
         assert failed.value.ullVal == 0xA5A5A5A5A5A5A5A5
@@ -72,10 +72,10 @@ def test_the_value_of_a_failed_field_is_nonsense() -> None:
         ("590.48.01", (269, 270, 271), (251, 252, 253)),
     ],
 )
-def test_slowdown_counters_moved(
+def test_slowdown_counters_have_new_numbers(
     tmp_path: Path, driver: str, counters: tuple[int, ...], presets: tuple[int, ...]
 ) -> None:
-    """Three counters have other numbers from 580.82 on; the old numbers then answer something else, with success."""
+    """Three counters have other numbers from 580.82; their old numbers then succeed with other values."""
     scenario = f"""
 driver_version: "{driver}"
 gpus: {{0: {{set: {{sw_thermal_seconds: 1, hw_thermal_seconds: 2, hw_power_brake_seconds: 3}}}}}}
@@ -87,8 +87,8 @@ gpus: {{0: {{set: {{sw_thermal_seconds: 1, hw_thermal_seconds: 2, hw_power_brake
         assert values(handle, *presets) == [100, 200, 300]
 
 
-def test_blackwell_counts_no_ecc_errors_beside_those_of_links() -> None:
-    """In one batch with counters of NVLink 5, the totals are not supported; by themselves they are, and on Hopper."""
+def test_on_blackwell_ecc_totals_fail_beside_link_counters() -> None:
+    """ECC totals are not supported in one batch with counters of NVLink 5; alone, or on Hopper, they are."""
     with simulated("b200x8") as simulation:
         handle = simulation.handles()[0]
         assert values(handle, 3, 4, (208, 0)) == ["code 3", "code 3", 0]
@@ -98,7 +98,7 @@ def test_blackwell_counts_no_ecc_errors_beside_those_of_links() -> None:
 
 
 def test_an_empty_batch_is_an_invalid_argument() -> None:
-    """Nothing asked, or nowhere to answer, is an error of the caller."""
+    """A batch without fields or without memory is an invalid argument."""
     with simulated() as simulation:
         handle = simulation.handles()[0]
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
@@ -107,7 +107,7 @@ def test_an_empty_batch_is_an_invalid_argument() -> None:
 
 
 def test_one_field_can_be_made_to_fail(tmp_path: Path) -> None:
-    """A code for one field leaves the call and the other fields as they are."""
+    """The failure of one field affects neither the call nor the other fields."""
     text = "gpus: {2: {fail_fields: {POWER_AVERAGE: 999}}}"
     with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
         handles = simulation.handles()

@@ -1,4 +1,4 @@
-"""GPU performance monitoring: what lies between two samples."""
+"""GPU performance monitoring (GPM): metrics between two samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(earlier: Any, later: Any, metrics: Sequence[int]) -> Any:
 
 
 def between(earlier: Any, later: Any, *metrics: int) -> list[Any]:
-    """Values, or the code of a metric that has none."""
+    """Return the values, or the return code of a metric without a value."""
     answered = pynvml.nvmlGpmMetricsGet(asked(earlier, later, metrics))
     return [f"code {m.nvmlReturn}" if m.nvmlReturn else m.value for m in answered.metrics[: len(metrics)]]
 
@@ -41,14 +41,14 @@ def sample(handle: Any) -> Any:
 
 
 def later(simulation: Simulation, handle: Any, seconds: float) -> tuple[Any, Any]:
-    """Two samples, so far apart."""
+    """Return two samples with this time between them."""
     first = sample(handle)
     simulation.now += seconds
     return first, sample(handle)
 
 
 def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
-    """Half of the time a full load: half of what a full load is; without any, nothing; all 0 to 100."""
+    """Half of the time at full load gives half of the full value, in percent; no load gives 0."""
     text = "jobs: [{start: 10, end: 20, load: 1.0}]"
     with simulated(scenario=scenario, text=text) as simulation:
         handle = simulation.handles()[0]
@@ -62,8 +62,8 @@ def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
     assert none == [0.0] * len(ENGINES)
 
 
-def test_one_call_answers_each_metric_by_itself() -> None:
-    """What the driver does not know is a code in its own entry; names and units come along."""
+def test_each_metric_of_a_call_has_its_own_return_code() -> None:
+    """An unknown metric has a return code in its own entry; names and units are set."""
     with simulated(now=100.0) as simulation:
         pair = later(simulation, simulation.handles()[0], 1.0)
         assert [type(value) for value in between(*pair, SM, 999, DRAM)] == [float, str, float]
@@ -74,8 +74,8 @@ def test_one_call_answers_each_metric_by_itself() -> None:
         ]
 
 
-def test_traffic_is_that_of_the_counters() -> None:
-    """MiB a second over all NVLinks, as the counters of the same time say."""
+def test_traffic_metrics_match_the_counters() -> None:
+    """Traffic in MiB/s over all NVLinks matches the counters of the same time."""
     with simulated(now=100.0) as simulation:
         handle = simulation.handles()[0]
 
@@ -87,13 +87,13 @@ def test_traffic_is_that_of_the_counters() -> None:
         assert rate == pytest.approx((received() - before) / 1024 / 2, rel=1e-6)
 
 
-def test_a_sample_is_of_one_moment(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long its taking lasts: under a full load no engine is ever busier than all of the time."""
+def test_a_sample_has_one_time(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample has one time however long it takes, so that no engine is busier than 100 %."""
     with simulated(scenario=scenario, text="jobs: [{load: 1.0}]", now=100.0) as simulation:
         handle = simulation.handles()[0]
         before = sample(handle)
         simulation.now += 1.0
-        passing = iter(range(1_000_000))  # the clock goes on with every look at it
+        passing = iter(range(1_000_000))  # the clock advances with every read
         started = simulation.now
         monkeypatch.setattr(simulation.node._node, "_clock", lambda: started + next(passing) * 0.15)
         after = sample(handle)
@@ -101,15 +101,15 @@ def test_a_sample_is_of_one_moment(scenario: Path, monkeypatch: pytest.MonkeyPat
         assert between(before, after, 1) == pytest.approx([100.0])
 
 
-def test_no_time_between_samples_is_not_a_number() -> None:
-    """Success and NaN, which a reader has to look for."""
+def test_samples_of_the_same_time_give_nan() -> None:
+    """Two samples of the same time return success and NaN."""
     with simulated(now=100.0) as simulation:
         [value] = between(*later(simulation, simulation.handles()[0], 0.0), SM)
         assert math.isnan(value)
 
 
-def test_metrics_can_be_silent_wrong_or_missing(scenario: Path) -> None:
-    """All engines at 0 while kernels run; more than there is; no number; not supported."""
+def test_metrics_can_be_zero_wrong_or_missing(scenario: Path) -> None:
+    """Metrics can be 0 under load, above their maximum, NaN, or not supported."""
     text = """
 busy: true
 gpus:
@@ -130,16 +130,16 @@ gpus:
 
 
 @pytest.mark.parametrize(("profile", "supported"), [("h100x8", 1), ("b200x8", 1), ("a100x8", 0), ("h100guestx2", 0)])
-def test_hopper_and_later_have_it_but_not_guests(profile: str, supported: int) -> None:
-    """Whether it is supported can be asked; where it is not, no sample can be taken."""
+def test_gpm_is_supported_on_hopper_and_later_except_in_guests(profile: str, supported: int) -> None:
+    """Support can be queried; without support no sample can be taken."""
     with simulated(profile) as simulation:
         handle = simulation.handles()[0]
         assert pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice == supported
         assert answer(sample, handle) == (0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def test_samples_die_with_their_initialisation() -> None:
-    """What was allocated before is an invalid argument; a freed sample too."""
+def test_samples_are_invalid_after_another_initialisation() -> None:
+    """Samples from before an initialization, and freed samples, are invalid arguments."""
     with simulated() as simulation:
         old = sample(simulation.handles()[0])
         pynvml.nvmlShutdown()
@@ -152,8 +152,8 @@ def test_samples_die_with_their_initialisation() -> None:
         assert answer(pynvml.nvmlGpmSampleFree, freed) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_wrong_questions_are_refused() -> None:
-    """Another version is 25; samples of two GPUs, one never taken, and more metrics than there are, are wrong."""
+def test_invalid_arguments_are_refused() -> None:
+    """A wrong version is 25; samples of two GPUs, an empty sample, and too many metrics are errors."""
     with simulated() as simulation:
         first, second = (sample(handle) for handle in simulation.handles()[:2])
         question = asked(first, first, [SM])
@@ -167,15 +167,15 @@ def test_wrong_questions_are_refused() -> None:
         assert answer(pynvml.nvmlGpmMetricsGet, question) == invalid
 
 
-def test_permission_may_be_lacking(scenario: Path) -> None:
-    """As in some containers: the call fails for one GPU, and the others go on."""
+def test_permission_can_be_missing(scenario: Path) -> None:
+    """Missing permission for one GPU, as in some containers, does not affect the others."""
     text = "gpus: {1: {fail: {nvmlGpmSampleGet: NO_PERMISSION}}}"
     with simulated(scenario=scenario, text=text) as simulation:
         assert [answer(sample, handle) for handle in simulation.handles()[:3]] == [0, 4, 0]
 
 
-def test_instances_have_their_own(scenario: Path) -> None:
-    """By the GPU's handle and the instance's number, or by the handle of the MIG device; none of what is not there."""
+def test_mig_instances_have_their_own_samples(scenario: Path) -> None:
+    """Instances are sampled by GPU and number, or by MIG device; other instances are errors."""
     text = "busy: true\ngpus: {0: {mig: [3g.40gb, {profile: 2g.20gb, compute: []}]}}"
     with simulated(scenario=scenario, text=text, now=100.0) as simulation:
         gpu = simulation.handles()[0]

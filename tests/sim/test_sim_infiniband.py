@@ -1,4 +1,4 @@
-"""The simulated node's ports and services: files that agree with its load, its scenario and each other."""
+"""The ports and services of the simulated node match its load, its scenario and each other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(tree: SimulatedTree, name: str, device: str = "mlx5_0") -> str:
 
 @each_case("profile", PROFILES)
 def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -> None:
-    """As many devices as it says, and the units of the services that it says, running."""
+    """Each profile has its number of devices and its running services."""
     tree, kind = opened(tmp_path, profile=profile), PROFILES[profile]
 
     assert tree.exists(CLASS) == bool(kind.ports)
@@ -48,8 +48,8 @@ def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -
     assert running == set(kind.services)
 
 
-def test_traffic_moves_with_the_load(tmp_path: Path) -> None:
-    """Idle at first, then a share of the speed; the same at the same time, whoever asks."""
+def test_traffic_follows_the_load(tmp_path: Path) -> None:
+    """Traffic starts idle and then is a part of the speed, the same for every reader at one time."""
     job = "jobs: [{start: 100, end: 200, load: 1.0, gpus: [0]}]"
     words = {now: int(read(opened(tmp_path, job, now=now), "counters/port_xmit_data")) for now in (50, 150, 200, 900)}
 
@@ -61,7 +61,7 @@ def test_traffic_moves_with_the_load(tmp_path: Path) -> None:
 
 
 def test_a_scenario_sets_states_speeds_and_counters(tmp_path: Path) -> None:
-    """What stands under a device comes after what stands under all."""
+    """The row of one device has precedence over the row of all devices."""
     text = """
 ports:
   "*": {counters: {symbol_error: 5}}
@@ -77,7 +77,7 @@ ports:
 
 @pytest.mark.parametrize(("state", "unit", "runs"), [("stopped", True, False), ("not_installed", False, False)])
 def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit: bool, runs: bool) -> None:
-    """Stopped, its unit is there and its cgroup is not."""
+    """A stopped service has a unit file and no cgroup; a missing one has neither."""
     tree = opened(tmp_path, f"services: {{fabric_manager: {state}}}")
 
     assert tree.exists(f"{UNITS}/{SERVICES['fabric_manager']}") == unit
@@ -94,15 +94,15 @@ def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit
         ("gpus: {0: {ports: {}}}", "unknown key 'ports'"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
-    """As everywhere in a scenario."""
+def test_an_invalid_row_is_reported_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
+    """An invalid row of ports is reported with its line, as in other parts of a scenario."""
     with pytest.raises(SimulationError, match=r"scenario\.yml:1: .*") as caught:
         opened(tmp_path, text)
     assert problem in str(caught.value)
 
 
-def test_faults_of_functions_are_none_of_the_files_business(tmp_path: Path) -> None:
-    """The child that reads files alone loads no library, and takes patterns of functions all the same."""
+def test_function_faults_do_not_affect_files(tmp_path: Path) -> None:
+    """The child that only reads files does not load the library and accepts rows of functions."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text('gpus: {5: {hang: ["nvmlDeviceGetTemperature*"]}}\nports: {mlx5_3: {state: down}}\n')
     child = f"""
@@ -117,8 +117,8 @@ print(tree.read("class/infiniband/mlx5_3/ports/1/state"))
     assert answer.stdout.strip() == "1: DOWN"
 
 
-def test_a_service_that_restarts_has_another_process_each_time(tmp_path: Path) -> None:
-    """And runs whenever one looks."""
+def test_a_restarting_service_has_a_new_process_each_time(tmp_path: Path) -> None:
+    """A restarting service has a new process after each restart and is always running."""
     unit = f"{CGROUPS}/{SERVICES['fabric_manager']}"
     trees = [opened(tmp_path, "services: {fabric_manager: restarting}", now=now) for now in (0.0, 5.0, 40.0, 70.0)]
 
@@ -128,8 +128,8 @@ def test_a_service_that_restarts_has_another_process_each_time(tmp_path: Path) -
     assert len(set(processes)) == 3
 
 
-def test_each_device_is_on_the_bus_and_no_gpu_is_there(tmp_path: Path) -> None:
-    """A line of the kernel log can blame it."""
+def test_each_port_device_has_its_own_pci_address(tmp_path: Path) -> None:
+    """Each port device has a unique PCI address that is not the address of a GPU."""
     tree, gpus = opened(tmp_path), PROFILES["h100x8"].bus_ids
     places = [
         tree.read(f"{CLASS}/{device}/device/uevent").partition("PCI_SLOT_NAME=")[2] for device in tree.names(CLASS)

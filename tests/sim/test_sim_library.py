@@ -1,4 +1,4 @@
-"""The simulated library speaks C: pointers, handles, buffers, struct versions."""
+"""The simulated library as a C library: pointers, handles, buffers, struct versions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpumon.sim.exports import EXPORTS
 from gpumon.sim.library import open_node
 
 
-def test_functions_are_plain_c_pointers() -> None:
-    """A function has no argument types, answers a C int, and may be called with any argument."""
+def test_functions_are_plain_c_function_pointers() -> None:
+    """A function has no argument types, returns a C int, and accepts any argument."""
     with simulated() as simulation:
         function = simulation.node.library.nvmlDeviceGetCount_v2
         assert function.argtypes is None
@@ -30,15 +30,15 @@ def test_functions_are_plain_c_pointers() -> None:
             function(1 << 80)
 
 
-def test_every_export_is_a_function_that_pynvml_knows() -> None:
-    """No exported name is misspelt: pynvml asks for each of them."""
+def test_every_export_is_a_function_of_pynvml() -> None:
+    """Every exported name is a function name of pynvml."""
     source = Path(pynvml.__file__).read_text()
     unknown = [name for name in EXPORTS if f'"{name}"' not in source]
     assert unknown == ["nvmlInit_v2"]  # pynvml calls nvmlInitWithFlags; other programs call this
 
 
 def test_a_function_that_the_driver_lacks_is_not_found() -> None:
-    """What came with a later driver is missing from an older one, and what is not NVML's is missing everywhere."""
+    """Functions of later drivers are absent in an older driver, and other names are always absent."""
     with simulated("t4x1") as simulation:
         [handle] = simulation.handles()
         assert answer(pynvml.nvmlDeviceGetTemperatureV, handle, 0) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -49,7 +49,7 @@ def test_a_function_that_the_driver_lacks_is_not_found() -> None:
 
 
 def test_initialisation_is_counted() -> None:
-    """As many shutdowns as initialisations, and everything is uninitialised again."""
+    """NVML is uninitialized after as many shutdowns as initializations."""
     with simulated(init=False):
         assert answer(pynvml.nvmlDeviceGetCount) == pynvml.NVML_ERROR_UNINITIALIZED
         pynvml.nvmlInit()
@@ -61,8 +61,8 @@ def test_initialisation_is_counted() -> None:
         assert answer(pynvml.nvmlShutdown) == pynvml.NVML_ERROR_UNINITIALIZED
 
 
-def test_handles_die_with_their_initialisation() -> None:
-    """A handle from before a new initialisation is invalid, and so is one that was never given out."""
+def test_handles_are_invalid_after_another_initialisation() -> None:
+    """A handle from before another initialization, and an arbitrary handle, are invalid."""
     with simulated() as simulation:
         handle = simulation.handles()[0]
         pynvml.nvmlShutdown()
@@ -75,26 +75,26 @@ def test_handles_die_with_their_initialisation() -> None:
 
 
 def test_a_handle_is_found_by_index_bus_id_and_uuid() -> None:
-    """All lookups lead to the same GPU, the bus id with a long or a short domain or none, in any case."""
+    """Lookups by index, UUID and PCI address in every format return the same GPU."""
     with simulated() as simulation:
         for index, handle in enumerate(simulation.handles()):
             uuid, bus_id = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetPciInfo(handle).busId
             assert pynvml.nvmlDeviceGetIndex(handle) == index
-            for found in (
+            for handle_found in (
                 pynvml.nvmlDeviceGetHandleByUUID(uuid),
                 pynvml.nvmlDeviceGetHandleByPciBusId(bus_id),
                 pynvml.nvmlDeviceGetHandleByPciBusId(bus_id[4:].lower()),
                 pynvml.nvmlDeviceGetHandleByPciBusId(bus_id[9:]),
             ):
-                assert pynvml.nvmlDeviceGetUUID(found) == uuid
+                assert pynvml.nvmlDeviceGetUUID(handle_found) == uuid
         assert answer(pynvml.nvmlDeviceGetHandleByIndex, 8) == pynvml.NVML_ERROR_INVALID_ARGUMENT
         assert answer(pynvml.nvmlDeviceGetHandleByPciBusId, "0000:FE:00.0") == pynvml.NVML_ERROR_NOT_FOUND
         assert answer(pynvml.nvmlDeviceGetHandleByPciBusId, "nonsense") == pynvml.NVML_ERROR_INVALID_ARGUMENT
         assert answer(pynvml.nvmlDeviceGetHandleByUUID, "GPU-none") == pynvml.NVML_ERROR_NOT_FOUND
 
 
-def test_text_needs_room_for_its_end() -> None:
-    """A buffer that the text and its NUL do not fit is INSUFFICIENT_SIZE and stays untouched."""
+def test_a_text_buffer_needs_space_for_nul() -> None:
+    """A buffer too small for text and NUL returns INSUFFICIENT_SIZE and is unchanged."""
     with simulated() as simulation:
         handle, name = simulation.handles()[0], pynvml.nvmlDeviceGetName(simulation.handles()[0])
         buffer = ctypes.create_string_buffer(b"\x7f" * 96, 96)
@@ -113,8 +113,8 @@ def test_text_needs_room_for_its_end() -> None:
         ("nvmlDeviceGetMarginTemperature", 8, 0x01000008),
     ],
 )
-def test_structs_carry_their_version(function: str, size: int, version: int) -> None:
-    """A version that the driver does not know is code 25, and not a byte beyond the struct is written."""
+def test_structs_contain_their_version(function: str, size: int, version: int) -> None:
+    """An unknown struct version returns code 25, and no byte after the struct is written."""
     with simulated() as simulation:
         handle, call = simulation.handles()[0], getattr(simulation.node.library, function)
         for wrong in (0, version + 1, version + 0x01000000):
@@ -127,8 +127,8 @@ def test_structs_carry_their_version(function: str, size: int, version: int) -> 
         assert buffer.raw[size:] == b"\x7f" * 8
 
 
-def test_process_lists_tell_how_much_room_they_need(tmp_path: Path) -> None:
-    """Too small an array is INSUFFICIENT_SIZE with the number needed; an empty list is a success."""
+def test_process_lists_return_the_size_they_need(tmp_path: Path) -> None:
+    """An array that is too small returns INSUFFICIENT_SIZE with the size; an empty list succeeds."""
     runs = "jobs: [{load: 0.5, memory: 0.3}, {load: 0.3, memory: 0.2, gpus: [0]}]"
     with simulated(scenario=tmp_path / "s.yml", text=runs, now=5.0) as simulation:
         first, second = simulation.handles()[:2]
@@ -148,7 +148,7 @@ def _used(handle: Any) -> int:
 
 
 def test_memory_adds_up_in_both_versions() -> None:
-    """Used, free and reserved are the total; the first version counts what is reserved as used."""
+    """Used, free and reserved memory add up to the total; version 1 counts reserved memory as used."""
     with simulated(now=100.0) as simulation:
         for handle in simulation.handles():
             old = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -158,28 +158,28 @@ def test_memory_adds_up_in_both_versions() -> None:
             assert old.used == new.used + new.reserved
 
 
-def test_memory_can_be_filled_to_the_brim_and_no_further(tmp_path: Path) -> None:
-    """However much is set to be used, what is free does not fall below nothing."""
+def test_free_memory_is_never_negative(tmp_path: Path) -> None:
+    """Free memory is never negative, whatever value is set for used memory."""
     text = "gpus: {0: {set: {memory_used: 1000000000000}}}"
     with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
         memory = pynvml.nvmlDeviceGetMemoryInfo(simulation.handles()[0], pynvml.nvmlMemory_v2)
         assert (memory.free, memory.used + memory.reserved) == (0, memory.total)
 
 
-def test_every_code_has_words() -> None:
-    """The words for codes come from the library too, without an initialisation."""
+def test_every_return_code_has_a_text() -> None:
+    """Return codes have a text, also before an initialization."""
     with simulated(init=False):
         assert pynvml.nvmlErrorString(25) == "Argument version mismatch"
         assert pynvml.nvmlErrorString(12345) == "Unknown"
 
 
-def test_an_unknown_profile_is_named_with_the_known_ones() -> None:
-    """The error says what there is to choose from."""
+def test_an_unknown_profile_is_an_error_that_lists_the_profiles() -> None:
+    """The error lists the available profiles."""
     with pytest.raises(SimulationError, match=r"'b100x8'.*h100x8, a100x8, t4x1"):
         open_node("b100x8", scenario=None, epoch=0.0)
 
 
 def test_the_profiles_load_neither_driver_nor_ctypes() -> None:
-    """The daemon may check a profile's name without the machinery behind it."""
+    """The profiles can be imported without the driver and ctypes, so that the daemon can check a name."""
     script = "import sys; import gpumon.sim.profiles; sys.exit(bool({'pynvml', 'ctypes'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

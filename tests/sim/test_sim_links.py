@@ -1,4 +1,4 @@
-"""NVLinks by generation, what is at their other end, chip-to-chip links."""
+"""NVLinks by generation, their remote devices, and C2C links."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def values(handle: Any, *fields: Any) -> list[Any]:
     ("profile", "has", "lacks"),
     [("h200x8", UP_TO_HOPPER, FROM_BLACKWELL), ("b200x8", FROM_BLACKWELL, UP_TO_HOPPER)],
 )
-def test_each_generation_has_counters_of_its_own(profile: str, has: tuple[int, ...], lacks: tuple[int, ...]) -> None:
-    """What Hopper counts, Blackwell does not support, and the other way round."""
+def test_each_generation_has_its_own_counters(profile: str, has: tuple[int, ...], lacks: tuple[int, ...]) -> None:
+    """Hopper and Blackwell each do not support the counters of the other."""
     with simulated(profile, now=100.0) as simulation:
         handle = simulation.handles()[0]
         assert all(isinstance(value, int) for value in values(handle, *((field, 3) for field in has)))
         assert values(handle, *((field, 3) for field in lacks)) == ["code 3"] * len(lacks)
 
 
-def test_sums_over_all_links_are_sums(scenario: Path) -> None:
-    """Traffic and errors of NVLink 5 at the scope of all links; packets and bytes agree."""
+def test_sums_over_all_links_match_the_links(scenario: Path) -> None:
+    """Traffic and errors of NVLink 5 have a sum over all links; packets and bytes agree."""
     text = (
         "gpus: {0: {nvlinks: {2: {receive: 3, recovery_failed: 1}, 7: {receive: 4, recovered: 2}, 9: {state: down}}}}"
     )
@@ -60,12 +60,12 @@ def test_sums_over_all_links_are_sums(scenario: Path) -> None:
     [(0, 0xFFF), (1e-12, 10 << 8 | 13), (3e-9, 3 << 8 | 9), (1.5e-8, 15 << 8 | 9), (1, 10 << 8 | 1), (1e-300, 0xFF)],
 )
 def test_error_rates_are_packed(ratio: float, number: int) -> None:
-    """Mantissa in bits 8 to 11, negative power of ten in bits 0 to 7; none at all is 15e-255."""
+    """A rate has its mantissa in bits 8 to 11 and its negative exponent in bits 0 to 7; 0 is 15e-255."""
     assert packed(ratio) == number
 
 
 def test_an_error_rate_can_be_set(scenario: Path) -> None:
-    """Of one link, and it has no sum."""
+    """The error rate of one link can be set, and it has no sum."""
     text = "gpus: {0: {nvlinks: {4: {effective_ber: 2.0e-11}}}}"
     with simulated("b200x8", scenario, text=text) as simulation:
         handle = simulation.handles()[0]
@@ -77,7 +77,7 @@ def test_an_error_rate_can_be_set(scenario: Path) -> None:
     [("a100x8", 12, 25000, 4), ("h100pciex2", 12, 26562, 6), ("h200x8", 18, 26562, 6), ("gb200x4", 18, 53125, 7)],
 )
 def test_links_have_the_speed_of_their_generation(profile: str, links: int, speed: int, version: int) -> None:
-    """Their number, MB/s each way, and NVML's number for the version, which is no version."""
+    """Each generation has its number of links, its speed in MB/s per direction, and NVML's version number."""
     with simulated(profile) as simulation:
         handle = simulation.handles()[0]
         assert values(handle, 91, (164, links - 1), (166, 0)) == [links, speed, version]
@@ -96,19 +96,19 @@ def peers(handle: Any) -> list[tuple[int, str]]:
 
 
 def test_a_link_can_be_slower(scenario: Path) -> None:
-    """That one alone; one that is down has no speed."""
+    """One link can be slower; a link that is down has speed 0."""
     text = "gpus: {0: {nvlinks: {2: {speed: 13281}, 3: {speed: 13281, state: down}}}}"
     with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
         assert values(simulation.handles()[0], (164, 1), (164, 2), (164, 3)) == [26562, 13281, 0]
 
 
-def test_links_lead_to_switches_to_a_bridge_or_to_what_is_hidden() -> None:
-    """NVSwitches are PCI functions up to Hopper and have no address later; a bridge leads to the other GPU."""
+def test_remote_devices_of_links_depend_on_the_generation() -> None:
+    """NVSwitches have a PCI address up to Hopper only; a bridge leads to the other GPU."""
     with simulated() as simulation:
-        found = peers(simulation.handles()[0])
-        assert {kind for kind, _ in found} == {2}
-        assert sorted({address: 0 for _, address in found}) == [f"00000000:0{n}:00.0" for n in (5, 6, 7, 8)]
-        assert [sum(one == address for _, one in found) for address in dict.fromkeys(a for _, a in found)] == [
+        remote = peers(simulation.handles()[0])
+        assert {kind for kind, _ in remote} == {2}
+        assert sorted({address: 0 for _, address in remote}) == [f"00000000:0{n}:00.0" for n in (5, 6, 7, 8)]
+        assert [sum(one == address for _, one in remote) for address in dict.fromkeys(a for _, a in remote)] == [
             5,
             4,
             4,
@@ -122,8 +122,8 @@ def test_links_lead_to_switches_to_a_bridge_or_to_what_is_hidden() -> None:
         assert set(peers(second)) == {(0, pynvml.nvmlDeviceGetPciInfo(first).busId)}
 
 
-def test_a_link_that_is_down_leads_nowhere(scenario: Path) -> None:
-    """Its peer is not known, and its speed is 0."""
+def test_a_link_that_is_down_has_no_remote_device(scenario: Path) -> None:
+    """A link that is down has no remote device and speed 0."""
     with simulated(scenario=scenario, text="gpus: {0: {nvlinks: {3: {state: down}}}}") as simulation:
         handle = simulation.handles()[0]
         assert answer(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, 3) == pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -131,15 +131,15 @@ def test_a_link_that_is_down_leads_nowhere(scenario: Path) -> None:
         assert values(handle, (164, 3), (164, 2)) == [0, 26562]
 
 
-def test_chip_to_chip_links_are_those_of_grace(scenario: Path) -> None:
-    """Their number, state and speed by link; elsewhere they are not supported."""
+def test_only_grace_has_c2c_links(scenario: Path) -> None:
+    """Grace has C2C links with number, state and speed; other products do not support them."""
     with simulated(
         "gb200x4", scenario, text='gpus: {1: {c2c_links: {2: down}}, 2: {c2c_links: {"*": down}}}'
     ) as simulation:
-        well, one, none = simulation.handles()[:3]
+        healthy, one, none = simulation.handles()[:3]
         states = [(171, n) for n in range(5)]
-        assert values(well, 170, (172, 4), (171, 5)) == [5, 44712, "code 2"]
-        assert values(well, *states) == [1] * 5
+        assert values(healthy, 170, (172, 4), (171, 5)) == [5, 44712, "code 2"]
+        assert values(healthy, *states) == [1] * 5
         assert values(one, *states) == [1, 1, 0, 1, 1]
         assert values(one, (172, 2)) == [0]
         assert values(none, *states) == [0] * 5
@@ -148,7 +148,7 @@ def test_chip_to_chip_links_are_those_of_grace(scenario: Path) -> None:
 
 
 def test_the_links_of_a_guest_are_all_down() -> None:
-    """It has 18 of them; nobody can say whether any should be up."""
+    """A guest has 18 links that are all down."""
     with simulated("h100guestx2", now=100.0) as simulation:
         handles = simulation.handles()
         assert len(handles) == len(simulation.node.pci_functions()) == 2
@@ -166,8 +166,8 @@ def access(one: Any, other: Any, capability: int) -> int | str:
         return f"code {error.value}"
 
 
-def test_each_two_gpus_tell_whether_they_reach_each_other(scenario: Path) -> None:
-    """Over NVLink while both have one that is up, else over PCIe; from either end the same, and nobody itself."""
+def test_peer_access_of_each_pair_of_gpus(scenario: Path) -> None:
+    """Peer access is over NVLink if both GPUs have an active link, else over PCIe, and symmetric."""
     text = 'gpus: {1: {nvlinks: {"*": {state: down}}}, 2: {peer_access: {0: {write: topology_not_supported}}}}'
     with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
         handles = simulation.handles()

@@ -1,4 +1,4 @@
-"""MIG: a GPU cut into instances, seen through pynvml."""
+"""MIG: instances of a GPU, read through pynvml."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def scenario(tmp_path: Path) -> Path:
 
 
 def parts(handle: Any) -> list[Any]:
-    """Handles of the MIG devices of a GPU."""
-    found = []
+    """Return the handles of the MIG devices of a GPU."""
+    devices = []
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+            devices.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
         except pynvml.NVMLError_NotFound:
             break
-    return found
+    return devices
 
 
 def names(handle: Any) -> list[str]:
@@ -41,7 +41,7 @@ def names(handle: Any) -> list[str]:
 @each_case(
     ("created", "numbers"),
     [
-        # As in the listings of NVIDIA's MIG guide, and (a single 3g) in the H200 capture of nvidia_gpu_exporter.
+        # From NVIDIA's MIG guide, and (a single 3g) from the H200 capture of nvidia_gpu_exporter.
         ("7g.80gb", [0]),
         ("3g.40gb", [2]),
         ("3g.40gb 3g.40gb", [1, 2]),
@@ -52,12 +52,12 @@ def names(handle: Any) -> list[str]:
     ],
 )
 def test_instances_are_placed_and_numbered_as_by_the_driver(created: str, numbers: list[int]) -> None:
-    """The number of an instance says where in the memory it lies."""
+    """The number of an instance gives its position in the memory."""
     assert [instance.number for instance in place(H100_SXM, list(map(RequestedInstance, created.split())))] == numbers
 
 
 @each_case(
-    ("created", "says"),
+    ("created", "message"),
     [
         ([RequestedInstance("3g.40gb")] * 3, "no room is left for another 3g.40gb"),
         ([RequestedInstance("7g.80gb"), RequestedInstance("1g.10gb")], "no room"),
@@ -66,27 +66,27 @@ def test_instances_are_placed_and_numbered_as_by_the_driver(created: str, number
         ([RequestedInstance("2g.20gb", (1, 2))], "2g.20gb has 2 compute slices, not 3"),
     ],
 )
-def test_what_does_not_fit_is_refused(created: list[RequestedInstance], says: str) -> None:
-    """With the name of what is too much."""
-    with pytest.raises(LayoutError, match=says):
+def test_instances_that_do_not_fit_are_refused(created: list[RequestedInstance], message: str) -> None:
+    """The error names the instance that does not fit."""
+    with pytest.raises(LayoutError, match=message):
         place(H100_SXM, created)
 
 
 def test_each_board_has_its_own_sizes() -> None:
-    """Names and memory differ from board to board."""
+    """Names and memory sizes differ between products."""
     assert [profile.name for profile in A100_SXM.mig_profiles] == [profile.name for profile in H100_SXM.mig_profiles]
     assert place(B200_SXM, [RequestedInstance("1g.23gb")])
 
 
 def test_a_scenario_that_does_not_fit_names_the_gpu(scenario: Path) -> None:
-    """The error says which GPU cannot be cut so."""
+    """The error names the GPU."""
     scenario.write_text("gpus:\n  2: {mig: [7g.80gb, 1g.10gb]}\n")
     with pytest.raises(SimulationError, match=r":2: gpus\.2\.mig: no room is left for another 1g\.10gb"):
         open_node("h100x8", scenario=scenario, epoch=0.0)
 
 
-def test_a_part_answers_for_itself_and_its_gpu_is_found() -> None:
-    """Name, uuid, numbers, attributes, memory and processes are the part's; anything else is for the GPU's handle."""
+def test_a_mig_device_has_its_own_readings_and_its_gpu() -> None:
+    """A MIG device has its own name, UUID, numbers, attributes, memory and processes; other calls need the GPU."""
     with simulated("h100migx8", now=100.0) as simulation:
         gpu = simulation.handles()[4]
         assert names(gpu) == ["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]
@@ -109,8 +109,8 @@ def test_a_part_answers_for_itself_and_its_gpu_is_found() -> None:
         assert answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 7) == INVALID
 
 
-def test_memory_and_processes_of_the_parts_are_those_of_the_gpu() -> None:
-    """Each process is in one part, and says in which; their memory is the part's, and all of it the GPU's."""
+def test_memory_and_processes_of_mig_devices_add_up_to_the_gpu() -> None:
+    """Each process is in one MIG device, and the memory of all MIG devices is in the GPU's memory."""
     with simulated("h100migx8", now=100.0) as simulation:
         for gpu in simulation.handles()[3:7]:
             all_of_it = {process.pid: process for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
@@ -127,8 +127,8 @@ def test_memory_and_processes_of_the_parts_are_those_of_the_gpu() -> None:
             assert pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used == used
 
 
-def test_compute_slices_make_several_parts_of_an_instance(scenario: Path) -> None:
-    """They share the instance's memory and engines, and say so in their names."""
+def test_compute_instances_are_several_mig_devices_of_an_instance(scenario: Path) -> None:
+    """Compute instances share memory and engines of their GPU instance, and have names that show it."""
     text = "gpus: {0: {mig: [{profile: 3g.40gb, compute: [1, 2]}]}}"
     with simulated(scenario=scenario, text=text) as simulation:
         gpu = simulation.handles()[0]
@@ -148,8 +148,8 @@ ENGINES = ("UtilizationRates", "EncoderUtilization", "DecoderUtilization", "JpgU
 
 
 @pytest.mark.parametrize(("index", "rows"), [(0, "code 3"), (7, 0)])
-def test_a_gpu_that_is_cut_up_lacks_what_it_had(index: int, rows: Any) -> None:
-    """No utilization, volatile ECC or NVLink that is up; remapped rows are told while no instance is there."""
+def test_a_gpu_with_instances_lacks_some_readings(index: int, rows: Any) -> None:
+    """With instances the GPU has no utilization, volatile ECC, active NVLink or remapped rows."""
     with simulated("h100migx8", now=100.0) as simulation:
         gpu = simulation.handles()[index]
         assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
@@ -165,8 +165,8 @@ def test_a_gpu_that_is_cut_up_lacks_what_it_had(index: int, rows: Any) -> None:
         assert bool(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)) == bool(parts(gpu)) == (index == 0)
 
 
-def test_a_gpu_that_is_whole_has_no_parts() -> None:
-    """MIG can be, but is off: a mode, and no device to be had."""
+def test_a_gpu_with_mig_off_has_no_mig_devices() -> None:
+    """With MIG off the mode can be read, and there is no MIG device."""
     with simulated() as simulation:
         gpu = simulation.handles()[0]
         assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
@@ -174,8 +174,8 @@ def test_a_gpu_that_is_whole_has_no_parts() -> None:
         assert answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 0) == NOT_SUPPORTED
 
 
-def test_a_new_layout_is_an_event_and_old_handles_mean_something_else(scenario: Path) -> None:
-    """Handles die with the layout, and their numbers are given out again: to a part of another size."""
+def test_a_new_layout_is_an_event_and_invalidates_handles(scenario: Path) -> None:
+    """A new layout is an event; old handles are invalid and their numbers can be used again."""
     with simulated(scenario=scenario, text="gpus: {1: {mig: [3g.40gb, 3g.40gb]}}", now=1.0) as simulation:
         gpu = simulation.handles()[1]
         first, second = parts(gpu)
@@ -196,7 +196,7 @@ def test_a_new_layout_is_an_event_and_old_handles_mean_something_else(scenario: 
 
 
 def test_the_same_layout_has_the_same_uuids(scenario: Path) -> None:
-    """Cut anew in the same way, a part is called what it was called before."""
+    """The same layout gives the same UUIDs again."""
     text = "gpus: {1: {mig: [3g.40gb, 2g.20gb]}}"
     with simulated(scenario=scenario, text=text) as simulation:
         gpu = simulation.handles()[1]

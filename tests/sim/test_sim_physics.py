@@ -1,4 +1,4 @@
-"""Values move in time and agree with each other."""
+"""Simulated values change in time and agree with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASES = st.lists(st.tuples(st.floats(0.5, 60), st.floats(0, 1)), min_size=1, ma
 
 
 def trapezium(course: Course, end: float, step: float = 0.01) -> float:
-    """Energy as anyone would integrate the power."""
+    """Return the energy as a numerical integral of the power."""
     powers = [course.at(n * step).point.power for n in range(int(end / step) + 1)]
     return step * (sum(powers) - (powers[0] + powers[-1]) / 2)
 
@@ -32,14 +32,14 @@ def trapezium(course: Course, end: float, step: float = 0.01) -> float:
 @settings(max_examples=30)
 @given(PHASES, st.floats(0, 20))
 def test_energy_is_the_integral_of_power(phases: list[tuple[float, float]], lead: float) -> None:
-    """Whatever the load does, the energy counter is what summing up the power gives."""
+    """The energy counter is the integral of the power under any load."""
     course = Course(BODY, Workload(lead, tuple(LoadPhase(*phase) for phase in phases)))
     assert course.at(30.0).point.energy == pytest.approx(trapezium(course, 30.0), rel=1e-3)
 
 
 @pytest.mark.parametrize("load", [workload.usual(0), workload.busy(0), workload.IDLE])
-def test_integrals_go_on_over_days(load: Workload) -> None:
-    """From the first second to the thirtieth day no counter of the course jumps or falls."""
+def test_integrals_are_continuous_over_days(load: Workload) -> None:
+    """No counter jumps or falls from the first second to the thirtieth day."""
     course = Course(BODY, load)
     times = sorted({0.0, 39.9, 40.1, 3600.0, 86_400.0, 2_592_000.0} | {cycle * 1234.5 for cycle in range(60)})
     for time in times:
@@ -51,8 +51,8 @@ def test_integrals_go_on_over_days(load: Workload) -> None:
             assert abs(soon.temperature - now.temperature) < 0.5
 
 
-def test_power_lags_a_second_behind_the_load() -> None:
-    """After one second of full load 63 % of the way is gone, and the limit is never passed."""
+def test_power_follows_the_load_with_a_delay() -> None:
+    """After one second of full load power has made 63 % of the change, and it never exceeds the limit."""
     course = Course(BODY, Workload(10.0, (LoadPhase(100, 1.0),)))
     assert course.at(10.0).point.power == 70.0
     assert course.at(11.0).point.power == pytest.approx(70 + 630 * (1 - math.exp(-1)))
@@ -63,7 +63,7 @@ def test_power_lags_a_second_behind_the_load() -> None:
 
 
 def test_jobs_that_overlap_share_the_gpu() -> None:
-    """Loads and memories add up, to one at most, and each job is a process."""
+    """Loads and memory of jobs add up, the load to at most 1, and each job is a process."""
     runs = [
         workload.ScenarioJob(start=0, end=20, load=0.7, memory=0.8),
         workload.ScenarioJob(start=10, load=0.6, memory=0.8, gpus=(1,)),
@@ -90,8 +90,8 @@ def everything(simulation: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_node_is_free_for_forty_seconds_and_works_then() -> None:
-    """No process at first; then a job on every GPU for minutes, and pauses without any."""
+def test_the_node_is_idle_for_forty_seconds_and_busy_afterwards() -> None:
+    """No process runs at first; then each GPU has a job for minutes, with pauses."""
     with simulated() as simulation:
         held = []
         for second in range(1300):
@@ -108,7 +108,7 @@ def test_the_node_is_free_for_forty_seconds_and_works_then() -> None:
 
 
 def test_readings_follow_the_job() -> None:
-    """Idle: low clocks, the idle reason, low power. At work: all of them otherwise, and hotter with time."""
+    """An idle GPU has low clocks, the idle reason and low power; a busy GPU does not, and becomes hotter."""
     with simulated(now=30.0) as simulation:
         for use, power, *_, processes, events, clock in everything(simulation):
             assert (use, processes, events, clock) == (0, [], 0x1, 345)
@@ -127,8 +127,8 @@ def test_readings_follow_the_job() -> None:
             assert clock == (1980 if events == 0 else 1875)
 
 
-def test_the_mean_power_is_that_of_the_last_second() -> None:
-    """On a board that knows it, the mean is the gain of energy in a second, and lags behind the moment's power."""
+def test_mean_power_covers_the_last_second() -> None:
+    """Mean power is the energy of the last second, so that it follows the current power with a delay."""
     with simulated() as simulation:
         handle = simulation.handles()[0]
         for second in (41.0, 46.5, 47.0, 100.0):
@@ -137,12 +137,12 @@ def test_the_mean_power_is_that_of_the_last_second() -> None:
             simulation.now = second
             [mean, instant] = [f.value.uiVal for f in pynvml.nvmlDeviceGetFieldValues(handle, [185, 186])]
             assert mean == pytest.approx(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before, abs=2)
-            if second == 46.5:  # half a second after the load came
+            if second == 46.5:  # half a second after the start of the load
                 assert instant > mean * 1.1
 
 
 def test_the_power_cap_counts_its_time() -> None:
-    """The counter of the power cap grows exactly while its event is active."""
+    """The counter of the power cap increases exactly while its event is active."""
     with simulated() as simulation:
         handle = simulation.handles()[0]
         for second in range(40, 400):
@@ -169,8 +169,8 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 """
 
 
-def test_two_processes_see_the_same_node(tmp_path: Path) -> None:
-    """A second process's counters lie between those read before and after it; identities and pids are the same."""
+def test_two_processes_read_the_same_node(tmp_path: Path) -> None:
+    """The counters of a second process are between two readings of the first; UUIDs and PIDs are the same."""
     scenario = tmp_path / "s.yml"
     scenario.write_text("busy: true\nseed: 3\n")
     epoch = str(boot_clock() - 1000)

@@ -1,4 +1,4 @@
-"""Every profile under every driver: it opens, its answers agree with each other, and a poll of it is a poll."""
+"""Every profile with every driver: it opens, its values agree, and a poll reads it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ every_driver = each_case("driver", DRIVERS)
 
 
 def fields(handle: Any) -> dict[int, Any]:
-    """Values of all fields there are, by number, that this GPU supports; of links those of the first."""
+    """Return the values of all supported fields by number, for links those of the first."""
     batch = pynvml.nvmlDeviceGetFieldValues(handle, sorted({row.number for row in ROWS}))
     return {f.fieldId: getattr(f.value, MEMBERS[f.valueType]) for f in batch if not f.nvmlReturn}
 
 
 def read(call: Any, *arguments: Any) -> Any:
-    """None for what is not supported or not there."""
+    """Return the result of the call, or None if it is not supported or not found."""
     try:
         return call(*arguments)
     except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
@@ -44,23 +44,23 @@ def read(call: Any, *arguments: Any) -> Any:
 
 @every_node
 @every_driver
-def test_answers_agree(tmp_path: Path, profile: str, driver: str) -> None:
-    """What can be asked in two ways has one answer, on a node of any kind under any driver."""
+def test_calls_and_fields_agree(tmp_path: Path, profile: str, driver: str) -> None:
+    """Values that can be read in two ways are the same, for every profile and driver."""
     with simulated(
         profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"\nbusy: true', now=100.0
     ) as simulation:
         assert pynvml.nvmlSystemGetDriverVersion() == driver
         for index, handle in enumerate(simulation.handles()):
-            found = fields(handle)
+            by_number = fields(handle)
             assert pynvml.nvmlDeviceGetIndex(handle) == index
             agreeing = [
-                (found.get(83), read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
-                (found.get(190), read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-                (found.get(185), read(pynvml.nvmlDeviceGetPowerUsage, handle)),
-                (found.get(94), read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
-                (found.get(4), read(pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)),
-                (found.get(142), (read(pynvml.nvmlDeviceGetRemappedRows, handle) or [None])[0]),
-                (found.get(1), (read(pynvml.nvmlDeviceGetEccMode, handle) or [None])[0]),
+                (by_number.get(83), read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
+                (by_number.get(190), read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+                (by_number.get(185), read(pynvml.nvmlDeviceGetPowerUsage, handle)),
+                (by_number.get(94), read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
+                (by_number.get(4), read(pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)),
+                (by_number.get(142), (read(pynvml.nvmlDeviceGetRemappedRows, handle) or [None])[0]),
+                (by_number.get(1), (read(pynvml.nvmlDeviceGetEccMode, handle) or [None])[0]),
             ]
             assert [one for one, other in agreeing if one is not None and one != other] == []
             temperature = pynvml.nvmlDeviceGetTemperature(handle, 0)
@@ -73,8 +73,8 @@ def test_answers_agree(tmp_path: Path, profile: str, driver: str) -> None:
 
 @every_node
 @every_driver
-def test_no_function_breaks(tmp_path: Path, profile: str, driver: str) -> None:
-    """Each getter of a GPU, asked with room to answer, gives an answer or a refusal: never an error of its own."""
+def test_no_function_raises(tmp_path: Path, profile: str, driver: str) -> None:
+    """Every call on a GPU returns a value or an NVML error, and does not raise otherwise."""
     room = ctypes.create_string_buffer(4096)
     with simulated(profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"', now=100.0) as simulation:
         library, handle = simulation.node.library, simulation.handles()[0]
@@ -85,26 +85,26 @@ def test_no_function_breaks(tmp_path: Path, profile: str, driver: str) -> None:
                 "nvmlDeviceGetPcieThroughput",
             }:
                 continue
-            arguments = [room if one is ctypes.c_void_p else one(1) for one in takes]
+            arguments = [room if take is ctypes.c_void_p else take(1) for take in takes]
             code = getattr(library, name)(handle, *arguments)
             assert code in EXPECTED, name
 
 
 @every_node
 @every_driver
-def test_a_poll_sees_every_gpu(tmp_path: Path, profile: str, driver: str) -> None:
-    """The agent's own reader finds all GPUs well, and nothing on them that fails."""
+def test_a_poll_reads_every_gpu(tmp_path: Path, profile: str, driver: str) -> None:
+    """The agent's poll reads all GPUs without a fault or an error."""
     text = f'driver_version: "{driver}"'
     with simulated(profile, tmp_path / "s.yml", text=text, now=100.0, init=False) as simulation:
         library = Library(call_progress.Writer(call_progress.create()))
         assert start(library).driver == driver
         parts: list[Any] = []
         bus = simulation.node.pci_functions
-        node = NodePoll(  # however slow the machine
+        node = NodePoll(  # however slow the machine is
             library, driver, bus=bus, do_not_open=(), interval=1.0, partial=parts.append, patience=600.0
         )
         last = node.poll()
-        seen = [gpu for part in (*parts, last) for gpu in part.gpus]
-        assert len(seen) == len(bus())
-        assert [gpu.fault for gpu in seen] == [None] * len(seen)
+        readings = [gpu for part in (*parts, last) for gpu in part.gpus]
+        assert len(readings) == len(bus())
+        assert [gpu.fault for gpu in readings] == [None] * len(readings)
         assert dict(last.errors) == {}

@@ -1,4 +1,4 @@
-"""The profiles' figures against what was published of real boards, written down here a second time."""
+"""The values of the profiles match published values of real GPUs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ H200 = {
     "limits": [200_000, 700_000],
     "pcie": [5, 5, 16, 16],
     "pstate": 0,
-    "thresholds": [95, 89, 95, 87],  # from the offsets, and the 87 degrees at which no margin is left
+    "thresholds": [95, 89, 95, 87],  # from the offsets, and the 87 degrees at zero margin
     "offsets": [-8, -2, 0, 0],
     "links": 18,
     "link speed": 26562,
@@ -161,7 +161,7 @@ L40S = {
     "limits": [100_000, 350_000],
     "pcie": [4, 4, 16, 16],
     "pstate": 0,
-    "thresholds": [93, 90, None, 88],  # from the offsets, and the 88 degrees at which no margin is left
+    "thresholds": [93, 90, None, 88],  # from the offsets, and the 88 degrees at zero margin
     "offsets": [-5, -2, None, 0],
     "links": None,
     "link speed": None,
@@ -178,10 +178,10 @@ L40S = {
 
 
 def numbers(handle: Any, *fields: Any) -> Any:
-    """Signed value or None, of each field or of the only one."""
+    """Return the signed value or None of each field, or of the only field."""
     batch = pynvml.nvmlDeviceGetFieldValues(handle, list(fields))
-    found = [None if f.nvmlReturn else f.value.siVal for f in batch]
-    return found if len(found) > 1 else found[0]
+    numbers = [None if f.nvmlReturn else f.value.siVal for f in batch]
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def supported(call: Any, *arguments: Any) -> Any:
@@ -200,8 +200,8 @@ def supported(call: Any, *arguments: Any) -> Any:
         ("t4x1", T4),
     ],
 )
-def test_figures_are_the_published_ones(profile: str, published: dict[str, Any]) -> None:
-    """What real boards were seen to report, ours report: fixed figures exactly, moving ones within a range."""
+def test_values_match_the_published_values(profile: str, published: dict[str, Any]) -> None:
+    """Fixed values equal those of real GPUs, and changing values are in a range around them."""
     with simulated(profile, now=10.0) as simulation:
         handle = simulation.handles()[0]
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
@@ -242,8 +242,8 @@ def test_figures_are_the_published_ones(profile: str, published: dict[str, Any])
         assert low <= value <= high, key
 
 
-def test_power_of_memory_and_module_is_the_published_one() -> None:
-    """Idle, in watts: H200 42.08, B200 22.33, GB200 30.26 and 467.17 for the module; none of the module elsewhere."""
+def test_memory_and_module_power_match_the_published_values() -> None:
+    """Idle power in watts: H200 42.08, B200 22.33, GB200 30.26 and 467.17 for the module; no module elsewhere."""
     read = {}
     for profile in ("h200x8", "b200x8", "gb200x4", "l40sx4"):
         with simulated(profile, now=10.0) as simulation:
@@ -256,8 +256,8 @@ def test_power_of_memory_and_module_is_the_published_one() -> None:
     }
 
 
-def test_the_temperature_at_which_no_margin_is_left_is_the_published_one() -> None:
-    """Temperature and margin add up to it: H200 38 + 49, B200 39 + 49, GB200 27 + 60, L40S 29 + 59."""
+def test_the_temperature_limit_matches_the_published_value() -> None:
+    """Temperature and margin add up to the limit: H200 38 + 49, B200 39 + 49, GB200 27 + 60, L40S 29 + 59."""
     sums = {}
     for profile in ("h200x8", "b200x8", "gb200x4", "l40sx4"):
         with simulated(profile, now=10.0) as simulation:

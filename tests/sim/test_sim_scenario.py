@@ -1,4 +1,4 @@
-"""The scenario file: what is wrong with it is said, and a bad edit changes nothing."""
+"""The scenario file: errors are reported, and an invalid edit changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon.sim.library import open_node
 
 
 @each_case(
-    ("text", "says"),
+    ("text", "message"),
     [
         (
             "gpus:\n  3: {lost: true}\n  4: {lsot: true}\n",
@@ -49,11 +49,11 @@ from gpumon.sim.library import open_node
         ("- lost\n", "the file: must be a mapping"),
     ],
 )
-def test_a_wrong_scenario_is_refused_with_place_and_remedy(tmp_path: Path, text: str, says: str) -> None:
-    """The error names the file, the line, the key and what would be right."""
+def test_an_invalid_scenario_is_refused_with_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    """The error names the file, the line, the key and the valid values."""
     scenario = tmp_path / "s.yml"
     scenario.write_text(text)
-    with pytest.raises(SimulationError, match=rf"(?s)^scenario .*s\.yml.*{says}"):
+    with pytest.raises(SimulationError, match=rf"(?s)^scenario .*s\.yml.*{message}"):
         open_node("h100x8", scenario=scenario, epoch=0.0)
 
 
@@ -66,16 +66,14 @@ def test_a_wrong_scenario_is_refused_with_place_and_remedy(tmp_path: Path, text:
         ("h100guestx2", "place: host", HOST),
     ],
 )
-def test_the_place_is_the_profile_s_unless_the_scenario_names_one(
-    tmp_path: Path, profile: str, text: str, place: str
-) -> None:
-    """What the agent takes its system for."""
+def test_the_place_is_that_of_the_profile_or_scenario(tmp_path: Path, profile: str, text: str, place: str) -> None:
+    """The profile or the scenario defines whether the agent is on a host, in a guest or in a container."""
     with simulated(profile, tmp_path / "s.yml", text=text) as simulation:
         assert simulation.node.place == place
 
 
 def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None:
-    """As on a real node it is looked at once."""
+    """An edit of the place takes effect in the next process, because it is read once."""
     scenario = tmp_path / "s.yml"
     with simulated(scenario=scenario, text="place: guest") as simulation:
         simulation.edit("{place: container, gpus: {3: {uncounted: true}}}")
@@ -84,14 +82,14 @@ def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None
     assert open_node("h100x8", scenario=scenario, epoch=0.0).place == CONTAINER
 
 
-def test_a_scenario_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A missing file is an error at start, and says so."""
+def test_a_missing_scenario_is_refused(tmp_path: Path) -> None:
+    """A missing file is an error at start."""
     with pytest.raises(SimulationError, match=r"none\.yml: cannot be read .*No such file.*name a readable YAML file"):
         open_node("h100x8", scenario=tmp_path / "none.yml", epoch=0.0)
 
 
 def test_a_bad_edit_keeps_the_last_good_scenario(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Invalid, removed, and good again: what was in force stays so, and each mistake is logged once."""
+    """After an invalid edit or removal the last valid scenario stays active, and each error is logged once."""
     scenario = tmp_path / "s.yml"
     with (
         simulated(scenario=scenario, text="gpus: {1: {set: {power: 123}}}") as simulation,
@@ -117,8 +115,8 @@ def test_a_bad_edit_keeps_the_last_good_scenario(tmp_path: Path, caplog: pytest.
         assert power() == 456
 
 
-def test_a_file_still_being_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change is taken once the file has rested: half a scenario never heals a fault for a moment."""
+def test_a_file_that_is_still_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed file is read after its last write is old enough, so that no partial scenario is active."""
     monkeypatch.setattr("gpumon.sim.scenario.SETTLED", 60.0)
     scenario = tmp_path / "s.yml"
     with simulated(scenario=scenario, text="gpus: {1: {lost: true}}") as simulation:
@@ -131,8 +129,8 @@ def test_a_file_still_being_written_is_left_alone(tmp_path: Path, monkeypatch: p
         assert file.current.gpus[1] == ()
 
 
-def test_a_gpu_may_be_named_by_uuid(tmp_path: Path) -> None:
-    """The own key of a GPU is its index or its uuid, and comes after what is said of all."""
+def test_a_gpu_can_be_selected_by_uuid(tmp_path: Path) -> None:
+    """A GPU's key is its index or its UUID, and has precedence over the row of all GPUs."""
     with simulated() as simulation:
         uuid = pynvml.nvmlDeviceGetUUID(simulation.handles()[6])
     text = f'gpus: {{"*": {{set: {{power: 100}}}}, {uuid}: {{set: {{power: 200}}}}}}'
@@ -141,8 +139,8 @@ def test_a_gpu_may_be_named_by_uuid(tmp_path: Path) -> None:
         assert powers == [100_000] * 6 + [200_000, 100_000]
 
 
-def test_another_seed_is_another_node(tmp_path: Path) -> None:
-    """Uuids, serial numbers and jobs differ; the same seed gives the same."""
+def test_another_seed_gives_another_node(tmp_path: Path) -> None:
+    """UUIDs, serial numbers and jobs depend on the seed only."""
 
     def node(seed: int) -> tuple[str, str, int]:
         with simulated(scenario=tmp_path / "s.yml", text=f"seed: {seed}", now=300.0) as simulation:
@@ -155,7 +153,7 @@ def test_another_seed_is_another_node(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
-    """Every YAML block of the documentation can be simulated as it stands."""
+    """Every YAML block of the documentation is a valid scenario."""
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```yaml\n")[1:]]
     assert len(blocks) >= 5

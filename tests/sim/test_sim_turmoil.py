@@ -1,4 +1,4 @@
-"""The table of a soak: it knows every fault of the simulation, and all that it may write can be simulated."""
+"""The fault table of a soak: it covers every fault of the simulation with valid scenarios."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 
 
-def test_a_soak_decides_every_fault() -> None:
-    """A new row has a trouble in benchmarks/turmoil.py, or a reason there why it can have none."""
+def test_every_fault_is_in_the_soak_or_has_a_reason() -> None:
+    """Every fault has a row in benchmarks/turmoil.py, or a reason why it has none."""
     assert undecided() == set()
 
 
 @each_case("trouble", TROUBLES)
-def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> None:
-    """Whatever chance makes of it: a scenario that is refused would be a calm."""
+def test_every_soak_fault_is_a_valid_scenario(trouble: Trouble, tmp_path: Path) -> None:
+    """Every random scenario is valid, because a refused scenario would inject no fault."""
     scenario = tmp_path / "scenario.yml"
     for seed in range(20):
         mapping = {trouble.key: trouble.value(Random(seed))}  # noqa: S311 - the same every time
@@ -29,7 +29,7 @@ def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> Non
 
 
 def refusal(scenario: Path, mapping: dict[str, object]) -> str:
-    """What the simulation says of it; empty where it takes it."""
+    """Return the error of the simulation, or an empty string."""
     scenario.write_text(yaml.safe_dump(mapping), encoding="utf-8")
     try:
         open_node("h100x8", scenario=scenario, epoch=0.0)

@@ -1,4 +1,4 @@
-"""`gpumon simulate`: any Python program that uses pynvml, in its own environment, as it is."""
+"""`gpumon simulate` runs an unmodified Python program with pynvml in its own environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has pynvml and nothing else."""
+    """Return the interpreter of an environment that has pynvml only."""
     folder = tmp_path_factory.mktemp("theirs")
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python3*/site-packages"))
@@ -49,15 +49,15 @@ def simulate(*arguments: str | Path, environment: Mapping[str, str] | None = Non
 
 @pytest.mark.parametrize("form", ["#!{python}", "#!{python} -E", "#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''"])
 def test_a_program_of_another_environment_reads_the_simulated_gpus(form: str, python: Path, tmp_path: Path) -> None:
-    """However its first line names its interpreter."""
+    """A program runs with every form of its first line."""
     answer = simulate("h100pciex2", "--", script(tmp_path, form.format(python=python), READS))
 
     assert answer.stdout.splitlines() == ["NVIDIA H100 PCIe"] * 2, answer.stderr
     assert answer.returncode == 0
 
 
-def test_its_children_read_them_too_and_its_packages_are_its_own(python: Path, tmp_path: Path) -> None:
-    """A child inherits the node; what gpumon is installed with cannot be imported."""
+def test_children_of_the_program_read_the_simulated_gpus(python: Path, tmp_path: Path) -> None:
+    """A child inherits the simulated node and cannot import gpumon's dependencies."""
     text = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {READS!r}], check=True)\nimport pydantic\n"
     answer = simulate("t4x1", "--", script(tmp_path, f"#!{python}", text))
 
@@ -65,8 +65,8 @@ def test_its_children_read_them_too_and_its_packages_are_its_own(python: Path, t
     assert "No module named 'pydantic'" in answer.stderr
 
 
-def test_arguments_exit_code_and_environment_are_the_programs_own(python: Path, tmp_path: Path) -> None:
-    """It is not a child of gpumon: it is the process that was started, so signals reach it as well."""
+def test_the_program_keeps_its_arguments_and_exit_code(python: Path, tmp_path: Path) -> None:
+    """The program replaces the process of the command, so that it gets signals and is no child of gpumon."""
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     text = "import os, sys\nprint(sys.argv[1:], os.getppid())\nsys.exit(7)\n"
     environment = {"PYTHONPATH": str(tmp_path)}
@@ -76,8 +76,8 @@ def test_arguments_exit_code_and_environment_are_the_programs_own(python: Path, 
     assert answer.stdout.splitlines()[-2:] == ["theirs", f"['-x', '--', 'y'] {os.getpid()}"]
 
 
-def test_a_scenario_and_a_moment_can_be_named(python: Path, tmp_path: Path) -> None:
-    """What happens on the node, and how long it has been running."""
+def test_a_scenario_and_a_time_can_be_given(python: Path, tmp_path: Path) -> None:
+    """A scenario and the uptime of the node can be given."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("gpus: {0: {set: {temperature: {value: 40, rate: 1, from: 0}}}}")
     text = READS + "print(pynvml.nvmlDeviceGetTemperature(pynvml.nvmlDeviceGetHandleByIndex(0), 0))\n"
@@ -87,12 +87,12 @@ def test_a_scenario_and_a_moment_can_be_named(python: Path, tmp_path: Path) -> N
     assert int(answer.stdout.splitlines()[-1]) >= 40 + 120
 
 
-def test_what_cannot_be_simulated_is_told(python: Path, tmp_path: Path) -> None:
-    """A missing program, one that is not in Python, an environment without pynvml; a profile, a scenario, a time."""
+def test_errors_of_simulate_are_reported(python: Path, tmp_path: Path) -> None:
+    """A missing program, profile or pynvml, or an invalid scenario or time, is reported with its remedy."""
     shell = script(tmp_path, "#!/bin/sh", "echo hello\n")
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
-    told: Mapping[str, Sequence[str | Path]] = {
+    errors: Mapping[str, Sequence[str | Path]] = {
         "no such program": ("t4x1", "--", "no-such-program"),
         "is not a Python program": ("t4x1", "--", shell),
         "is not a Python": ("t4x1", "--", "/bin/true"),
@@ -103,7 +103,7 @@ def test_what_cannot_be_simulated_is_told(python: Path, tmp_path: Path) -> None:
         "name a program behind --": ("t4x1",),
         "is not a duration": ("t4x1", "--at", "soon", "--", python),
     }
-    for words, arguments in told.items():
+    for words, arguments in errors.items():
         answer = simulate(*arguments)
         assert answer.returncode == 2, words
         assert words in answer.stderr

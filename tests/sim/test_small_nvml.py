@@ -1,4 +1,4 @@
-"""The simulated library against a C library that the dynamic linker loads: both read by the same unmodified pynvml."""
+"""The simulated library and a C library of the dynamic linker give the same readings to an unmodified pynvml."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def read(*arguments: str, environment: Mapping[str, str]) -> subprocess.Complete
 
 
 def without_pids(node: Any) -> Any:
-    """The C library's process holds all of the memory used; pids and memory of the simulated one are its own."""
+    """Remove PIDs and memory of processes, which differ between the two libraries."""
     for gpu in node["gpus"]:
         for process in gpu["processes"]:
             assert process.pop("pid") >= 2_000_000
@@ -117,12 +117,12 @@ def uuids() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, uuids: dict[str, str]) -> dict[str, str]:
-    """What the environment needs for the linker to find the library."""
+    """Return the environment in which the linker finds the library."""
     return {"LD_LIBRARY_PATH": str(build(tmp_path_factory.mktemp("small"), uuids))}
 
 
-def test_both_libraries_are_read_alike(small: dict[str, str], tmp_path: Path) -> None:
-    """With the same values, structs laid out by a C compiler and by us give pynvml the same readings."""
+def test_both_libraries_give_the_same_readings(small: dict[str, str], tmp_path: Path) -> None:
+    """With the same values, C structs and simulated structs give pynvml the same readings."""
     scenario = tmp_path / "same.yml"
     scenario.write_text(SAME_VALUES)
     ours, theirs = read(str(scenario), environment={}), read(environment=small)
@@ -130,8 +130,8 @@ def test_both_libraries_are_read_alike(small: dict[str, str], tmp_path: Path) ->
     assert without_pids(json.loads(ours.stdout)) == without_pids(json.loads(theirs.stdout))
 
 
-def test_both_can_be_absent(tmp_path: Path) -> None:
-    """No library to load, and a simulated one that is absent, are the same error to pynvml."""
+def test_both_libraries_can_be_absent(tmp_path: Path) -> None:
+    """A missing C library and an absent simulated one give the same error in pynvml."""
     scenario = tmp_path / "absent.yml"
     scenario.write_text("driver: absent")
     nothing = {"LD_LIBRARY_PATH": str(tmp_path)}
@@ -139,8 +139,8 @@ def test_both_can_be_absent(tmp_path: Path) -> None:
     assert json.loads(read(environment=nothing).stdout) == {"error": "NVMLError_LibraryNotFound"}
 
 
-def test_both_can_crash(small: dict[str, str], tmp_path: Path) -> None:
-    """The process dies of the same signal in either."""
+def test_both_libraries_can_crash(small: dict[str, str], tmp_path: Path) -> None:
+    """The process ends with the same signal with either library."""
     faults = tmp_path / "faults"
     faults.write_text("crash nvmlDeviceGetUtilizationRates 1\n")
     scenario = tmp_path / "crash.yml"
@@ -150,7 +150,7 @@ def test_both_can_crash(small: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_the_c_library_hangs_until_its_line_is_gone(small: dict[str, str], tmp_path: Path) -> None:
-    """A call hangs in C, holding no lock of Python, and goes on when the line is taken away."""
+    """A call hangs in C without the GIL, and continues when its line is removed."""
     faults = tmp_path / "faults"
     faults.write_text("hang nvmlDeviceGetUtilizationRates 1\n")
     command = [sys.executable, "-c", READ]

@@ -1,4 +1,4 @@
-"""Records a simulated node in this process, at times of the test's own, and plays recordings back."""
+"""Record a simulated node in this process at given times, and replay recordings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpumon.sim.replay import Replay
 from gpumon.sim.trace import Trace
 
 BEGAN = 100.0
-"""Seconds after the node's epoch at which recordings begin."""
+"""Time after the node's epoch at which recordings start, in seconds."""
 HEADER = Header(
     gpumon="0.1.0",
     wall="2026-11-20T12:00:00+00:00",
@@ -41,7 +41,7 @@ HEADER = Header(
 
 
 class Recording:
-    """A recorder in front of whatever stands at `pynvml.nvmlLib`, and a poll that is recorded."""
+    """A recorder in front of `pynvml.nvmlLib`, and a recorded poll."""
 
     def __init__(self, simulation: Simulation | Replayed, descriptor: int) -> None:
         self.simulation = simulation
@@ -58,7 +58,7 @@ class Recording:
         survey(self.poll.library, self.recorder, self.poll.status.driver or "", bound)
 
     def polls(self, count: int) -> None:
-        """Poll in all tiers, a second apart."""
+        """Poll all tiers, one second apart."""
         for _ in range(count):
             self._look_around()
             self.snapshots.append(self.poll.poll_later(all_tiers=True))
@@ -83,7 +83,7 @@ class Recording:
 
 
 class Replayed:
-    """A recorded host and the time it believes, as a Simulation has them."""
+    """A replayed host and its time, with the attributes of a Simulation."""
 
     def __init__(self, capture: Capture) -> None:
         self.now = BEGAN
@@ -98,7 +98,7 @@ def recording(profile: str, scenario: Path | None = None, text: str = "") -> Ite
 
 @contextmanager
 def noted(simulation: Simulation | Replayed) -> Iterator[Recording]:
-    """A recording of what stands below pynvml."""
+    """Record the library behind pynvml."""
     descriptor, before = os.memfd_create("notes"), pynvml.nvmlLib
     try:
         yield Recording(simulation, descriptor)
@@ -109,7 +109,7 @@ def noted(simulation: Simulation | Replayed) -> Iterator[Recording]:
 
 @contextmanager
 def replayed(capture: Capture) -> Iterator[Replayed]:
-    """Below pynvml, from its beginning."""
+    """Replay a recording behind pynvml from its start."""
     one, before = Replayed(capture), pynvml.nvmlLib
     _put(one.node.library)
     try:
@@ -123,23 +123,23 @@ def poll_of(simulation: Simulation | Replayed) -> Poll:
 
 
 def stored(capture: Capture, folder: Path) -> Capture:
-    """Written to a file and read from it."""
+    """Return the recording after a write to a file and a read."""
     path = folder / "node.capture"
     captures.write(capture, path)
     return captures.read(path)
 
 
 def still(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Without what the clock makes of them."""
+    """Return the snapshots without values that depend on the clock."""
     return [
         replace(
-            one,
+            snapshot,
             ended_at=0.0,
             wall=0.0,
             durations={},
-            gpus=tuple(replace(gpu, watched=0.0, increments={}, pids_at=None) for gpu in one.gpus),
+            gpus=tuple(replace(gpu, watched=0.0, increments={}, pids_at=None) for gpu in snapshot.gpus),
         )
-        for one in snapshots
+        for snapshot in snapshots
     ]
 
 

@@ -1,4 +1,4 @@
-"""The file of a recording: whole or not at all, small, and refused in words when it is none."""
+"""The file of a recording: written completely or not at all, small, and refused with a message if invalid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon.sim.open_library import open_simulated
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    """A good recording of a T4."""
+    """A valid recording of a T4."""
     with recording("t4x1") as one:
         one.survey()
         one.polls(1)
@@ -24,8 +24,8 @@ def good(tmp_path: Path) -> Path:
     return tmp_path / "node.capture"
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """All of it, to the last kind of answer; nothing beside the file is left behind."""
+def test_a_recording_is_read_as_written(tmp_path: Path) -> None:
+    """Every kind of value is read as written, and no temporary file remains."""
     with recording("h100x1") as one:
         one.survey()
         one.polls(2)
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_value_that_does_not_change_is_stored_once() -> None:
-    """An answer holds until another one comes."""
+    """A value is stored once until it changes."""
     timeline = Timeline()
     for time, value in enumerate((7, 7, 7, 8, 8, 7)):
         timeline.add(time, (0, value))
@@ -46,7 +46,7 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda whole: whole[: len(whole) // 2], "ends too early"),
         (lambda _: b"gpus: {3: {lost: true}}\n", "not a recording of gpumon"),
@@ -58,24 +58,24 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
         (lambda whole: _changed(whole, 1, takes=["what"]), "damaged"),
     ],
 )
-def test_a_bad_file_is_refused_in_words(good: Path, spoil: object, told: str) -> None:
-    """Truncated, foreign, of a later gpumon, damaged: the error names the file and what to do."""
+def test_an_invalid_file_is_refused_with_a_message(good: Path, spoil: object, message: str) -> None:
+    """For a truncated, foreign, newer or damaged file the error names the file and the remedy."""
     assert callable(spoil)
     good.write_bytes(spoil(good.read_bytes()))
 
-    with pytest.raises(SimulationError, match=told) as caught:
+    with pytest.raises(SimulationError, match=message) as caught:
         open_simulated(str(good), scenario=None, epoch=0.0)
     assert str(good) in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder_are_refused_in_words(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused_with_a_message(tmp_path: Path) -> None:
     for path in (tmp_path / "none.capture", tmp_path):
         with pytest.raises(SimulationError, match="cannot be read"):
             capture.read(path)
 
 
-def test_a_file_that_cannot_be_written_leaves_the_one_that_was_there(good: Path) -> None:
-    """Writing is all or nothing."""
+def test_a_failed_write_keeps_the_previous_file(good: Path) -> None:
+    """A failed write keeps the previous file."""
     before = good.read_bytes()
     broken = capture.read(good)
     broken.answers[CapturedQuery("nvmlDeviceGetName", (object(),))] = Timeline()
@@ -92,8 +92,8 @@ def _changed(whole: bytes, line: int, **values: object) -> bytes:
     return gzip.compress(b"\n".join(lines) + b"\n")
 
 
-def test_an_empty_recording_is_one() -> None:
-    """Of a host on which nothing was asked, nothing is known."""
+def test_an_empty_recording_is_valid() -> None:
+    """A recording without calls is valid."""
     with recording("t4x1") as one:
         header = one.capture().header
     assert capture.bus(Capture(header=header), 0.0) == {}

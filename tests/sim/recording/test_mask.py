@@ -1,4 +1,4 @@
-"""What tells one host from another is masked, alike as alike, and in the form it had."""
+"""Identifiers of a host are masked: equal ones alike, and in their format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SECRET = b"of this test"
 BUSY = "busy: true"
 
 
-def test_a_masked_recording_names_nothing_of_the_host(tmp_path: Path) -> None:
-    """No uuid, serial, process id, chassis or port of the node stands in the file, as text or as bytes."""
+def test_a_masked_recording_has_no_identifiers_of_the_host(tmp_path: Path) -> None:
+    """No UUID, serial, PID, chassis or port of the node is in the file, as text or as bytes."""
     with recording("gb200x4", tmp_path / "scenario.yml", BUSY) as one:
         one.survey()
         one.polls(1)
@@ -42,25 +42,25 @@ def test_a_masked_recording_names_nothing_of_the_host(tmp_path: Path) -> None:
 
 
 def test_lookups_work_in_a_masked_recording(tmp_path: Path) -> None:
-    """A GPU is found by the uuid that it gives, and its processes exist nowhere."""
+    """A GPU is found by its masked UUID, and its PIDs do not exist on the host."""
     with recording("h100x1", tmp_path / "scenario.yml", BUSY) as one:
         one.survey()
         one.polls(1)
         capture = stored(one.capture(SECRET), tmp_path)
 
     with replayed(capture) as node:
-        [seen] = poll_of(node).poll().gpus
-        assert seen.uuid is not None
-        assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", seen.uuid)
-        assert node.node.uuids() == {seen.bus_id: seen.uuid}
-        handle = pynvml.nvmlDeviceGetHandleByUUID(seen.uuid)
-        assert pynvml.nvmlDeviceGetUUID(handle) == seen.uuid
+        [reading] = poll_of(node).poll().gpus
+        assert reading.uuid is not None
+        assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", reading.uuid)
+        assert node.node.uuids() == {reading.bus_id: reading.uuid}
+        handle = pynvml.nvmlDeviceGetHandleByUUID(reading.uuid)
+        assert pynvml.nvmlDeviceGetUUID(handle) == reading.uuid
         assert re.fullmatch(r"\d{13}", pynvml.nvmlDeviceGetSerial(handle))
-        assert [one.pid >= FIRST_PID for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [True]
+        assert [process.pid >= FIRST_PID for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [True]
 
 
-def test_one_secret_masks_alike_and_another_does_not() -> None:
-    """So two recordings of a host can be compared by whoever keeps the secret, and by nobody else."""
+def test_only_the_same_secret_gives_the_same_mask() -> None:
+    """Two recordings of a host can be compared only with the secret of their masks."""
     uuid = "GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f"
     assert Mask(SECRET).inputs(uuid) == Mask(SECRET).inputs(uuid.upper().replace("GPU", "GPU")) != uuid
     assert Mask(SECRET).inputs(uuid) != Mask(b"another").inputs(uuid)
@@ -68,8 +68,8 @@ def test_one_secret_masks_alike_and_another_does_not() -> None:
     assert Mask(SECRET).inputs(f"MIG-{uuid}/1/0") == f"MIG-{Mask(SECRET).inputs(uuid)}/1/0"
 
 
-def test_what_says_that_there_is_none_stays() -> None:
-    """A serial of zeros, and one that is not there, are no secrets."""
+def test_placeholder_identifiers_are_not_masked() -> None:
+    """A serial of zeros, or an absent one, is not masked."""
     mask = Mask(SECRET)
     assert mask.outputs("nvmlDeviceGetSerial", ("0",)) == ("0",)
     assert mask.outputs("nvmlDeviceGetSerial", ("N/A",)) == ("N/A",)

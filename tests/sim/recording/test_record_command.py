@@ -1,4 +1,4 @@
-"""`gpumon record` and `--simulate FILE`: the real processes."""
+"""`gpumon record` and `--simulate FILE` with real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 OF_THE_KERNEL = ("gpumon_infiniband_", "gpumon_fabric_manager_up", "gpumon_service_stops_total")
-"""Not told by NVML, and so in no recording."""
+"""Values that NVML does not report, and that no recording has."""
 
 
 def gpumon(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -45,8 +45,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_recording_is_shown_as_what_it_is(recorded: Path) -> None:
-    """Its name stands where a profile's would, and it counts as simulated."""
+def test_a_recording_is_reported_as_simulated(recorded: Path) -> None:
+    """The name of the recording is reported in place of a profile, and the node counts as simulated."""
     page = Metrics(once(recorded, "prometheus"))
     document = json.loads(once(recorded, "json"))
 
@@ -57,7 +57,7 @@ def test_a_recording_is_shown_as_what_it_is(recorded: Path) -> None:
 
 
 def test_the_page_of_a_recording_has_the_series_of_its_host(recorded: Path) -> None:
-    """What the agent exports of the recording is what it exports of the profile, to the last label but the names."""
+    """Except for identifiers the series of a replay are those of the profile."""
     profile = Metrics(once(Path("h100x8"), "prometheus"))
     replay = Metrics(once(recorded, "prometheus"))
 
@@ -65,7 +65,7 @@ def test_the_page_of_a_recording_has_the_series_of_its_host(recorded: Path) -> N
 
 
 def series(page: Metrics) -> set[Any]:
-    """Names and labels; what a mask changes is left out."""
+    """Return names and labels of the series, without masked labels."""
     masked = {"uuid", "serial"}
     return {
         (name, frozenset((label, value) for label, value in labels if label not in masked))
@@ -75,19 +75,19 @@ def series(page: Metrics) -> set[Any]:
 
 
 def test_the_summary_answers_open_questions(recorded: Path) -> None:
-    """What calls cost, what is not supported, and what the manuals do not say."""
-    told = gpumon("record", recorded, "--summary").stdout
+    """The summary has the cost of calls, unsupported calls, and undocumented values."""
+    output = gpumon("record", recorded, "--summary").stdout
 
-    assert "the simulated h100x8: no hardware" in told
-    assert "nvmlDeviceGetFieldValues" in told
-    assert "nvmlDeviceGetFanSpeed" in told[told.index("not supported") :]
-    assert "0x11f" in told
-    assert "nvmlDeviceGetNvLinkState Not supported, the field Invalid argument" in told
-    assert "on 8 of 8 GPUs" in told
+    assert "the simulated h100x8: no hardware" in output
+    assert "nvmlDeviceGetFieldValues" in output
+    assert "nvmlDeviceGetFanSpeed" in output[output.index("not supported") :]
+    assert "0x11f" in output
+    assert "nvmlDeviceGetNvLinkState Not supported, the field Invalid argument" in output
+    assert "on 8 of 8 GPUs" in output
 
 
 def test_a_call_that_hangs_ends_the_recording_and_hangs_in_the_replay(tmp_path: Path) -> None:
-    """The command ends, says which call it was, and the agent that plays the file leaves that GPU aside."""
+    """The recording ends and names the hung call; in a replay the agent quarantines that GPU."""
     scenario, path = tmp_path / "scenario.yml", tmp_path / "hung.capture"
     scenario.write_text("gpus: {1: {hang_forever: [nvmlDeviceGetMemoryInfo_v2]}}")
     answer = gpumon("record", path, "--for", "30s", "--simulate", "h100pciex2", "--simulate.scenario", scenario)
@@ -109,24 +109,24 @@ def test_a_call_that_hangs_ends_the_recording_and_hangs_in_the_replay(tmp_path: 
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_recorded_until_it_is_interrupted_stands(how: signal.Signals, tmp_path: Path) -> None:
-    """^C and the end of a batch job end a recording early: the file holds what came before, and says so."""
+def test_an_interrupted_recording_is_complete_so_far(how: signal.Signals, tmp_path: Path) -> None:
+    """After SIGINT or SIGTERM the file has all previous calls and a note about the early end."""
     path, trace = tmp_path / "short.capture", tmp_path / "trace"
-    plain = ["env", "--default-signal=INT"]  # what runs in a shell's background is deaf to ^C
+    plain = ["env", "--default-signal=INT"]  # a background process of a shell ignores SIGINT
     command = [*plain, sys.executable, "-m", "gpumon", "record", str(path), "--for", "10m", "--simulate", "t4x1"]
     environment = {**os.environ, "GPUMON_SIMULATION_TRACE": str(trace)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as recorder:
         eventually(lambda: any("nvmlEventSetWait_v2" in one.read_text() for one in tmp_path.glob("trace-*.json")))
         recorder.send_signal(how)
-        told, _ = recorder.communicate(timeout=60)
+        output, _ = recorder.communicate(timeout=60)
 
     assert recorder.returncode == 1
-    assert "cut short: ended by the operator" in told
+    assert "cut short: ended by the operator" in output
     assert capture.read(path).costs["nvmlEventSetWait_v2"].calls > 0
 
 
-def test_where_nothing_can_be_recorded_the_remedy_is_told(tmp_path: Path) -> None:
-    """No driver, no folder, no duration: exit code 2, and no file."""
+def test_a_recording_error_has_a_remedy(tmp_path: Path) -> None:
+    """Without a driver, a folder or a duration the exit code is 2 and there is no file."""
     scenario, path = tmp_path / "scenario.yml", tmp_path / "none.capture"
     scenario.write_text("driver: not_loaded")
     without_driver = gpumon("record", path, "--simulate", "t4x1", "--simulate.scenario", scenario)
@@ -140,8 +140,8 @@ def test_where_nothing_can_be_recorded_the_remedy_is_told(tmp_path: Path) -> Non
     assert not path.exists()
 
 
-def test_a_file_that_is_no_recording_is_an_error_of_the_configuration(tmp_path: Path, recorded: Path) -> None:
-    """Named with where it was configured, by every command that would use it."""
+def test_an_invalid_recording_is_a_configuration_error(tmp_path: Path, recorded: Path) -> None:
+    """Every command that uses the file reports the error with the source of the setting."""
     foreign = tmp_path / "foreign.capture"
     foreign.write_text("what")
     answer = gpumon("once", "--simulate", foreign)

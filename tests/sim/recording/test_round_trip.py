@@ -1,4 +1,4 @@
-"""What is recorded is played back: polls and other clients see the same, on every profile and with faults."""
+"""Replays give polls and other clients the recorded values, on every profile and with faults."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpumon.sim.profiles import PROFILES
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_polls_of_a_replay_see_what_the_recorded_polls_saw(profile: str, tmp_path: Path) -> None:
-    """The file holds all that a poll of any tier needs, of GPUs, links and instances."""
+def test_polls_of_a_replay_equal_the_recorded_polls(profile: str, tmp_path: Path) -> None:
+    """The file has all values for a poll of every tier: GPUs, links and instances."""
     with recording(profile) as one:
         one.polls(3)
         capture = stored(one.capture(), tmp_path)
@@ -24,13 +24,13 @@ def test_polls_of_a_replay_see_what_the_recorded_polls_saw(profile: str, tmp_pat
         snapshots = [poll.poll_later(all_tiers=True) for _ in one.snapshots]
 
     assert still(snapshots) == still(one.snapshots)
-    assert any(seen.gpu is not None for seen in snapshots[-1].gpus)
+    assert any(reading.gpu is not None for reading in snapshots[-1].gpus)
     assert not capture.unrecorded
 
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name not in {"h100x16", "h200x8", "h100x8"}])
-def test_a_recording_of_a_replay_is_the_recording(profile: str, tmp_path: Path) -> None:
-    """All questions of the survey, which are those of other clients, are answered as they were."""
+def test_a_recording_of_a_replay_equals_the_recording(profile: str, tmp_path: Path) -> None:
+    """All calls of the survey, which are those of other clients, return the recorded values."""
     with recording(profile) as one:
         one.survey()
         one.polls(1)
@@ -48,8 +48,8 @@ def test_a_recording_of_a_replay_is_the_recording(profile: str, tmp_path: Path) 
 LOST = "gpus: {3: {lost: true, xids: [79]}}"
 
 
-def test_a_gpu_that_was_lost_is_lost_at_the_same_moment_in_a_replay(tmp_path: Path) -> None:
-    """Its Xid comes once, its neighbours go on, and whoever asks it from then on is told that it is lost."""
+def test_a_gpu_is_lost_at_the_same_time_in_a_replay(tmp_path: Path) -> None:
+    """The Xid is delivered once, other GPUs continue, and all later calls return GPU_IS_LOST."""
     with recording("h100x8", tmp_path / "scenario.yml") as one:
         one.survey()
         one.polls(2)
@@ -68,12 +68,12 @@ def test_a_gpu_that_was_lost_is_lost_at_the_same_moment_in_a_replay(tmp_path: Pa
         assert still(snapshots) == still(one.snapshots)
         assert [snapshot.gpus[3].fault for snapshot in snapshots] == [None, None, "lost", "lost", "lost"]
         assert sorted(xids) == [[], [], [], [], [79]]
-        assert answer(pynvml.nvmlDeviceGetName, handle) == pynvml.NVML_ERROR_GPU_IS_LOST  # the recorder never asked
+        assert answer(pynvml.nvmlDeviceGetName, handle) == pynvml.NVML_ERROR_GPU_IS_LOST  # not recorded
         assert answer(pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetHandleByIndex(4)) == 0
 
 
-def test_past_its_end_a_recording_stands_still(tmp_path: Path) -> None:
-    """No counter falls; one that grew to the last stays at its last value, in every process."""
+def test_after_its_end_a_recording_keeps_its_last_values(tmp_path: Path) -> None:
+    """No counter falls after the end; each keeps its last value in every process."""
     with recording("h100x1", tmp_path / "scenario.yml", "busy: true") as one:
         one.polls(4)
         capture = stored(one.capture(), tmp_path)
@@ -92,8 +92,8 @@ def test_past_its_end_a_recording_stands_still(tmp_path: Path) -> None:
     assert energy[-1] == energy[-2]
 
 
-def test_what_was_never_asked_is_missing_or_not_supported() -> None:
-    """As in a driver that lacks it: a function is not found; another question to a known one is not supported."""
+def test_calls_that_were_not_recorded_are_missing_or_not_supported() -> None:
+    """A function that was not recorded is absent; other arguments of a recorded function are not supported."""
     with recording("h100x1") as one:
         one.polls(1)
         capture = one.capture()

@@ -1,4 +1,4 @@
-"""The captures of this repository: they are read by today's gpumon, and say what they are."""
+"""The captures of this repository are readable and name their source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FILES = sorted(FOLDER.glob("*.capture"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_a_shipped_capture_is_read_and_says_what_it_was_made_from(path: Path) -> None:
-    """Small, masked, uncut, in the list; and a poll of today's sees all of its GPUs, with a power and a name."""
+def test_a_shipped_capture_is_readable_and_names_its_source(path: Path) -> None:
+    """A capture is small, masked, complete and listed, and a poll reads all of its GPUs with power and name."""
     recorded = capture.read(path)
 
     assert recorded.header.masked
@@ -27,11 +27,11 @@ def test_a_shipped_capture_is_read_and_says_what_it_was_made_from(path: Path) ->
     with replayed(recorded) as node:
         gpus = poll_of(node).poll_all_tiers().gpus
         assert len(gpus) == len(node.node.pci_functions())
-        assert all(one.gpu is not None and one.gpu.name for one in gpus)
+        assert all(gpu.gpu is not None and gpu.gpu.name for gpu in gpus)
 
 
 def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
-    """After ten seconds, with its Xid, to whoever had registered before."""
+    """The GPU is lost after ten seconds, with an Xid for every set that registered before."""
     with replayed(capture.read(FOLDER / "h100x8-lost.capture")) as node:
         poll = poll_of(node)
         before = poll.poll_all_tiers()
@@ -39,6 +39,6 @@ def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
         after, xids = poll.poll_all_tiers(), [(one.xid, one.bus_id) for one in poll.node.events.take()]
 
     lost = after.gpus[3]
-    assert [one.fault for one in before.gpus] == [None] * 8
-    assert [one.fault for one in after.gpus] == [None] * 3 + ["lost"] + [None] * 4
+    assert [gpu.fault for gpu in before.gpus] == [None] * 8
+    assert [gpu.fault for gpu in after.gpus] == [None] * 3 + ["lost"] + [None] * 4
     assert xids == [(79, lost.bus_id)]
