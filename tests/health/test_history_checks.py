@@ -52,8 +52,8 @@ class Node(Ward):
         self.go_on(10)
 
 
-def test_a_reboot_that_nobody_asked_for_is_told() -> None:
-    """For a day, over restarts of the agent, and not again afterwards; a clock that is set changes nothing."""
+def test_an_unexpected_reboot_is_a_warning_for_a_day() -> None:
+    """The warning survives restarts and clock steps, and is not raised again after a day."""
     node = Node()
     node.go_on(60)
     node.boot()
@@ -85,8 +85,8 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
         (-DAY, "was booted again; the downtime is unknown."),
     ],
 )
-def test_how_long_the_node_was_down_is_told_where_that_is_known(down: float, words: str) -> None:
-    """Neither a quick reset nor a clock that is set back is none at all."""
+def test_the_reason_of_an_unexpected_reboot_has_the_downtime(down: float, words: str) -> None:
+    """The downtime is shown also for a quick reset, and is unknown if the clock was set back."""
     node = Node()
     node.go_on(60)
     node.boot(down=down)
@@ -97,16 +97,16 @@ def test_how_long_the_node_was_down_is_told_where_that_is_known(down: float, wor
 
 
 @pytest.mark.parametrize("how", [{"stopped": True}, {"planned": True}])
-def test_a_planned_reboot_is_none(how: dict[str, bool]) -> None:
-    """Every shutdown stops the agent in order; and in maintenance a node may go down in any way."""
+def test_a_planned_reboot_raises_no_verdict(how: dict[str, bool]) -> None:
+    """A reboot after an orderly stop of the agent, or in maintenance, raises no verdict."""
     node = Node()
     node.go_on(60)
     node.boot(**how)
     assert not node.go_on(HOUR, every=60).verdicts
 
 
-def test_an_agent_that_crashes_again_and_again_is_told() -> None:
-    """Three starts after crashes in ten minutes; an hour later it is forgiven."""
+def test_three_crashes_of_the_agent_are_a_warning() -> None:
+    """Three crashes within ten minutes raise a warning, which clears after an hour."""
     node = Node()
     for _ in range(2):
         node.crash()
@@ -117,8 +117,8 @@ def test_an_agent_that_crashes_again_and_again_is_told() -> None:
     assert not node.verdicts
 
 
-def test_upgrades_and_restarts_by_people_are_no_crashes() -> None:
-    """An end in order is none, and neither is another version, however the old one ended."""
+def test_upgrades_and_orderly_restarts_are_not_crashes() -> None:
+    """An orderly stop, or a start with another version, does not count as a crash."""
     node = Node()
     for number in range(6):
         node.crash(stopped=True)
@@ -130,10 +130,10 @@ def test_upgrades_and_restarts_by_people_are_no_crashes() -> None:
     assert not node.verdicts
 
 
-def repaired(
+def record_repair(
     ward: Ward, index: int | None, cleared_by: Clearance, *, level: Level = FAIL, check: str = "gpu_xid_critical"
 ) -> None:
-    """Something was wrong, and was cleared in this way."""
+    """Record a verdict that was raised and then cleared in this way."""
     one = Verdict(
         check=check,
         device="" if index is None else ward.report.gpus[index].uuid,
@@ -154,14 +154,14 @@ def repaired(
     )
 
 
-def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
-    """Three times in 30 days, and it is named; what a person has acknowledged counts from then on."""
+def test_a_gpu_repaired_three_times_is_to_be_replaced() -> None:
+    """Three repairs within 30 days ask for a replacement, until an operator acknowledges the verdict."""
     node = Ward(gpus=4, ports=0)
     for _ in range(2):
-        repaired(node, 2, Clearance.RESET)
+        record_repair(node, 2, Clearance.RESET)
         node.go_on(5 * DAY, every=HOUR * 6)
     assert not node.verdicts
-    repaired(node, 2, Clearance.REBOOT)
+    record_repair(node, 2, Clearance.REBOOT)
     verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (WARN, Action.REPLACE)
@@ -169,19 +169,19 @@ def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
     node.reboot()
     node.go_on(3600, every=60)
     assert node.verdict("node_repeat_offender"), "a reboot does not make it forgotten"
-    repaired(node, None, Clearance.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
+    record_repair(node, None, Clearance.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
     assert not node.go_on(3600, every=60).verdicts
 
 
 @pytest.mark.parametrize("cleared_by", [Clearance.REBOOT, Clearance.RESET])
-def test_what_gpus_share_is_not_blamed_on_the_first_of_them(cleared_by: Clearance) -> None:
-    """Repaired together each time: nobody replaces a board for its switch or its power. One that was alone is named."""
+def test_gpus_repaired_together_ask_for_an_inspection(cleared_by: Clearance) -> None:
+    """GPUs that are record_repair together each time are inspected, not replaced, because they share a cause."""
     node = Ward(gpus=4, ports=0)
     for number in range(3):
         for index in (1, 2):
-            repaired(node, index, cleared_by)
+            record_repair(node, index, cleared_by)
         if number == 1:
-            repaired(node, 3, cleared_by)
+            record_repair(node, 3, cleared_by)
         node.go_on(DAY * 3, every=HOUR * 6)
         node.reboot(f"boot-{number + 2}")
         node.go_on(3600, every=60)
@@ -189,18 +189,18 @@ def test_what_gpus_share_is_not_blamed_on_the_first_of_them(cleared_by: Clearanc
     assert verdict is not None
     assert verdict.action is Action.INSPECT
     assert verdict.reason == f"GPUs 1, 2 had to be repaired together 3 times in 30 days (3 x {cleared_by})."
-    repaired(node, 2, Clearance.RESET)
+    record_repair(node, 2, Clearance.RESET)
     verdict = node.go_on(DAY, every=HOUR).verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT, "the first that has as many, and had them together with another"
 
 
-def test_work_in_maintenance_is_no_repair() -> None:
-    """What was broken and mended in it counts for nothing; what it began with, or what outlasts it, does."""
+def test_faults_raised_and_cleared_in_maintenance_are_no_repair() -> None:
+    """Only a fault raised before maintenance, or cleared after it, counts as a repair."""
     node = Ward(gpus=4, ports=0)
 
     def in_maintenance(*, raised: bool, cleared: bool) -> None:
-        repaired(node, 2, Clearance.RESET)
+        record_repair(node, 2, Clearance.RESET)
         *older, begun, ended = node.transitions
         transitions = (*older, begun._replace(muted=raised), ended._replace(muted=cleared))
         node.report = replace(node.report, health=replace(node.report.health, history=transitions))
@@ -215,8 +215,8 @@ def test_work_in_maintenance_is_no_repair() -> None:
     assert node.verdict("node_repeat_offender")
 
 
-def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() -> None:
-    """The work was done there; that a GPU proves its health takes ten minutes after a reboot."""
+def test_a_reboot_in_maintenance_is_no_repair_if_the_verdict_clears_later() -> None:
+    """A verdict that clears after maintenance is no repair if the reboot was in maintenance."""
     node = Ward(gpus=4, ports=0)
     for number in range(3):
         node.maintain(HOUR)
@@ -232,28 +232,28 @@ def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() 
     assert not list(repairs(facts(node.report, node.moment, node.terms), within=30 * DAY))
 
 
-def test_a_node_that_is_repaired_again_and_again_is_to_be_inspected() -> None:
-    """Five repairs in seven days; what ends together is one, as are all that a reboot has cured."""
+def test_five_repairs_of_a_node_ask_for_an_inspection() -> None:
+    """Five repairs within seven days ask for an inspection; verdicts that clear together count once."""
     node = Ward(gpus=8, ports=0)
     for index in range(8):
-        repaired(node, index, Clearance.REBOOT)
+        record_repair(node, index, Clearance.REBOOT)
     for check in ("gpu_xid_critical", "gpu_lost", "gpu_stuck"):
-        repaired(node, 1, Clearance.RESET, check=check)
+        record_repair(node, 1, Clearance.RESET, check=check)
         node.go_on(60)
     for index in range(2, 4):
-        repaired(node, index, Clearance.RESET, level=WARN)
-        repaired(node, index, Clearance.QUIET)
-        repaired(node, index, Clearance.RESET)
+        record_repair(node, index, Clearance.RESET, level=WARN)
+        record_repair(node, index, Clearance.QUIET)
+        record_repair(node, index, Clearance.RESET)
     assert not node.go_on(DAY, every=3600).verdicts
-    repaired(node, 6, Clearance.ACKNOWLEDGED)
+    record_repair(node, 6, Clearance.ACKNOWLEDGED)
     verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT
     assert "5 times in 7 days" in verdict.reason
 
 
-def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
-    """What is there weighs whole; information, maintenance and what follows from something else weigh nothing."""
+def test_the_score_falls_with_a_failure_and_recovers_in_a_month() -> None:
+    """An open failure has full weight, a cleared one loses weight for 30 days, and a muted one has none."""
     ward = Ward(gpus=4, ports=0)
     assert ward.go_on().report.health.score == 100.0
     ward.event(1, 95)
@@ -271,8 +271,8 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
     assert ward.go_on().report.health.score == 100.0
 
 
-def test_what_outlasts_a_maintenance_costs_from_then_on() -> None:
-    """A node that is unfit for work has no full score, whenever that began."""
+def test_a_failure_that_outlasts_maintenance_lowers_the_score() -> None:
+    """A failure from maintenance lowers the score from the end of maintenance on."""
     ward = Ward(gpus=4, ports=0)
     ward.maintain(HOUR)
     ward.event(1, 95)
@@ -282,12 +282,12 @@ def test_what_outlasts_a_maintenance_costs_from_then_on() -> None:
     assert ward.go_on().report.health.score == 80.0
 
 
-def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
-    """Thousands of changes of one verdict drive out none of those that the ladder and the counting rest on."""
+def test_a_flapping_verdict_lowers_the_score_once_a_day() -> None:
+    """Thousands of changes of one verdict do not displace the history of other verdicts."""
     ward = Ward(gpus=4, ports=0)
-    repaired(ward, 2, Clearance.RESET)
+    record_repair(ward, 2, Clearance.RESET)
     for _ in range(1500):
-        repaired(ward, 1, Clearance.RECOVERED, level=WARN, check="gpumon_poll_slow")
+        record_repair(ward, 1, Clearance.RECOVERED, level=WARN, check="gpumon_poll_slow")
     assert len(ward.transitions) < 600
     assert any(transition.cleared_by is Clearance.RESET for transition in ward.transitions)
     score = ward.go_on().report.health.score

@@ -29,7 +29,7 @@ SHOWN = {
     "until": UNTIL,
     "holders": [{"owner": "4711", "reason": "prolog", "by": "command", "since": SINCE, "until": UNTIL}],
 }
-SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: report_with_holds by command for 4711 (prolog)."
+SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: held by command for 4711 (prolog)."
 
 
 def report_with_holds(*owners: str, reason: str = "prolog") -> Report:
@@ -193,4 +193,4 @@ def test_only_the_first_holders_are_listed() -> None:
     many = HoldResponse.from_report(report_with_holds(*map(str, range(5)), reason=""))
     assert many is not None
     [said] = holds(many.document())
-    assert said.endswith("report_with_holds by command for 0; by command for 1; by command for 2; and 2 more.")
+    assert said.endswith("held by command for 0; by command for 1; by command for 2; and 2 more.")

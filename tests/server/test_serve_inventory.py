@@ -122,8 +122,8 @@ def test_one_part_can_be_accepted_alone(node: Node, port: int, flags: list[str])
     assert node.asked == [(["GPU-3", "mlx5_3/1"],), ([],), (["GPU-5"],)]
 
 
-def test_a_share_of_a_host_is_shown_as_a_share() -> None:
-    """The number of other GPUs of the host is shown as unknown."""
+def test_the_inventory_of_a_guest_has_the_possible_count() -> None:
+    """The inventory of a guest shows its own GPUs and how many the product has."""
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
     shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
@@ -140,12 +140,12 @@ def test_without_an_agent_the_inventory_comes_from_the_store(
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.put, [board(1), board(0, expected=False), board(2)])
     assert main(["inventory", *flags]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(
+    output = capsys.readouterr().out
+    assert output.startswith(
         "The agent does not answer; this is the inventory of its store.\n2 GPUs expected, as seen before on this host."
     )
-    assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
-    assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
+    assert [line.split()[0] for line in output.splitlines()[4:6]] == ["1", "2"]
+    assert output.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
 
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.accept, 3, [])  # one of them nobody could read

@@ -92,8 +92,8 @@ def test_the_replay_limit_depends_on_lanes_and_generation(generation: float, lan
     assert not ward.go_on(420).verdicts
 
 
-def test_replays_before_the_agent_or_during_a_hang_do_not_count() -> None:
-    """Replays from before the start, or counted while the agent did not poll, raise no verdict."""
+def test_replays_before_the_agent_started_do_not_count() -> None:
+    """Replays from before the start of the agent raise no verdict."""
     assert not node(pcie_replays_total=1e9).go_on(900, every=15).verdicts
 
 

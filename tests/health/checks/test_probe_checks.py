@@ -83,14 +83,14 @@ class Probed(Ward):
         self.report = replace(self.report, probe=replace(self.report.probe, **values))
 
 
-def test_a_run_that_is_well_gives_no_verdict() -> None:
-    """Nor does a node on which none has run yet."""
+def test_a_successful_run_raises_no_verdict() -> None:
+    """Neither a successful run nor a node without a run raises a verdict."""
     assert not Probed().go_on(10 * MINUTE, every=30).verdicts
     assert not Probed().ran("ok").go_on(10 * MINUTE, every=30).verdicts
 
 
-def test_a_slow_run_warns_of_the_node_in_numbers_until_one_is_not() -> None:
-    """A skip, and a run that failed, take nothing back."""
+def test_a_slow_run_is_a_warning_until_a_run_is_ok() -> None:
+    """A skipped or a failed run does not clear the warning."""
     ward = Probed().ran("degraded", "baseline")
     verdict = ward.go_on().verdict("allreduce_slow")
     assert verdict is not None
@@ -106,8 +106,8 @@ def test_a_slow_run_warns_of_the_node_in_numbers_until_one_is_not() -> None:
     assert not ward.verdicts
 
 
-def test_what_went_down_slowly_is_said_with_the_day_when_it_was_well() -> None:
-    """The median, which went down with it, is not told: it would look as if nothing had changed."""
+def test_a_slow_drift_is_compared_with_the_best_runs() -> None:
+    """The reason names the best bandwidth and its date, not the median, which fell with it."""
     drift = replace(LOW, baseline=385e9, best=475e9, best_date="2026-05-01", low="drift")
     verdict = Probed().ran("degraded", "drift", low=drift).go_on().verdict("allreduce_slow")
     assert verdict is not None
@@ -118,19 +118,19 @@ def test_what_went_down_slowly_is_said_with_the_day_when_it_was_well() -> None:
     assert verdict.evidence["low"] == "drift"
 
 
-def test_a_slow_run_may_be_as_it_should_be() -> None:
-    """A person who names the verdict says so; one who clears all that can be says nothing of it."""
+def test_a_slow_run_is_acknowledged_by_name_only() -> None:
+    """A request that names no check does not acknowledge a slow run."""
     ward = Probed().ran("degraded", "baseline").go_on()
     here = {state.uuid for state in ward.report.gpus}
-    [(kept, why)] = acknowledgement(AckRequest(), ward.report.health, here).refused
-    assert (kept.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
+    [(refused, why)] = acknowledgement(AckRequest(), ward.report.health, here).refused
+    assert (refused.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
     assert [one.check for one in acknowledge(ward, "allreduce_slow")] == ["allreduce_slow"]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
     assert ward.ran("degraded", "expected").go_on().level("allreduce_slow") is Level.WARN
 
 
-def test_the_gpu_that_a_run_blames_has_the_verdict() -> None:
-    """The node has none then; a path between two GPUs is nobody's alone."""
+def test_a_run_traced_to_one_gpu_is_a_verdict_of_that_gpu() -> None:
+    """A run traced to one GPU raises its verdict; one traced to a pair raises that of the node."""
     ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
     assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
     assert ward.active_checks() == ["gpu_allreduce_slow"]
@@ -139,8 +139,8 @@ def test_the_gpu_that_a_run_blames_has_the_verdict() -> None:
     assert ward.verdicts["allreduce_slow", ""].reason.endswith("GPU so and so.")
 
 
-def test_a_run_that_left_the_gpu_out_says_nothing_of_it() -> None:
-    """The idle half of the node is well: that clears neither the GPU nor the node."""
+def test_a_run_without_all_gpus_clears_no_verdict() -> None:
+    """A successful run on half of the GPUs clears neither the verdict of a GPU nor that of the node."""
     ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
     ward.ran("ok", on=2).go_on(10 * MINUTE, every=30)
     assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
@@ -149,8 +149,8 @@ def test_a_run_that_left_the_gpu_out_says_nothing_of_it() -> None:
     assert ward.level("allreduce_slow") is Level.WARN
 
 
-def test_a_slow_run_follows_from_the_link_that_is_down() -> None:
-    """One fault, one verdict that is primary."""
+def test_a_link_that_is_down_inhibits_a_slow_run() -> None:
+    """A failed link of a GPU inhibits the verdict of its slow run."""
     ward = Probed()
     for link in range(18):
         ward.link(3, link, up=1.0)
@@ -165,10 +165,10 @@ def test_a_slow_run_follows_from_the_link_that_is_down() -> None:
 
 
 @pytest.mark.parametrize(("blames", "explained"), [((3,), True), ((2,), False), (None, True)])
-def test_a_slow_gpu_follows_from_its_own_clocks_and_from_no_other_ones(
+def test_a_clock_slowdown_inhibits_a_slow_run_of_the_same_gpu(
     blames: tuple[int, ...] | None, *, explained: bool
 ) -> None:
-    """It is slow with every other GPU: what holds one of those back explains nothing. Of the node it explains all."""
+    """A clock slowdown inhibits the slow run of its own GPU and of the node, not of another GPU."""
     ward = Probed()
     for index in range(4):
         ward.gpu(index, utilization_ratio=0.97, clock_event_active={"hw_slowdown": float(index == 3)})
@@ -180,8 +180,8 @@ def test_a_slow_gpu_follows_from_its_own_clocks_and_from_no_other_ones(
     assert (verdict.inhibited_by is not None) is explained
 
 
-def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> None:
-    """And stays, though a later run is well: whoever corrupts silently is not trusted again by itself."""
+def test_wrong_data_is_a_latched_failure() -> None:
+    """Wrong data is a failure of the GPU it comes from, else of the node, and a later good run does not clear it."""
     ward = Probed().ran("wrong", blames=(2,)).go_on()
     verdict = ward.verdict("gpu_allreduce_wrong", 2)
     assert verdict is not None
@@ -195,8 +195,8 @@ def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> 
     assert (node.device, node.level, node.action) == ("", Level.FAIL, Action.INSPECT)
 
 
-def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
-    """The reset alone proves nothing: the run that was wrong came before it."""
+def test_wrong_data_clears_after_a_reset_and_a_good_run() -> None:
+    """The reset alone does not clear the verdict."""
     ward = Probed().ran("wrong", blames=(2,)).go_on()
     ward.at += 1
     ward.reset(2)
@@ -209,8 +209,8 @@ def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
     ] is Clearance.RESET
 
 
-def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
-    """Before the first operation it is a warning; and on a CPU, where no GPU is in it."""
+def test_two_failed_runs_in_a_row_raise_a_verdict() -> None:
+    """Two failed runs are a failure, but a warning during setup or on a CPU."""
     assert not Probed().ran("failed", "ranks").go_on().verdicts
     for reason, backend, level in (
         ("ranks", "nccl", Level.FAIL),
@@ -230,8 +230,8 @@ def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
         assert not ward.verdicts
 
 
-def test_a_timeout_before_the_first_operation_is_one_of_setup() -> None:
-    """Its stage says so."""
+def test_a_timeout_before_the_first_operation_is_a_warning() -> None:
+    """The stage of the timeout shows that no operation has begun."""
     ward = Probed().ran("timeout", "join").go_on().ran("timeout", "join").go_on()
     verdict = ward.verdict("allreduce_failing")
     assert verdict is not None
@@ -239,16 +239,16 @@ def test_a_timeout_before_the_first_operation_is_one_of_setup() -> None:
     assert "2 times in a row; the last run timed out before its first operation." in verdict.reason
 
 
-def test_how_many_failures_are_a_verdict_can_be_set() -> None:
-    """Null switches it off."""
-    for most, level in ((1.0, Level.FAIL), (None, Level.OK)):
-        ward = Probed(policy=Policy(thresholds={"allreduce_failures": most}))
+def test_the_number_of_failed_runs_is_configurable() -> None:
+    """One failure can be enough, and null disables the check."""
+    for limit, level in ((1.0, Level.FAIL), (None, Level.OK)):
+        ward = Probed(policy=Policy(thresholds={"allreduce_failures": limit}))
         ward.ran("failed", "ranks").go_on().ran("failed", "ranks").go_on()
         assert ward.level("allreduce_failing") is level
 
 
-def test_ranks_that_cannot_be_killed_ask_for_a_reboot() -> None:
-    """After a minute: a large memory takes its time to be given back. The agent's restart forgets nothing."""
+def test_unkillable_ranks_ask_for_a_reboot() -> None:
+    """Ranks that remain for a minute fail the node until a reboot, also after a restart of the agent."""
     ward = Probed()
     ward.probe(unkillable=(4711,))
     assert not ward.go_on(30).verdicts
@@ -267,8 +267,8 @@ def test_ranks_that_cannot_be_killed_ask_for_a_reboot() -> None:
     assert ward.verdict("allreduce_unkillable") is None
 
 
-def test_nobody_can_tell_when_nothing_came_of_the_probe_for_two_periods() -> None:
-    """On a node that is free. A run ends it, and somebody at work does."""
+def test_a_free_node_without_a_run_for_two_periods_is_stale() -> None:
+    """Without a run for two periods the verdict is unknown; any run, but no skip, clears it."""
     ward = Probed().ran("ok")
     assert not ward.go_on(12 * HOUR + 20 * MINUTE, every=300).verdicts
     verdict = ward.go_on(20 * MINUTE, every=120).verdict("allreduce_stale")
@@ -278,8 +278,8 @@ def test_nobody_can_tell_when_nothing_came_of_the_probe_for_two_periods() -> Non
     assert not ward.ran("failed", "ranks").go_on().verdicts
 
 
-def test_a_skip_is_no_run_where_nobody_is_in_the_way() -> None:
-    """Memory that nobody's process holds, or a gate that is broken, would be no news for ever."""
+def test_a_skip_without_a_job_on_the_node_does_not_count_as_a_run() -> None:
+    """Runs that are skipped although the node is free leave the probe stale."""
     for reason, gated in (
         ("busy", False),
         ("low_memory", False),
@@ -295,8 +295,8 @@ def test_a_skip_is_no_run_where_nobody_is_in_the_way() -> None:
         assert verdict.reason.endswith(f"The last run was skipped ({reason}). So and so.")
 
 
-def test_silence_is_counted_while_the_node_is_free() -> None:
-    """A job that ends after days leaves two periods to the schedule; so do a hold and maintenance."""
+def test_staleness_is_counted_while_the_node_is_free() -> None:
+    """After a long job the schedule has two periods for the next run."""
     ward = Probed().ran("ok")
     ward.gpu(3, processes=1.0)
     ward.go_on(3 * 24 * HOUR, every=HOUR).ran("skipped", "busy")
@@ -305,8 +305,8 @@ def test_silence_is_counted_while_the_node_is_free() -> None:
     assert ward.go_on(2 * HOUR, every=300).level("allreduce_stale") is Level.UNKNOWN
 
 
-def test_runs_of_our_own_do_not_count_as_use() -> None:
-    """Runs that end without a word, again and again, are silence all the same."""
+def test_processes_of_the_probe_do_not_make_the_node_busy() -> None:
+    """Repeated runs of the probe without a result make it stale."""
     ward = Probed().ran("ok")
     uuid = ward.report.gpus[3].uuid
     for _ in range(4):
@@ -320,8 +320,8 @@ def test_runs_of_our_own_do_not_count_as_use() -> None:
     assert ward.go_on(10).level("allreduce_stale") is Level.UNKNOWN
 
 
-def test_a_held_node_is_not_stale_and_no_run_is_asked_for() -> None:
-    """Not after a repair either: a run by request would be refused."""
+def test_a_held_node_is_not_stale() -> None:
+    """A hold prevents the stale verdict, also after a reset."""
     ward = Probed().ran("ok").go_on(MINUTE)
     ward.reset(3)
     hold = window(HOLD, start=ward.wall, start_at=ward.at, seconds=24 * HOUR, boot_id="boot-1")
@@ -331,8 +331,8 @@ def test_a_held_node_is_not_stale_and_no_run_is_asked_for() -> None:
     assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
 
 
-def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
-    """There is a reason, which somebody wants or knows."""
+def test_a_busy_or_excluded_node_is_not_stale() -> None:
+    """A busy node, a refusal by the scheduler and a disabled probe are not stale."""
     busy = Probed().ran("ok")
     busy.gpu(3, processes=1.0)
     assert not busy.go_on(14 * HOUR, every=600).verdicts
@@ -348,8 +348,8 @@ def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
 
 
 @pytest.mark.parametrize("what", ["reset", "replaced", "repaired"])
-def test_nobody_can_tell_after_a_repair_until_the_next_run(what: str) -> None:
-    """Half an hour is given to the schedule."""
+def test_the_probe_is_stale_half_an_hour_after_a_repair(what: str) -> None:
+    """After a repair the schedule has half an hour for the next run."""
     ward = Probed()
     if what == "repaired":
         ward.fault(3, "reset_required")
@@ -370,8 +370,8 @@ def test_nobody_can_tell_after_a_repair_until_the_next_run(what: str) -> None:
     assert ward.level("allreduce_stale") is Level.OK
 
 
-def test_a_run_without_the_gpu_that_was_repaired_proves_nothing_of_it() -> None:
-    """It was left out, as somebody used it."""
+def test_a_run_without_the_repaired_gpu_leaves_the_probe_stale() -> None:
+    """Only a run that includes the repaired GPU clears the verdict."""
     ward = Probed().ran("ok").go_on(MINUTE)
     ward.reset(3)
     ward.go_on(MINUTE).ran("ok", on=3)
@@ -379,8 +379,8 @@ def test_a_run_without_the_gpu_that_was_repaired_proves_nothing_of_it() -> None:
     assert ward.ran("ok").go_on(10).level("allreduce_stale") is Level.OK
 
 
-def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
-    """Then a run comes by itself, or somebody is told."""
+def test_the_time_after_a_repair_counts_while_the_node_is_free() -> None:
+    """The half hour after a repair starts again when the node becomes free."""
     ward = Probed().ran("ok").go_on(MINUTE)
     ward.reset(3)
     ward.gpu(3, processes=1.0)
@@ -405,8 +405,8 @@ def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
         ("gpu_allreduce_slow", "degraded", (2,)),
     ],
 )
-def test_what_a_run_found_can_be_acknowledged(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
-    """And is not said again of the same run; the next one that finds it says it again."""
+def test_the_verdict_of_a_run_can_be_acknowledged(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
+    """An acknowledged verdict is raised again only by the next run with that outcome."""
     ward = Probed().ran(outcome, blames=blames).go_on(MINUTE)
     assert [one.check for one in acknowledge(ward, check)] == [check]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
@@ -414,8 +414,8 @@ def test_what_a_run_found_can_be_acknowledged(check: str, outcome: str, blames: 
 
 
 @pytest.mark.parametrize(("outcome", "blames"), [("wrong", None), ("wrong", (2,)), ("degraded", None)])
-def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int, ...] | None) -> None:
-    """With a run that is well; where none is to come, the reboot is all the proof there will be."""
+def test_the_verdict_of_a_run_clears_after_a_reboot(outcome: str, blames: tuple[int, ...] | None) -> None:
+    """The verdict clears with the next good run, or with the reboot alone if no run is scheduled."""
     awaiting, off = Probed().ran(outcome, blames=blames).go_on(), Probed().ran(outcome, blames=blames).go_on()
     for ward in (awaiting, off):
         ward.reboot()
@@ -432,8 +432,8 @@ def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int
         ] is Clearance.REBOOT
 
 
-def test_a_slow_run_of_last_week_says_nothing_any_more() -> None:
-    """Nobody has run another."""
+def test_the_verdict_of_a_slow_run_expires() -> None:
+    """A slow run without a later run is a warning for six days at least."""
     ward = Probed().ran("degraded", "baseline")
     ward.probe(next_run=None)
     ward.go_on(6 * 24 * HOUR, every=HOUR)

@@ -18,14 +18,14 @@ GIB = float(1 << 30)
 HELD: dict[str, Any] = {"memory_used_bytes": 6 * GIB, "processes": 0.0, "utilization_ratio": 0.0}
 
 
-def stuck(ward: Ward, *gpus: str, minutes: float = 0.0) -> StuckProcess:
+def stuck_process(ward: Ward, *gpus: str, minutes: float = 0.0) -> StuckProcess:
     return StuckProcess(since=ward.at - minutes * MINUTE, gpus=gpus)
 
 
-def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> None:
-    """Of the node, which has to be rebooted; the GPUs are named, and no process is."""
+def test_a_stuck_process_is_a_failure_after_five_minutes() -> None:
+    """A process stuck in the kernel is a failure of the node; the reason names GPUs but no process."""
     ward = Ward()
-    ward.processes(stuck=(stuck(ward, "3"), stuck(ward, "2", "3")))
+    ward.processes(stuck=(stuck_process(ward, "3"), stuck_process(ward, "2", "3")))
     assert not ward.go_on(295).verdicts
     verdict = ward.go_on(10).verdict("gpu_process_stuck")
     assert verdict is not None
@@ -37,37 +37,37 @@ def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> No
     assert not ward.go_on(70).verdicts
 
 
-def test_processes_that_come_back_are_none() -> None:
-    """Each for four minutes, one after the other."""
+def test_processes_that_return_within_five_minutes_raise_no_verdict() -> None:
+    """Processes that are stuck one after the other for four minutes each raise no verdict."""
     ward = Ward()
     for _ in range(4):
-        ward.processes(stuck=(stuck(ward, "3"),))
+        ward.processes(stuck=(stuck_process(ward, "3"),))
         ward.go_on(4 * MINUTE)
     assert not ward.transitions
 
 
-def test_a_process_whose_gpus_cannot_be_seen_counts_as_well() -> None:
-    """It was killed: its files are closed, and the driver is still in its stack."""
+def test_a_stuck_process_without_known_gpus_is_a_failure() -> None:
+    """A killed process has no open device files but may still be stuck in the driver."""
     ward = Ward()
-    ward.processes(stuck=(stuck(ward, minutes=7),))
+    ward.processes(stuck=(stuck_process(ward, minutes=7),))
     verdict = ward.go_on().verdict("gpu_process_stuck")
     assert verdict is not None
     assert verdict.reason == "A process that holds NVIDIA's devices has not returned from the kernel for 7 minutes."
 
 
-def test_processes_of_a_gpu_that_hangs_follow_from_it() -> None:
-    """So does the memory that they leave behind."""
+def test_a_stuck_gpu_inhibits_its_process_verdicts() -> None:
+    """A stuck GPU inhibits the verdicts of stuck processes and of orphaned memory."""
     ward = Ward()
     ward.fault(3, "stuck")
-    ward.processes(stuck=(stuck(ward, "3"),))
+    ward.processes(stuck=(stuck_process(ward, "3"),))
     ward.gpu(2, **HELD)
     ward.go_on(6 * MINUTE)
     assert ward.active_checks() == ["gpu_memory_orphaned", "gpu_process_stuck", "gpu_stuck"]
     assert [one.check for one in ward.report.health.primary] == ["gpu_stuck"]
 
 
-def test_memory_of_nobody_is_told_after_five_minutes() -> None:
-    """And over when it is free, or when somebody is found to have it."""
+def test_orphaned_memory_is_a_warning_after_five_minutes() -> None:
+    """The warning remains while processes are unknown and clears when a process holds the memory."""
     ward = Ward()
     ward.gpu(3, **HELD)
     assert not ward.go_on(295).verdicts
@@ -93,24 +93,24 @@ def test_memory_of_nobody_is_told_after_five_minutes() -> None:
     ],
     ids=["little", "somebody's", "mig", "grace", "grace hopper", "chip to chip"],
 )
-def test_memory_that_is_nobodys_business(readings: dict[str, Any]) -> None:
-    """Little of it, or in the hands of somebody whom NVML does not name."""
+def test_memory_that_is_not_orphaned_raises_no_verdict(readings: dict[str, Any]) -> None:
+    """Little memory, memory of a process, and memory that NVML may not attribute raise no verdict."""
     ward = Ward()
     ward.gpu(3, **HELD | readings)
     assert not ward.go_on(20 * MINUTE, every=30).transitions
 
 
 @pytest.mark.parametrize("contained", [True, None])
-def test_in_a_container_nobody_knows_whose_memory_it_is(*, contained: bool | None) -> None:
-    """NVML names the processes of the container alone."""
+def test_orphaned_memory_is_not_checked_in_a_container(*, contained: bool | None) -> None:
+    """NVML lists only processes of the container, so the owner of the memory is unknown."""
     ward = Ward()
     ward.processes(contained=contained)
     ward.gpu(3, **HELD)
     assert not ward.go_on(20 * MINUTE, every=30).transitions
 
 
-def test_a_job_that_ends_slowly_leaves_no_orphan() -> None:
-    """Its memory outlives it by minutes, now and then."""
+def test_memory_released_within_five_minutes_raises_no_verdict() -> None:
+    """Memory may outlive its job by four minutes, repeatedly."""
     ward = Ward()
     for _ in range(5):
         ward.gpu(3, **HELD)
@@ -120,17 +120,17 @@ def test_a_job_that_ends_slowly_leaves_no_orphan() -> None:
     assert not ward.transitions
 
 
-def waiting(**readings: Any) -> Ward:
-    """GPU 3 runs kernels that wait."""
+def ward_with_waiting_kernels(**readings: Any) -> Ward:
+    """Return a node whose GPU 3 runs kernels that wait."""
     ward = Ward()
-    told: dict[str, Any] = {"utilization_ratio": 1.0, "power_watts": 130.0, "dram_active_ratio": 0.01}
-    ward.gpu(3, **told | readings)
+    defaults: dict[str, Any] = {"utilization_ratio": 1.0, "power_watts": 130.0, "dram_active_ratio": 0.01}
+    ward.gpu(3, **defaults | readings)
     return ward
 
 
-def test_kernels_that_wait_for_a_peer_are_told() -> None:
-    """After a quarter of an hour; over when they go on."""
-    ward = waiting()
+def test_kernels_that_wait_for_a_peer_are_a_warning() -> None:
+    """Waiting kernels are a warning after 15 minutes, which clears when they draw power again."""
+    ward = ward_with_waiting_kernels()
     assert not ward.go_on(13 * MINUTE, every=15).verdicts
     verdict = ward.go_on(3 * MINUTE, every=15).verdict("gpu_spin", 3)
     assert verdict is not None
@@ -154,14 +154,14 @@ def test_kernels_that_wait_for_a_peer_are_told() -> None:
     ],
     ids=["at work", "not always", "reads memory", "mig", "unread"],
 )
-def test_kernels_that_do_something(readings: dict[str, Any]) -> None:
-    """However little of the power it needs."""
-    assert not waiting(**readings).go_on(40 * MINUTE, every=30).transitions
+def test_working_kernels_raise_no_spin_verdict(readings: dict[str, Any]) -> None:
+    """A GPU that works, pauses, reads memory or cannot be read raises no verdict."""
+    assert not ward_with_waiting_kernels(**readings).go_on(40 * MINUTE, every=30).transitions
 
 
-def test_work_now_and_then_is_no_waiting() -> None:
-    """Light steps, and a heavy one every ten minutes."""
-    ward = waiting()
+def test_light_kernels_with_periodic_work_raise_no_spin_verdict() -> None:
+    """A minute of heavy work every ten minutes raises no verdict."""
+    ward = ward_with_waiting_kernels()
     for _ in range(4):
         ward.gpu(3, power_watts=130.0)
         ward.go_on(10 * MINUTE, every=15)
@@ -170,14 +170,14 @@ def test_work_now_and_then_is_no_waiting() -> None:
     assert not ward.transitions
 
 
-def test_without_performance_monitoring_power_alone_counts() -> None:
-    """As on Ampere."""
-    ward = waiting(dram_active_ratio=None)
+def test_without_gpm_the_spin_check_uses_power_alone() -> None:
+    """Ampere GPUs report no memory activity, so power alone decides."""
+    ward = ward_with_waiting_kernels(dram_active_ratio=None)
     assert ward.go_on(16 * MINUTE, every=15).level("gpu_spin", 3) is Level.WARN
 
 
-def test_persistence_mode_that_is_off_is_worth_a_word() -> None:
-    """Not while the node comes up."""
+def test_disabled_persistence_mode_is_a_warning() -> None:
+    """Disabled persistence mode is a warning after 15 minutes."""
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0)
     assert not ward.go_on(14 * MINUTE, every=15).verdicts
@@ -195,8 +195,8 @@ def test_persistence_mode_that_is_off_is_worth_a_word() -> None:
         ({"ecc_mode": 1.0, "ecc_mode_pending": None}, None),
     ],
 )
-def test_a_change_that_waits_for_a_reset_is_told_after_an_hour(readings: dict[str, Any], words: str | None) -> None:
-    """It would take effect when nobody expects it."""
+def test_a_setting_pending_for_an_hour_raises_a_verdict(readings: dict[str, Any], words: str | None) -> None:
+    """An ECC or MIG change that waits for a reset for an hour raises a verdict."""
     ward = Ward()
     ward.gpu(3, **readings)
     assert not ward.go_on(59 * MINUTE, every=30).verdicts
@@ -204,8 +204,8 @@ def test_a_change_that_waits_for_a_reset_is_told_after_an_hour(readings: dict[st
     assert (verdict and verdict.reason) == (words and f"A change is pending until a reset: {words}.")
 
 
-def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
-    """Nobody looks, so nobody can tell."""
+def test_a_released_gpu_keeps_its_work_verdicts() -> None:
+    """A released GPU is not read, so its verdicts remain."""
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0, **HELD)
     ward.go_on(16 * MINUTE, every=15)
@@ -214,11 +214,11 @@ def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
     assert ward.go_on(20 * MINUTE, every=30).active_checks() == before == ["gpu_memory_orphaned", "gpu_persistence_off"]
 
 
-def test_each_of_them_can_be_switched_off() -> None:
-    """By its limit."""
+def test_each_work_check_can_be_disabled() -> None:
+    """A null limit disables the check."""
     limits = ("stuck_process_seconds", "orphaned_memory_bytes", "spin_power_ratio")
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(limits)))
-    ward.processes(stuck=(stuck(ward, "3", minutes=9),))
+    ward.processes(stuck=(stuck_process(ward, "3", minutes=9),))
     ward.gpu(3, utilization_ratio=1.0, power_watts=130.0)
     ward.gpu(2, **HELD)
     assert not ward.go_on(20 * MINUTE, every=30).transitions
