@@ -31,9 +31,9 @@ below the description of an alert:
 
 - *after*: how long the fault lasts before it becomes a verdict; if not given, at once. *grace*: the check is not
   evaluated in the first {duration(BOOT_GRACE)} after a boot (`health.boot_grace_seconds`).
-- *cleared by*: what ends the verdict; if not given, the check has passed for a minute. *ack* is `gpumon ack`
+- *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. *ack* is `gpumon ack`
   ([docs/verdicts.md](verdicts.md)).
-- *thresholds*: with their defaults. `health.thresholds` sets them ([docs/configuration.md](configuration.md#health)).
+- *thresholds*: with their defaults. Meaning, unit and how to set them: [docs/configuration.md](configuration.md#health).
 
 GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
 file; `--stale-seconds` changes the threshold of GpumonStale.

@@ -30,8 +30,6 @@ Xid 79: The GPU has fallen off the bus
   Do at once:     reboot the node
   If it recurs:   check power, riser, seating and PCIe errors; open a case with the vendor
 
-$ dmesg | grep 149
-NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)
 $ gpumon xid --text 'NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)'
 Xid 149: NVLink 5 link went down (NETIR)
   Severity:       critical
@@ -68,7 +66,7 @@ To test the path to your pager, as root (it counts): `echo 'NVRM: Xid (PCI:0000:
 
 - `gpumon_gpu_xid_errors_total{{xid}}`, `gpumon_gpu_xid_last_timestamp_seconds{{xid}}` and
   `gpumon_nvswitch_errors_total{{nvswitch,sxid}}`, counted over restarts. Critical Xids start at 0.
-- A verdict for each GPU with a critical Xid, until it is repaired. Alert: GpuXidCritical.
+- Verdicts and alerts: [GpuXidCritical](alerts.md#gpuxidcritical), [GpuXid](alerts.md#gpuxid).
 - `/api/v1/events`: filters `gpu` (index or uuid), `kind`, `xid`, `sxid`, `severity`, `source`, `since`, `until`,
   `limit`. Retention: [store.retention_days and store.retention_rows](configuration.md).
 - `gpumon status`, the status page, and the log (once for each burst).

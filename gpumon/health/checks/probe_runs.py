@@ -146,8 +146,8 @@ CHECKS: tuple[Check, ...] = (
         help="The all-reduce fails repeatedly.",
         steps="""\
 1. Run `gpumon probe allreduce`: it prints the error, with the last lines of NCCL's log.
-2. Before the first operation, the installation failed: `probe.python`, PyTorch, driver and CUDA versions, /dev/shm.
-3. In an operation, hardware or fabric failed: check for Xids, links that are down, and the fabric manager.
+2. If it fails before the first operation, check the installation: `probe.python`, PyTorch, driver, CUDA, /dev/shm.
+3. If it fails in an operation, check the hardware: Xids, links that are down, the fabric manager.
 """,
         node=repeated_failures,
         limits=(FAILURES,),

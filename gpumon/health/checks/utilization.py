@@ -70,7 +70,7 @@ CHECKS = (
         levels=(WARN,),
         help="The GPU has been busy nearly all the time.",
         steps="""\
-1. Training: intended. The check is off until its threshold is set.
+1. Training: a busy GPU is intended. The check is off until its threshold is set.
 2. Inference: the node has no reserve. Add replicas, or move work to idle GPUs.
 """,
         gpu=busy,
