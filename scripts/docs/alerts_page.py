@@ -33,7 +33,7 @@ below the description of an alert:
   evaluated in the first {duration(BOOT_GRACE)} after a boot (`health.boot_grace_seconds`).
 - *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. *ack* is `gpumon ack`
   ([docs/verdicts.md](verdicts.md)).
-- *thresholds*: with their defaults. Meaning, unit and how to set them: [docs/configuration.md](configuration.md#health).
+- *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
 GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
 file; `--stale-seconds` changes the threshold of GpumonStale.
