@@ -13,12 +13,12 @@ from scripts.simulated_reports import gpu_rows, rows_by_profile
 
 
 def field_numbers() -> Mapping[str, str]:
-    """Return the number of each field by driver version, such as `251 from 575, 269 from 580.82`."""
+    """Return the number of each field by driver version, such as `(251, 575+; 269, 580.82+)`."""
     numbers: dict[str, list[str]] = {}
     for row in FIELD_IDS:
-        since = f" from {_words(row.since)}" if row.since else ""
+        since = f", {_words(row.since)}+" if row.since else ""
         numbers.setdefault(f"field {row.name}", []).append(f"{row.number}{since}")
-    fields = {name: f"({', '.join(each)})" for name, each in numbers.items()}
+    fields = {name: f"({'; '.join(each)})" for name, each in numbers.items()}
     return fields | {f"GPM {name}": f"({number})" for name, number in METRICS.items()}
 
 

@@ -155,7 +155,7 @@ class Gpu:
         note="Present for every GPU of the inventory, whatever the state of the driver. Use this one for scheduling.",
     )
     observed_seconds_total: float | None = agent(
-        "Time in seconds in which this GPU was observed: the denominator for every accumulated counter.",
+        "Time in which this GPU was observed: the denominator for every accumulated counter.",
         note="Without the time in which the agent's own probe ran on it; no accumulated counter includes that time.",
     )
     recovery_action: float | None = reading(
@@ -173,9 +173,7 @@ class Gpu:
         Call("UtilizationRates", attribute="memory", scale=0.01),
         note="Not the amount of memory in use. Absent with MIG enabled.",
     )
-    busy_seconds_total: float | None = accumulated(
-        "Time in seconds in which at least one kernel ran.", of="utilization_ratio"
-    )
+    busy_seconds_total: float | None = accumulated("Time in which at least one kernel ran.", of="utilization_ratio")
     sm_active_ratio: float | None = _gpm(
         "Ratio of SMs, averaged over time, with at least one resident warp.", "SM_UTIL"
     )
@@ -197,60 +195,58 @@ class Gpu:
     integer_active_ratio: float | None = _gpm(
         "Ratio of time in which the integer pipes were active.", "INTEGER_UTIL", detail=True
     )
-    sm_active_seconds_total: float | None = accumulated(
-        "Integral of sm_active_ratio over time in seconds.", of="sm_active_ratio"
-    )
+    sm_active_seconds_total: float | None = accumulated("Integral of sm_active_ratio over time.", of="sm_active_ratio")
     tensor_active_seconds_total: float | None = accumulated(
-        "Integral of tensor_active_ratio over time in seconds.", of="tensor_active_ratio"
+        "Integral of tensor_active_ratio over time.", of="tensor_active_ratio"
     )
     dram_active_seconds_total: float | None = accumulated(
-        "Integral of dram_active_ratio over time in seconds.", of="dram_active_ratio"
+        "Integral of dram_active_ratio over time.", of="dram_active_ratio"
     )
-    memory_total_bytes: float | None = reading("Size of the GPU memory in bytes.", _memory("total"))
+    memory_total_bytes: float | None = reading("Size of the GPU memory.", _memory("total"))
     memory_used_bytes: float | None = reading(
-        "GPU memory in use in bytes.",
+        "GPU memory in use.",
         _memory("used"),
         note="Without the memory reserved by the driver; before driver 510 with it.",
     )
-    memory_free_bytes: float | None = reading("Free GPU memory in bytes.", _memory("free"), detail=True)
+    memory_free_bytes: float | None = reading("Free GPU memory.", _memory("free"), detail=True)
     memory_reserved_bytes: float | None = reading(
-        "GPU memory reserved by the driver in bytes.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
+        "GPU memory reserved by the driver.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
     )
     bar1_total_bytes: float | None = reading(
-        "Size of BAR1, the window through which the host reads GPU memory, in bytes.",
+        "Size of BAR1, the window through which the host reads GPU memory.",
         Call("BAR1MemoryInfo", attribute="bar1Total"),
         every=SLOW,
         detail=True,
     )
     bar1_used_bytes: float | None = reading(
-        "BAR1 memory in use in bytes.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW, detail=True
+        "BAR1 memory in use.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW, detail=True
     )
     temperature_celsius: float | None = reading(
-        "GPU core temperature in degrees Celsius.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
+        "GPU core temperature.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
     )
     memory_temperature_celsius: float | None = reading(
-        "GPU memory temperature in degrees Celsius.", Field("MEMORY_TEMP"), note="Boards with HBM or GDDR6X."
+        "GPU memory temperature.", Field("MEMORY_TEMP"), note="Boards with HBM or GDDR6X."
     )
     thermal_margin_celsius: float | None = reading(
-        "Margin to the slowdown temperature in degrees Celsius.",
+        "Margin to the slowdown temperature.",
         Call("MarginTemperature"),
         every=SLOW,
         note="Ada and later, driver 570 and later. For the hottest spot: not the threshold minus the core temperature.",
     )
     temperature_slowdown_celsius: float | None = reading(
-        "Core temperature in degrees Celsius at which the GPU slows down.",
+        "Core temperature at which the GPU slows down.",
         Call("TemperatureThreshold", (1,)),
         every=RARE,
         note="Up to Hopper; later GPUs report the margin only.",
     )
     temperature_shutdown_celsius: float | None = reading(
-        "Core temperature in degrees Celsius at which the GPU shuts down.",
+        "Core temperature at which the GPU shuts down.",
         Call("TemperatureThreshold", (0,)),
         every=RARE,
         detail=True,
     )
     memory_temperature_max_celsius: float | None = reading(
-        "Memory temperature in degrees Celsius at which the GPU slows down.",
+        "Memory temperature at which the GPU slows down.",
         Call("TemperatureThreshold", (2,)),
         every=RARE,
     )
@@ -261,52 +257,46 @@ class Gpu:
         note="Boards with a fan.",
     )
     power_watts: float | None = reading(
-        "Average power of the GPU over the last second in watts.",
+        "Average power of the GPU over the last second.",
         Either(Field("POWER_AVERAGE", scale=1e-3), Call("PowerUsage", scale=1e-3)),
         note="Instantaneous power before Ampere and on GA100. Prefer rate(gpumon_gpu_energy_joules_total).",
     )
     power_instant_watts: float | None = reading(
-        "Instantaneous power of the GPU in watts.", Field("POWER_INSTANT", scale=1e-3), detail=True
+        "Instantaneous power of the GPU.", Field("POWER_INSTANT", scale=1e-3), detail=True
     )
     module_power_watts: float | None = reading(
-        "Average power of the module including the CPU, in watts.",
+        "Average power of the module including the CPU.",
         Field("POWER_AVERAGE", scale=1e-3, scope=1),
         note="Grace hosts.",
     )
     memory_power_watts: float | None = reading(
-        "Average power of the GPU memory in watts.",
+        "Average power of the GPU memory.",
         Field("POWER_AVERAGE", scale=1e-3, scope=2),
         note="Hopper and later.",
         detail=True,
     )
     power_limit_watts: float | None = reading(
-        "Enforced power limit in watts.",
+        "Enforced power limit.",
         Either(Field("POWER_CURRENT_LIMIT", scale=1e-3), Call("EnforcedPowerLimit", scale=1e-3)),
         every=SLOW,
         note="Lower than the requested limit if an external cap applies, for example of the BMC.",
     )
     power_limit_requested_watts: float | None = _limit(
-        "Requested power limit in watts.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
+        "Requested power limit.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
     )
-    power_limit_default_watts: float | None = _limit(
-        "Factory default power limit in watts.", "POWER_DEFAULT_LIMIT", detail=True
-    )
-    power_limit_min_watts: float | None = _limit(
-        "Minimum configurable power limit in watts.", "POWER_MIN_LIMIT", detail=True
-    )
-    power_limit_max_watts: float | None = _limit(
-        "Maximum configurable power limit in watts.", "POWER_MAX_LIMIT", detail=True
-    )
+    power_limit_default_watts: float | None = _limit("Factory default power limit.", "POWER_DEFAULT_LIMIT", detail=True)
+    power_limit_min_watts: float | None = _limit("Minimum configurable power limit.", "POWER_MIN_LIMIT", detail=True)
+    power_limit_max_watts: float | None = _limit("Maximum configurable power limit.", "POWER_MAX_LIMIT", detail=True)
     energy_joules_total: float | None = reading(
-        "Energy consumed since the driver was loaded, in joules.",
+        "Energy consumed since the driver was loaded.",
         Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
         note="Before Volta and on some guests the agent integrates the power since its own start.",
     )
     clock_hertz: dict[str, float] | None = reading(
-        "Current clock frequency in hertz.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
+        "Current clock frequency.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
     )
     clock_max_hertz: dict[str, float] | None = reading(
-        "Maximum clock frequency in hertz.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
+        "Maximum clock frequency.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
     )
     clock_event_active: dict[str, float] | None = reading(
         "1 if this reason limits the clocks now, else 0.",
@@ -316,7 +306,7 @@ class Gpu:
         detail=_RARE_REASONS,
     )
     clock_event_seconds_total: dict[str, float] | None = reading(
-        "Time in seconds in which this reason limited the clocks.",
+        "Time in which this reason limited the clocks.",
         Each(_CLOCK_EVENT_SOURCES),
         label="reason",
         note="From counters of the driver (575 and later), else integrated by the agent from the active reasons.",
@@ -396,7 +386,7 @@ class Gpu:
         "Xid errors, kept over restarts of the agent; critical codes are present at 0 from the start.", label="xid"
     )
     xid_last_timestamp_seconds: dict[str, float] | None = agent(
-        "Unix time of the last Xid with this code, in seconds.", label="xid"
+        "Unix time of the last Xid with this code.", label="xid"
     )
     pcie_link_generation: float | None = reading(
         "Current PCIe generation.", Call("CurrPcieLinkGeneration"), every=SLOW, note="Drops on idle GPUs by design."
@@ -442,7 +432,7 @@ class Gpu:
         note="The slowest driver call: milliseconds per GPU.",
     )
     process_memory_bytes: dict[str, float] | None = reading(
-        "GPU memory used by a process in bytes.",
+        "GPU memory used by a process.",
         ProcessMemory(_LISTS),
         every=SLOW,
         label=("pid", "name"),
@@ -472,7 +462,7 @@ class Gpu:
     )
     nvlinks_active: float | None = agent("Number of NVLinks that are up (active or asleep).")
     nvlink_speed_bytes_per_second: float | None = reading(
-        "Speed of the slowest NVLink per direction in bytes per second.",
+        "Speed of the slowest NVLink per direction.",
         Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)),
         every=SLOW,
         note="25 GB/s on A100, 26.6 on H100, 53.1 on Blackwell.",

@@ -46,7 +46,7 @@ class InfinibandLink:
         "1 if the port is active, from sysfs.", Sysfs(("state", "phys_state")), every=SLOW, note="Read every 5 s."
     )
     port_speed_bytes_per_second: float | None = reading(
-        "Speed of the port per direction in bytes per second, from sysfs.",
+        "Speed of the port per direction, from sysfs.",
         Sysfs(("rate",)),
         every=SLOW,
         note="Read every 5 s. Absent while the port is down.",

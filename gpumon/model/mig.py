@@ -31,12 +31,12 @@ class Mig:
 
     info: float | None = agent("Always 1; the labels identify the MIG instance.")
     memory_total_bytes: float | None = reading(
-        "Memory size of the MIG instance in bytes.",
+        "Memory size of the MIG instance.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
         every=SLOW,
     )
     memory_used_bytes: float | None = reading(
-        "Memory in use in the MIG instance in bytes.",
+        "Memory in use in the MIG instance.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
         every=SLOW,
     )

@@ -48,7 +48,7 @@ class Node:
         note="Absent on a host without NVIDIA GPUs that expects none.",
     )
     nvml_stuck_seconds: float | None = agent(
-        "Time in seconds for which the current driver call has not returned; 0 if there is none."
+        "Time for which the current driver call has not returned; 0 if there is none."
     )
     gpus_expected: float | None = agent("Expected number of GPUs: configured, accepted, of the product, or learned.")
     gpus_visible: float | None = agent("Number of GPUs that NVML lists.", note="nvmlDeviceGetCount_v2")
@@ -62,10 +62,8 @@ class Node:
         "Number of times the kernel log was overwritten before it was read."
     )
     collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
-    snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended, in seconds.")
-    poll_duration_seconds: dict[str, float] | None = agent(
-        "Duration of the last poll of this tier in seconds.", label="tier"
-    )
+    snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended.")
+    poll_duration_seconds: dict[str, float] | None = agent("Duration of the last poll of this tier.", label="tier")
     poll_success: dict[str, float] | None = agent("1 if the last poll of this tier read every GPU.", label="tier")
     polls_total: dict[str, float] | None = agent("Number of polls of this tier.", label="tier")
     poll_errors_total: dict[str, float] | None = agent(
@@ -76,10 +74,10 @@ class Node:
     )
     sampler_restarts_total: dict[str, float] | None = agent("Restarts of the sampler by reason.", label="reason")
     release_end_timestamp_seconds: float | None = agent(
-        "Unix time at which the release of GPUs ends, in seconds; absent without a release."
+        "Unix time at which the release of GPUs ends; absent without a release."
     )
     maintenance_end_timestamp_seconds: float | None = agent(
-        "Unix time at which the maintenance of the node ends, in seconds; 0 without a maintenance.",
+        "Unix time at which the maintenance of the node ends; 0 without a maintenance.",
         note="No alert pages until then.",
     )
     fabric_manager_up: float | None = agent(

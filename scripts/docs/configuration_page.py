@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 from gpumon.config import yaml_file
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE
 from gpumon.config.load import DEFAULT_FILE
 from gpumon.config.settings_table import CONFIG_FILE, SettingRow, sections, settings
-from gpumon.health.table import BY_NAME, LIMITS
+from gpumon.health.table import LIMITS
 
 _HEAD = f"""# Configuration
 
@@ -19,38 +20,36 @@ the file, which overrides the default.
 - `{CONFIG_FILE.name}` names the file, else `{CONFIG_FILE_VARIABLE}`. The default is `{DEFAULT_FILE}` if it exists.
   The file is YAML, with a mapping of keys for each section. A plain scalar is `true`, `false`, `null`, a decimal number
   or text, so a PCI bus id needs no quotes.
-- In the environment, write lists as `[one, two]` and mappings as `{{name: value}}`. An empty variable is ignored, and
-  so is a `GPUMON_` variable without a double underscore.
+- In the environment, `section.key` is `GPUMON_SECTION__KEY`. Write lists as `[one, two]` and mappings as
+  `{{name: value}}`. An empty variable is ignored, and so is a `GPUMON_` variable without a double underscore.
 - The state directory is `$STATE_DIRECTORY` (set by systemd), else `/var/lib/gpumon` for root, else
   `$XDG_STATE_HOME/gpumon` or `~/.local/state/gpumon`.
 
 `gpumon config check` reports every mistake with its file and line. `gpumon config show` prints the effective
 configuration with the source of each setting. SIGHUP reloads the file; an invalid file changes nothing. Settings marked
-with * take effect after a restart.
+with * take effect after a restart. If a setting has a flag, the last column ends with it.
 """
 
 
 def reference() -> str:
     """Return docs/configuration.md."""
-    parts = [_HEAD]
-    for section, model in sections().items():
-        rows = [_line(row) for row in settings().values() if row.section == section]
-        head = "| key | default | meaning | environment | flag |\n| --- | --- | --- | --- | --- |"
-        parts.append("\n".join([f"## {section}\n\n{inspect.getdoc(model)}\n", head, *rows]) + "\n")
-        if section == "health":
-            parts.append("\n".join(_check_names()) + "\n")
-    return "\n".join(parts)
+    lines = [_HEAD, "| key | default | meaning |", "| --- | --- | --- |", *map(_line, settings().values())]
+    return "\n".join([*lines, "", *_thresholds()]) + "\n"
 
 
-def _check_names() -> Iterator[str]:
-    """Yield the names that the settings of `health` may hold."""
-    names = ", ".join(f"`{name}`" for name in BY_NAME)
-    yield f"`health.disabled_checks` lists names of checks ([docs/alerts.md](alerts.md)): {names}."
-    yield "\n`health.thresholds` holds thresholds of checks:\n"
-    yield "| threshold | default | allowed | meaning |\n| --- | --- | --- | --- |"
+def _thresholds() -> Iterator[str]:
+    """Yield the table of thresholds, and where the names of checks are."""
+    yield "## Checks and thresholds\n"
+    yield "`health.disabled_checks` takes the names of checks in [health.md](health.md), `health.thresholds` these:\n"
+    yield "| threshold | default (allowed) | meaning |\n| --- | --- | --- |"
     for limit in LIMITS.values():
         default = "unset" if limit.default is None else f"{limit.default:.15g}"
-        yield f"| `{limit.name}` | {default} | {limit.range} | {limit.meaning} |"
+        yield f"| `{limit.name}` | {default} ({_range(str(limit.range))}) | {limit.meaning} |"
+
+
+def _range(words: str) -> str:
+    """Return a range in symbols: `≥1` for `1 or more`, `>0, ≤1` for `above 0, at most 1`."""
+    return re.sub(r"(\S+) or more", r"≥\1", words).replace("above ", ">").replace("at most ", "≤")
 
 
 def sample() -> str:
@@ -68,6 +67,6 @@ def sample() -> str:
 
 def _line(row: SettingRow) -> str:
     default = row.default_in_words or f"`{yaml_file.flow(row.default)}`"
-    flag = f"`{row.flag}`" if row.flag else ""
+    flag = f" `{row.flag}`" if row.flag else ""
     star = " *" if row.restart else ""
-    return f"| `{row.key}`{star} | {default} | {row.meaning} | `{row.variable}` | {flag} |"
+    return f"| `{row.section}.{row.key}`{star} | {default} | {row.meaning}{flag} |"

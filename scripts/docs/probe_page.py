@@ -9,6 +9,9 @@ from itertools import groupby
 from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.published_figures import TABLE, Published
 
+_USUAL_SOURCE = "stas00/ml-engineering, network/README.md"
+"""Source that the page states above the table."""
+
 
 def sections() -> Mapping[str, str]:
     """Return the text of each section by its name in the page."""
@@ -21,7 +24,7 @@ def _figures() -> Iterator[tuple[str, ...]]:
         sorted(TABLE, key=_series), lambda row: (row.names, row.ranks, row.algorithm, row.source)
     ):
         figures = ", ".join(f"{row.busbw / 1e9:g} at {_size(row.bytes)}" for row in rows)
-        yield f"`{_model(names)}`", str(ranks), algorithm, figures, source
+        yield f"`{_model(names)}`", str(ranks), algorithm, figures, "" if source == _USUAL_SOURCE else source
 
 
 def _series(row: Published) -> tuple[str, int, str, int]:
