@@ -14,8 +14,7 @@ from gpumon.health.table import LIMITS
 
 _HEAD = f"""# Configuration
 
-Every setting has a default, so gpumon runs without any configuration. A flag overrides the environment, which overrides
-the file, which overrides the default.
+Every setting has a default. A flag overrides the environment, which overrides the file.
 
 - `{CONFIG_FILE.name}` names the file, else `{CONFIG_FILE_VARIABLE}`. The default is `{DEFAULT_FILE}` if it exists.
   The file is YAML, with a mapping of keys for each section. A plain scalar is `true`, `false`, `null`, a decimal number
@@ -40,11 +39,13 @@ def reference() -> str:
 def _thresholds() -> Iterator[str]:
     """Yield the table of thresholds, and where the names of checks are."""
     yield "## Checks and thresholds\n"
-    yield "`health.disabled_checks` takes the names of checks in [health.md](health.md), `health.thresholds` these:\n"
+    yield "`health.disabled_checks` takes the names of checks in [health.md](health.md), `health.thresholds` these."
+    yield "A minimum number of events is the one from which there is a verdict.\n"
     yield "| threshold | default (allowed) | meaning |\n| --- | --- | --- |"
     for limit in LIMITS.values():
+        meaning = re.sub(r",? that is a verdict", "", limit.meaning)
         default = "unset" if limit.default is None else f"{limit.default:.15g}"
-        yield f"| `{limit.name}` | {default} ({_range(str(limit.range))}) | {limit.meaning} |"
+        yield f"| `{limit.name}` | {default} ({_range(str(limit.range))}) | {meaning} |"
 
 
 def _range(words: str) -> str:
