@@ -26,7 +26,7 @@ Every setting has a default. A flag overrides the environment, which overrides t
 
 `gpumon config check` reports every mistake with its file and line. `gpumon config show` prints the effective
 configuration with the source of each setting. SIGHUP reloads the file; an invalid file changes nothing. Settings marked
-with * take effect after a restart. If a setting has a flag, the last column ends with it.
+with * take effect after a restart. A flag follows the meaning.
 """
 
 
@@ -39,7 +39,7 @@ def reference() -> str:
 def _thresholds() -> Iterator[str]:
     """Yield the table of thresholds, and where the names of checks are."""
     yield "## Checks and thresholds\n"
-    yield "`health.disabled_checks` takes the names of checks in [health.md](health.md), `health.thresholds` these."
+    yield "`health.disabled_checks` takes the names of checks in [alerts.md](alerts.md), `health.thresholds` these."
     yield "A minimum number of events is the one from which there is a verdict.\n"
     yield "| threshold | default (allowed) | meaning |\n| --- | --- | --- |"
     for limit in LIMITS.values():
