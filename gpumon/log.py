@@ -1,4 +1,7 @@
-"""Logs to standard error, one line per message, as logfmt or JSON. A line is dropped rather than written blocking."""
+"""Logs to standard error, one line per message, as logfmt or JSON. A line is dropped rather than written blocking.
+
+This is a handler of the standard library's logging. Logging libraries write blocking, and cost 3 to 15 MB a process.
+"""
 
 from __future__ import annotations
 

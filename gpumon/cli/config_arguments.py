@@ -18,7 +18,6 @@ from gpumon.config.load import configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE, FLAGS
 from gpumon.model.orders import is_recording
-from gpumon.sim.profiles import PROFILES
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,14 @@ def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
-    return lambda: load(path, flags, os.environ, profiles=PROFILES)
+    return lambda: load(path, flags, os.environ, profiles=profile_names)
+
+
+def profile_names() -> list[str]:
+    """Return the nodes that can be simulated."""
+    from gpumon.sim.profiles import PROFILES  # noqa: PLC0415 - a real host has no use for the simulation
+
+    return sorted(PROFILES)
 
 
 def configuration(args: argparse.Namespace) -> Configuration:

@@ -170,7 +170,9 @@ def _stale(document: Any, max_age: float) -> str:
     if document["evaluated_boottime_seconds"] is None:
         return "the agent has just started, and has not evaluated its checks yet."
     age = boot_clock() - float(document["evaluated_boottime_seconds"])
-    if not -1 <= age <= max_age:
+    if not age >= -1:  # not a number, too
+        return f"the file has a time in the future: {RESTART}."
+    if age > max_age:
         return f"the agent has not evaluated its checks for {age:.0f} s, because it has ended or it hangs: {RESTART}."
     return ""
 

@@ -19,7 +19,7 @@ from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 from gpumon.sim.capture import Header, read, write
 from gpumon.sim.recording.builder import Builder
 from gpumon.sim.recording.mask import Mask

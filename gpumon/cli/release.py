@@ -22,6 +22,13 @@ WAIT_SECONDS = 30.0
 STILL_OPEN = 1
 
 
+class _Once(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, value: Any, *_: object) -> None:
+        if getattr(args, self.dest) is not None:
+            parser.error("a request releases one GPU or all: give --gpu once, and run the command for each GPU")
+        setattr(args, self.dest, value)
+
+
 def add(parser: argparse.ArgumentParser) -> None:
     accept_negative_values(parser)
     group = parser.add_mutually_exclusive_group()
@@ -29,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--for", dest="duration", metavar="DURATION", help="length, such as 5m; without it: show the releases"
     )
     group.add_argument("--end", action="store_true", help="end the release now")
-    parser.add_argument("--gpu", metavar="GPU", help="only this GPU: uuid, index or PCI address")
+    parser.add_argument("--gpu", action=_Once, metavar="GPU", help="only this GPU: uuid, index or PCI address")
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     add_flags(parser)
 

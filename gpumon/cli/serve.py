@@ -7,10 +7,9 @@ import subprocess
 import sys
 
 from gpumon import log
-from gpumon.cli.config_arguments import add_flags, configuration_to_start, reader
+from gpumon.cli.config_arguments import add_flags, configuration_to_start, profile_names, reader
 from gpumon.cli.errors import UserError
 from gpumon.config.configuration_error import ConfigurationError
-from gpumon.sim.profiles import PROFILES
 
 FALLBACK = "--simulate.fallback"
 DRIVER_SECONDS = 60.0
@@ -22,9 +21,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         FALLBACK,
         dest="fallback",
-        choices=sorted(PROFILES),
+        metavar="PROFILE",
+        type=_profile,
         help="simulate this profile if no NVIDIA driver loads; without this flag the agent never simulates by itself",
     )
+
+
+def _profile(name: str) -> str:
+    """Return the name of a profile. Raises ArgumentTypeError."""
+    names = profile_names()
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"there is no profile {name!r}: use one of {', '.join(names)}")
+    return name
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,8 @@
-"""Merges the sources of the configuration (defaults, file, environment, flags) and keeps the origin of each value."""
+"""Merges the sources of the configuration (defaults, file, environment, flags) and keeps the origin of each value.
+
+pydantic validates the merged values. pydantic-settings would merge them too, but loses the file and line of a mistake,
+and costs 4 MB and 100 ms in every command.
+"""
 
 from __future__ import annotations
 

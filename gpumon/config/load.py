@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -34,12 +34,12 @@ def load(
     flags: Mapping[str, str | None],
     environ: Mapping[str, str],
     *,
-    profiles: Collection[str] | None = None,
+    profiles: Callable[[], Collection[str]] | None = None,
 ) -> Configuration:
     """Return the validated configuration. Raises ConfigurationError with every problem.
 
-    `flags` maps flag names to values, None if a flag is not given. `profiles` are the valid values of
-    simulate.profile, which is not checked if it is None.
+    `flags` maps flag names to values, None if a flag is not given. `profiles` returns the valid values
+    of simulate.profile, and is called if one is set. None: the name is not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.config.configuration_sources import ConfigurationSources
@@ -17,7 +17,7 @@ from gpumon.model.orders import is_recording
 THRESHOLDS = ("health", "thresholds")
 
 
-def check_names(sources: ConfigurationSources, profiles: Collection[str] | None) -> None:
+def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
     """Report names of checks, thresholds, versions and profiles that do not exist, and thresholds out of range."""
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)
@@ -27,7 +27,7 @@ def check_names(sources: ConfigurationSources, profiles: Collection[str] | None)
         _check_name(sources, ("health", "disabled_checks"), name, BY_NAME)
     profile = sources.get("simulate", "profile")
     if profiles is not None and isinstance(profile, str) and not is_recording(profile):
-        _check_name(sources, ("simulate", "profile"), profile, profiles)
+        _check_name(sources, ("simulate", "profile"), profile, profiles())
 
 
 def _check_keys(sources: ConfigurationSources, key: Key, valid: Collection[str]) -> None:

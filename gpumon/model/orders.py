@@ -18,6 +18,10 @@ def is_recording(profile: str) -> bool:
     return "/" in profile or "." in profile
 
 
+class SimulationError(ValueError):
+    """A profile or scenario that cannot be simulated. The message names the input and the remedy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """The simulated node to use instead of the real one."""

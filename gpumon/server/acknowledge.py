@@ -92,5 +92,5 @@ def _still_present(answer: AckResult, report: Report) -> Problem:
     refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
     detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
-    remedy = f"To do: {'; '.join(actions)}. To suppress its alerts until then: gpumon maintenance."
+    remedy = f"To do: {'; '.join(actions)}. To suppress its alerts until then: gpumon maintenance start 2h."
     return Problem(409, "Fault still present", detail, remedy, refused=refused)

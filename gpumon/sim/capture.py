@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
 """The first key of a file and its value. A reader accepts this version and earlier ones."""

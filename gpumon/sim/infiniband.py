@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.clock import boot_clock
-from gpumon.sim import SimulationError, stuck
+from gpumon.model.orders import SimulationError
+from gpumon.sim import stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
 from gpumon.sim.gpu_states import body

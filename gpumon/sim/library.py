@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from gpumon.clock import boot_clock
+from gpumon.model.orders import SimulationError
 from gpumon.sim import (
-    SimulationError,
     batch,
     ecc,
     events,

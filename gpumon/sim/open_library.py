@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gpumon.clock import boot_clock
-from gpumon.model.orders import is_recording
+from gpumon.model.orders import SimulationError, is_recording
 from gpumon.model.snapshot import HOST
-from gpumon.sim import SimulationError, capture
+from gpumon.sim import capture
 from gpumon.sim.library import open_node
 from gpumon.sim.pointers import SimLibrary
 from gpumon.sim.replay import Replay

@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import GUEST, HOST
-from gpumon.sim import SimulationError, port_counters, shapes, stuck, workload
+from gpumon.sim import port_counters, shapes, stuck, workload
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
 from gpumon.sim.mig import Layout, LayoutError, RequestedInstance, place

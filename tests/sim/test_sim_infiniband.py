@@ -10,7 +10,7 @@ import pytest
 from each_case import each_case
 
 from gpumon.model.bus_id import nvml_bus_id
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
 from gpumon.sim.port_counters import SERVICES
 from gpumon.sim.profiles import PROFILES

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 from simulated import answer, simulated
 
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 from gpumon.sim.exports import EXPORTS
 from gpumon.sim.library import open_node
 
@@ -177,6 +177,13 @@ def test_an_unknown_profile_is_an_error_that_lists_the_profiles() -> None:
     """The error lists the available profiles."""
     with pytest.raises(SimulationError, match=r"'b100x8'.*h100x8, a100x8, t4x1"):
         open_node("b100x8", scenario=None, epoch=0.0)
+
+
+def test_a_real_host_loads_no_module_of_the_simulation() -> None:
+    """The daemon and its children import nothing of gpumon.sim unless they simulate."""
+    modules = "gpumon.cli.serve, gpumon.daemon, gpumon.collectors.sampler.__main__, gpumon.collectors.links.__main__"
+    script = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('gpumon.sim')))"
+    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout.split() == []
 
 
 def test_the_profiles_load_neither_driver_nor_ctypes() -> None:

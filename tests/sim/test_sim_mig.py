@@ -10,7 +10,7 @@ import pytest
 from each_case import each_case
 from simulated import answer, simulated
 
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 from gpumon.sim.library import open_node
 from gpumon.sim.mig import LayoutError, RequestedInstance, place
 from gpumon.sim.sim_products import A100_SXM, B200_SXM, H100_SXM

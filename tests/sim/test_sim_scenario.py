@@ -10,8 +10,8 @@ import pytest
 from each_case import each_case
 from simulated import simulated
 
+from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
-from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 
 

@@ -9,7 +9,7 @@ import yaml
 from each_case import each_case
 
 from benchmarks.turmoil import TROUBLES, Trouble, undecided
-from gpumon.sim import SimulationError
+from gpumon.model.orders import SimulationError
 from gpumon.sim.library import open_node
 
 

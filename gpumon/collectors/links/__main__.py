@@ -25,10 +25,9 @@ from gpumon.collectors.links.services import ServiceReader
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.infiniband import STATE_SECONDS
-from gpumon.model.orders import LinksOrders, Simulation, is_recording
+from gpumon.model.orders import LinksOrders, Simulation, SimulationError, is_recording
 from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
-from gpumon.sim import SimulationError
 
 AGAIN_SECONDS = 1.0
 

@@ -16,9 +16,8 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import place
 from gpumon.model.bus_id import parsed
-from gpumon.model.orders import SamplerOrders, Simulation
+from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
 from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
-from gpumon.sim import SimulationError
 
 log = logging.getLogger("gpumon.collectors.sampler")
 

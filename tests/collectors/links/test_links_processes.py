@@ -9,8 +9,8 @@ import pytest
 
 from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
+from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import StuckProcess
-from gpumon.sim import SimulationError
 from gpumon.sim.infiniband import EmptyTree, open_tree
 
 DAEMON, SELF = 100, 101

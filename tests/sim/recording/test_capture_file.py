@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from recorded import recording, stored
 
-from gpumon.sim import SimulationError, capture
+from gpumon.model.orders import SimulationError
+from gpumon.sim import capture
 from gpumon.sim.capture import Capture, CapturedQuery, Timeline
 from gpumon.sim.open_library import open_simulated
 
