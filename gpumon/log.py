@@ -95,7 +95,7 @@ def _fields(record: logging.LogRecord) -> Fields:
     }
     for key, value in vars(record).items():
         if key not in _STANDARD:
-            fields.setdefault(key, _plain(value))
+            fields.setdefault(key, _json_value(value))
     if record.exc_info:
         fields["exception"] = logging.Formatter().formatException(record.exc_info)
     return fields
@@ -112,7 +112,7 @@ def _message(record: logging.LogRecord) -> str:
         return f"{record.msg} {record.args!r}"
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return the value if JSON can represent it, else its text."""
     try:
         json.dumps(value, allow_nan=False)
@@ -143,7 +143,7 @@ _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
     """Return the line, with its longest values shortened in the middle until it fits."""
-    line = _encoded(format_fields(fields))
+    line = _encode(format_fields(fields))
     while len(line) > LINE_LIMIT:
         longest = max(fields, key=lambda key: len(_text(fields[key])))
         text = _text(fields[longest])
@@ -151,9 +151,9 @@ def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> byt
         if quarter < 16:  # too many fields: keep the first ones
             return line[: LINE_LIMIT - 1] + b"\n"
         fields = fields | {longest: f"{text[:quarter]} ... {text[-quarter:]}"}
-        line = _encoded(format_fields(fields))
+        line = _encode(format_fields(fields))
     return line
 
 
-def _encoded(line: str) -> bytes:
+def _encode(line: str) -> bytes:
     return line.encode(errors="backslashreplace") + b"\n"

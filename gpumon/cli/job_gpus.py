@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpumon.cli.health_file import CheckError, GpuHealth, NodeHealth
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -108,7 +108,7 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
         return gpu.uuid.lower() == lower.removeprefix("mig-").partition("/")[0]
     if lower.startswith("mig-"):
         return any(mig.lower().startswith(lower) for mig in gpu.migs)
-    return parsed(name) == gpu.bus_id
+    return parse_bus_id(name) == gpu.bus_id
 
 
 def _list_names(gpus: Iterable[GpuHealth]) -> str:

@@ -115,7 +115,7 @@ class _Causes:
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
         if any(self._reboot_causes(verdict, [cause])) or self._is_over(self._primary(cause), verdict):
             return False
-        together = self._together(cause, verdict, check.after)
+        together = self._overlap_in_time(cause, verdict, check.after)
         if check.inhibited_if is not None:
             return check.inhibited_if(verdict, cause, together)
         return together and (check.latch is None or asks_for_no_less(verdict, self._primary(cause)))
@@ -125,7 +125,7 @@ class _Causes:
         cause = self._listed_cause(verdict)
         return verdict if cause is None else self._primary(self._by_key[cause])
 
-    def _together(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
+    def _overlap_in_time(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
         """Return whether the cause was neither raised long after the verdict, nor over when the verdict started."""
         since = self._since(verdict)
         if self._since(cause) > since + _lead(cause):

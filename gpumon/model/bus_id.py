@@ -7,7 +7,7 @@ import re
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
 
 
-def parsed(text: str) -> str | None:
+def parse_bus_id(text: str) -> str | None:
     """Return a PCI address in any usual form (1b:00.0, 0000:1b:00.0) as NVML writes it; None for other text."""
     address = _ADDRESS.fullmatch(text)
     return None if address is None else f"{int(address[1] or '0', 16):08X}:{address[2].upper()}"
@@ -15,7 +15,7 @@ def parsed(text: str) -> str | None:
 
 def nvml_bus_id(name: str) -> str:
     """Return a PCI address of the kernel (`0000:1b:00.0`) as NVML writes it. Raise ValueError for other text."""
-    bus_id = parsed(name)
+    bus_id = parse_bus_id(name)
     if bus_id is None:
         raise ValueError(f"{name!r} is no PCI address")
     return bus_id

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import MARKER, WindowKind, WindowSelection, released
 from gpumon.outputs.responses.windows import (
@@ -203,7 +203,7 @@ def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeRe
 
 def _released_bus_id(request: Request, gpu: str) -> str:
     """Return the address of a GPU. A GPU that is bound to another driver is identified only by its address."""
-    address = parsed(gpu)
+    address = parse_bus_id(gpu)
     if address is not None and address in released(sources(request).latest().windows):
         return address
     return parameters.gpu(sources(request).latest(), gpu).bus_id

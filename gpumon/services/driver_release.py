@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from gpumon.clock import boot_clock
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request_result import DeviceHolder, RequestResult
 from gpumon.model.time_window import DEADLINE, MARKER, NODE, TimeWindow, WindowKind, WindowsEnded, in_force, released
 from gpumon.probe.runner.runs import ProbeRuns
@@ -147,7 +147,7 @@ class DriverRelease:
         gpu = report.gpu(name)
         if gpu is not None:
             return gpu.bus_id
-        return None if report.gpus else parsed(name)
+        return None if report.gpus else parse_bus_id(name)
 
     def _holders(self, scopes: frozenset[str]) -> tuple[DeviceHolder, ...]:
         if not scopes:

@@ -39,7 +39,9 @@ class GpuStates:
 
     def counted(self) -> list[int]:
         """Return the GPUs that NVML counts, in the order of its indexes."""
-        return [gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _counted(self.state(gpu))]
+        return [
+            gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _has_counters(self.state(gpu))
+        ]
 
     def gone(self, gpu: int) -> bool:
         """Return whether the GPU is lost or not visible to NVML."""
@@ -59,7 +61,7 @@ class GpuStates:
         observed = observe(self._profile, gpu, self.course(gpu), tick, scenario.layouts[gpu])
         if observed.energy is not None:
             observed = replace(observed, energy=observed.energy + POWER_BEFORE * self._epoch)
-        state = self._altered(scenario, gpu, observed, tick)
+        state = self._apply_scenario(scenario, gpu, observed, tick)
         self._states[gpu] = tick, scenario, state
         return state
 
@@ -67,7 +69,7 @@ class GpuStates:
         """Return the tick of the last returned state. The next tick may have begun since."""
         return self._states[gpu][0]
 
-    def _altered(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
+    def _apply_scenario(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
         """Apply the scenario. It runs twice, because derived values depend on what is set and may be set themselves."""
 
         def alter(state: State) -> State:
@@ -90,14 +92,14 @@ class GpuStates:
 
 def not_answering(state: State) -> bool:
     """Return whether calls for the GPU fail: it is lost, or NVML does not list it."""
-    return state.lost or not _listed(state)
+    return state.lost or not _is_listed(state)
 
 
-def _counted(state: State) -> bool:
-    return state.counted and _listed(state)
+def _has_counters(state: State) -> bool:
+    return state.counted and _is_listed(state)
 
 
-def _listed(state: State) -> bool:
+def _is_listed(state: State) -> bool:
     """Return whether NVML lists the GPU."""
     return state.on_bus and state.bound == "nvidia"
 

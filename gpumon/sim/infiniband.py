@@ -151,10 +151,10 @@ class SimulatedTree:
         return self._clock() - self._epoch
 
     def _hang(self, path: str) -> None:
-        while path.startswith(CLASS) and self._fault(self._now(), path.split("/")[2]).get("hang"):
+        while path.startswith(CLASS) and self._fault(self._current_scenario(), path.split("/")[2]).get("hang"):
             time.sleep(RECHECK)
 
-    def _now(self) -> Scenario:
+    def _current_scenario(self) -> Scenario:
         self._file.refresh()
         return self._file.current
 

@@ -41,13 +41,13 @@ class SimLibrary:
 
     def __getattr__(self, name: str) -> Function:
         entry = self._find(name)
-        callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._called(name, entry.call))
+        callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._catching(name, entry.call))
         self._callbacks.append(callback)  # keep the callback: its address is only valid while it exists
         function = Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
         setattr(self, name, function)
         return function
 
-    def _called(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _catching(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
             started, cpu_started = time.perf_counter(), time.thread_time()
             self._trace.entered(name)

@@ -60,7 +60,7 @@ class Scenario:
 def parse(text: str, profile: Profile) -> Scenario:
     """Parse a file. Raises ShapeError, or YAML's own error."""
     document = yaml.safe_load(text)
-    top = {} if document is None else shapes.by_key(_plain_key, _anything)(document, ())
+    top = {} if document is None else shapes.by_key(_plain_key, _accept)(document, ())
     by_gpu = top.pop("gpus", {})
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
     named = {fault.key: value for fault, value in node}
@@ -90,7 +90,7 @@ def _check_jobs(runs: tuple[workload.ScenarioJob, ...], gpus: int) -> None:
 
 
 def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
-    entries = shapes.by_key(_plain_key, _anything)(by_gpu, ("gpus",))
+    entries = shapes.by_key(_plain_key, _accept)(by_gpu, ("gpus",))
     names = {"*", *range(len(identities)), *(identity.uuid for identity in identities)}
     for key in entries:
         if key not in names:
@@ -106,7 +106,7 @@ def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
 def _rows(entry: Any, path: shapes.Path, *, on_node: bool) -> Rows:
     allowed = {key: fault.shape for key, fault in FAULTS.items() if (fault.node if on_node else fault.gpu)}
     if on_node:
-        allowed["gpus"] = _anything
+        allowed["gpus"] = _accept
     values = shapes.fields(allowed)(entry, path)
     return _ordered(tuple((FAULTS[key], value) for key, value in values.items()))
 
@@ -145,7 +145,7 @@ def _plain_key(key: Any, path: shapes.Path) -> Any:
     return key
 
 
-def _anything(value: Any, _path: shapes.Path) -> Any:
+def _accept(value: Any, _path: shapes.Path) -> Any:
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from gpumon.health.expectation import Basis
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request_result import RequestResult
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance
@@ -55,7 +55,7 @@ def _count_without(gone: Collection[str], known: int, report: Report) -> int:
 
 
 def _spellings(parts: Collection[str]) -> set[str]:
-    return {name for part in parts for name in (part, parsed(part) or part)}
+    return {name for part in parts for name in (part, parse_bus_id(part) or part)}
 
 
 def _missing(report: Report) -> Iterator[tuple[str, Names]]:

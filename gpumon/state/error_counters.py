@@ -18,7 +18,7 @@ def take(report: Report, message: ErrorChanges) -> Report:
     internal = report.internal
     counted = {XID: internal.xids, SXID: internal.sxids}
     for kind, before in counted.items():
-        counted[kind] = _counted(before, (change for change in message.changes if change.event.kind == kind))
+        counted[kind] = _add(before, (change for change in message.changes if change.event.kind == kind))
     internal = replace(internal, xids=counted[XID], sxids=counted[SXID])
     return replace(
         report, internal=internal, events=_events(report.events, [change.event for change in message.changes])
@@ -28,7 +28,7 @@ def take(report: Report, message: ErrorChanges) -> Report:
 def restore(report: Report, stored: StoredState) -> Report:
     """Add the stored counters and events to those from before the store was read."""
     internal = report.internal
-    counted = {XID: _copied(internal.xids), SXID: _copied(internal.sxids)}
+    counted = {XID: _copy(internal.xids), SXID: _copy(internal.sxids)}
     for row in stored.counters:
         device = row.device.lower() if row.device.startswith(UNNAMED) else row.device
         codes = counted[row.kind].setdefault(device, {})
@@ -46,15 +46,15 @@ def nvswitch_errors(internal: InternalState) -> dict[str, float] | None:
     return counts or None
 
 
-def _copied(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
+def _copy(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
     return {device: dict(codes) for device, codes in counted.items()}
 
 
-def _counted(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
+def _add(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
     gained = [change for change in changes if change.gained]
     if not gained:
         return before
-    after = _copied(before)
+    after = _copy(before)
     for change in gained:
         event = change.event
         codes = after.setdefault(event.device, {})

@@ -14,7 +14,7 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics
@@ -128,7 +128,7 @@ class Report:
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address."""
-        names = {name, parsed(name)}
+        names = {name, parse_bus_id(name)}
         return next((gpu for gpu in self.gpus if names & {gpu.uuid, str(gpu.index), gpu.bus_id}), None)
 
     def health_metrics(self) -> HealthMetrics:

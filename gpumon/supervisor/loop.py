@@ -71,11 +71,11 @@ class Loop:
     def every(self, seconds: float, callback: Callback) -> None:
         """Call back now and at this interval. Missed calls are not repeated."""
 
-        def again() -> None:
-            self.call_after(seconds, again)
+        def repeat() -> None:
+            self.call_after(seconds, repeat)
             callback()
 
-        again()
+        repeat()
 
     def post(self, callback: Callback) -> None:
         """Call back from the loop as soon as possible. May be called from any thread."""

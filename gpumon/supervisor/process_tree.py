@@ -19,7 +19,7 @@ def become_subreaper() -> None:
 def children(pid: int) -> set[int]:
     """Return the pids of a process's children, zombies included."""
     lists = [*(PROC / str(pid) / "task").glob("*/children")]
-    return {child for path in lists for child in _listed(path)} if lists else _children_by_parent(pid)
+    return {child for path in lists for child in _read_pids(path)} if lists else _children_by_parent(pid)
 
 
 def descendants(*pids: int) -> set[int]:
@@ -40,7 +40,7 @@ def stat(pid: int) -> list[str]:
         return []
 
 
-def _listed(path: Path) -> Iterator[int]:
+def _read_pids(path: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):  # the thread has ended
         yield from map(int, path.read_text().split())
 

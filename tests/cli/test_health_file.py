@@ -58,7 +58,7 @@ def test_a_file_that_is_not_current_is_stale(path: Path) -> None:
         "current": ({"evaluated_boottime_seconds": now - MAX_AGE_SECONDS / 2}, ""),
         "wall clock stepped": ({"evaluated": "2099-01-01T00:00:00.000Z"}, ""),
         "old": ({"evaluated_boottime_seconds": now - 100}, "has not evaluated its checks for 1"),
-        "of the future": ({"evaluated_boottime_seconds": now + 100}, "has not evaluated"),
+        "of the future": ({"evaluated_boottime_seconds": now + 100}, "in the future"),
         "started": ({"evaluated_boottime_seconds": None}, "has just started"),
         "stopped": ({"agent": AGENT.document() | {"running": False}}, "was stopped"),
         "earlier boot": ({"boot_id": "before"}, "was rebooted"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 
-from gpumon.model.bus_id import nvml_bus_id, parsed
+from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 from gpumon.services.release_marker import MarkerError, MarkerRequest, parse
 from gpumon.supervisor import device_nodes
 
@@ -41,13 +41,13 @@ def test_an_invalid_marker_is_an_error(text: str) -> None:
 @pytest.mark.parametrize("text", ["0000:1b:00.0", "1B:00.0", "00000000:1b:00.0", "0:1b:00.0"])
 def test_pci_addresses_are_normalized(text: str) -> None:
     """The notations of the kernel, lspci and NVML give one address."""
-    assert parsed(text) == "00000000:1B:00.0"
+    assert parse_bus_id(text) == "00000000:1B:00.0"
 
 
 @each_case("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
 def test_an_invalid_pci_address_is_rejected(text: str) -> None:
     """An invalid PCI address gives None as user input, and a ValueError from NVML's own notation."""
-    assert parsed(text) is None
+    assert parse_bus_id(text) is None
     with pytest.raises(ValueError, match="no PCI address"):
         nvml_bus_id(text)
 

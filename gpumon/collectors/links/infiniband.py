@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from gpumon.collectors.links.files import Files, Reach, ReadErrors
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import DATA_BITS, DOWNED_BITS, ERRORS, HARDWARE_ERRORS, InfinibandLink, InfinibandPort
 from gpumon.model.series_limits import MAX_SERIES
 from gpumon.model.snapshot import PortReading
@@ -73,7 +73,7 @@ class PortReader:
     def _port(self, device: str, port: str, read_errors: ReadErrors, *, counting: bool) -> PortReading:
         files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
         if counting or (device, port) not in self._counts:
-            self._counts[device, port] = self._counted(files, folder)
+            self._counts[device, port] = self._read_counters(files, folder)
         return PortReading(
             device=device,
             port=port,
@@ -95,9 +95,9 @@ class PortReader:
         """Return the PCI address of a device; "" for one that is not on a PCI bus."""
         text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
         match = re.search(r"^PCI_SLOT_NAME=(\S+)$", text, re.MULTILINE)
-        return (parsed(match[1]) if match else None) or ""
+        return (parse_bus_id(match[1]) if match else None) or ""
 
-    def _counted(self, files: Files, folder: str) -> InfinibandPort:
+    def _read_counters(self, files: Files, folder: str) -> InfinibandPort:
         own, hardware = f"{folder}/counters", f"{folder}/hw_counters"
         there = set(_names(files, own, self._counter_errors))
         more = set(_names(files, hardware, self._counter_errors))

@@ -191,4 +191,4 @@ class PeerReader:
         if source.attribute is not None:
             value = getattr(value, source.attribute)
         # A switch that is not a PCI function of this host has an address of all ones.
-        return source.words.get(value) if source.words is not None else bus_id.parsed(words("", value))
+        return source.words.get(value) if source.words is not None else bus_id.parse_bus_id(words("", value))

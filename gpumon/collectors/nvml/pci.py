@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.model.bus_id import nvml_bus_id, parsed
+from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
@@ -30,7 +30,7 @@ def ports(sysfs: Path) -> Mapping[str, str]:
         function: (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent.name
         for function in functions(sysfs)
     }
-    return {function: port for function, name in above.items() if (port := parsed(name)) is not None}
+    return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
 
 
 def _kernel_name(bus_id: str) -> str:

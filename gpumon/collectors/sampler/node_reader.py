@@ -15,7 +15,7 @@ import pynvml
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import place
-from gpumon.model.bus_id import parsed
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
 from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
 
@@ -115,7 +115,7 @@ def excluded(orders: SamplerOrders, around: HostContext) -> frozenset[str]:
     for name in orders.exclude:
         if name.isdigit():
             bus_ids.update(ours[int(name) : int(name) + 1])
-        elif bus_id := parsed(name):
+        elif bus_id := parse_bus_id(name):
             bus_ids.add(bus_id)
         elif name in uuids:
             bus_ids.add(uuids[name])

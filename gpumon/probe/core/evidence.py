@@ -207,12 +207,12 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
 
 def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
     """Compare NVLink traffic: in each collective all ranks move the same amount."""
-    moved, usual = _moved(gpu), _usual([_moved(other) for other in others])
+    moved, usual = _link_bytes_moved(gpu), _usual([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
 
 
-def _moved(gpu: GpuObservations) -> float | None:
+def _link_bytes_moved(gpu: GpuObservations) -> float | None:
     first, last = gpu.first.link_bytes, gpu.last.link_bytes
     return None if first is None or last is None or last < first else last - first
 

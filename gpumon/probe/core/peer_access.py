@@ -43,7 +43,9 @@ def _words(
     without = {name: status for name, status in access.items() if status != OK}
     lost = {name: status for name, status in without.items() if before.get(name) == OK}
     unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, complete)}
-    return " and ".join((*_listed("have lost", "they had before", lost), *_listed("lack", "other pairs have", unlike)))
+    return " and ".join(
+        (*_list_pairs("have lost", "they had before", lost), *_list_pairs("lack", "other pairs have", unlike))
+    )
 
 
 def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
@@ -59,7 +61,7 @@ def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
     return have > 0 and have * 2 >= len(statuses) and not alike
 
 
-def _listed(verb: str, whose: str, without: Mapping[str, str]) -> Iterator[str]:
+def _list_pairs(verb: str, whose: str, without: Mapping[str, str]) -> Iterator[str]:
     if without:
         names = (f"{words} ({without[name].replace('_', ' ')})" for name, words in WORDS.items() if name in without)
         yield f"{verb} peer access that {whose}: {', '.join(names)}"

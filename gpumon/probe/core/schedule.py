@@ -43,13 +43,13 @@ class Schedule:
         self._fire = fire
         self._timetable = timetable
         self._scheduler: Any = None
-        self._booted = _booted()
+        self._boot_wall_time = _boot_wall_time()
 
     def start(self) -> None:
         """Start the scheduler, or restart it."""
         self.stop()
         timetable = self._timetable
-        self._booted = _booted()
+        self._boot_wall_time = _boot_wall_time()
         self._scheduler = BackgroundScheduler(timezone=UTC)
         self._scheduler.add_listener(_log_trouble, sum(_TROUBLES))
         self._scheduler.add_job(
@@ -75,10 +75,10 @@ class Schedule:
 
     def follow_clock(self) -> None:
         """Move the next run by the step of the wall clock: APScheduler schedules by wall time."""
-        step = _booted() - self._booted
+        step = _boot_wall_time() - self._boot_wall_time
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return
-        self._booted += step
+        self._boot_wall_time += step
         log.warning("the wall clock was stepped; the next probe follows it", extra={"seconds": round(step)})
         for job in self._scheduler.get_jobs():
             job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
@@ -99,6 +99,6 @@ def _log_trouble(event: Any) -> None:
     log.warning("scheduled probe: %s", _TROUBLES[event.code], exc_info=getattr(event, "exception", None))
 
 
-def _booted() -> float:
+def _boot_wall_time() -> float:
     """Return the wall time at which the host was booted, by the current wall clock."""
     return time.time() - boot_clock()
