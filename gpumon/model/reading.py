@@ -300,23 +300,53 @@ def metric_type(name: str) -> str:
     return "counter" if name.endswith("_total") else "gauge"
 
 
-def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sample]:
-    """Yield the series of a table, with details if `detailed`; None is absent."""
-    named: list[tuple[str, str]] = []
-    for attribute, row in rows(type(table)).items():
+def samples(
+    table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
+) -> Iterator[Sample]:
+    """Yield the series of a table, with details if `detailed`; None is absent. `names`: of these metrics only."""
+    for attribute, name, row in _exported_rows(type(table), names):
         value = getattr(table, attribute)
-        if row.identity:
-            named.append((attribute, "" if value is None else str(value)))
-        elif value is None or (row.detail is True and not detailed):
+        if value is None or (row.detail is True and not detailed):
             continue
-        elif row.labels:
+        if row.labels:
             for key, number in value.items():
                 if detailed or not row.hidden(key):
-                    yield Sample(table.PREFIX + attribute, own + labels_of(row.labels, key), float(number))
+                    yield Sample(name, own + labels_of(row.labels, key), float(number))
         else:
-            yield Sample(table.PREFIX + attribute, own, float(value))
-    if any(value for _, value in named):
-        yield Sample(table.PREFIX + "info", own + tuple(named), 1.0)
+            yield Sample(name, own, float(value))
+    if names is None or table.PREFIX + "info" in names:
+        yield from _info(table, own)
+
+
+def count_series(table: Table, *, detailed: bool = True) -> int:
+    """Return the number of series that `samples` yields."""
+    count = sum(1 for _ in _info(table, ()))
+    for attribute, _, row in _exported_rows(type(table), None):
+        value = getattr(table, attribute)
+        if value is None or (row.detail is True and not detailed):
+            continue
+        if not row.labels:
+            count += 1
+        elif detailed or not row.detail:
+            count += len(value)
+        else:
+            count += sum(not row.hidden(key) for key in value)
+    return count
+
+
+@cache
+def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
+    """Return attribute, metric name and row of each row that is a metric of its own, of these metrics only."""
+    named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
+    return tuple(each for each in named if names is None or each[1] in names)
+
+
+def _info(table: Table, own: Labels) -> Iterator[Sample]:
+    """Yield the `info` series if any identity is known."""
+    values = {name: getattr(table, name) for name, row in rows(type(table)).items() if row.identity}
+    labels = tuple((name, "" if value is None else str(value)) for name, value in values.items())
+    if any(value for _, value in labels):
+        yield Sample(table.PREFIX + "info", own + labels, 1.0)
 
 
 @lru_cache(maxsize=1 << 12)

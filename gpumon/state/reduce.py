@@ -190,8 +190,8 @@ def _agent_status(report: Report, status: AgentStatus) -> Report:
 
 
 def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    samples = list(report.samples())
-    history = report.internal.history.add(samples, now.at)
+    history = report.internal.history
+    history = history.add(report.samples(frozenset(history.windows)), now.at)
     report = health_reducer.evaluate(_with(report, history=history), now, settings)
     alerts = update_alerts(
         report.alerts,
@@ -201,7 +201,7 @@ def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
         boot_id=report.boot_id,
         in_maintenance=report.maintenance is not None,
     )
-    node = replace(report.node, exposed_series=float(len(samples)), alerts=_alert_counts(alerts))
+    node = replace(report.node, exposed_series=float(report.count_series()), alerts=_alert_counts(alerts))
     return replace(report, alerts=alerts, node=node)
 
 

@@ -19,7 +19,7 @@ from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.reading import Labels, Sample, Table, samples
+from gpumon.model.reading import Labels, Sample, Table, count_series, samples
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
@@ -146,10 +146,14 @@ class Report:
         """Return whether the GPU may still get an index: that would be another series and a second alert."""
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield every series that the agent exports."""
+    def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
+        """Yield every series that the agent exports. `names`: of these metrics only."""
         for table, labels in self.tables():
-            yield from samples(table, labels, detailed=self.detailed)
+            yield from samples(table, labels, detailed=self.detailed, names=names)
+
+    def count_series(self) -> int:
+        """Return the number of series that the agent exports."""
+        return sum(count_series(table, detailed=self.detailed) for table, _ in self.tables())
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
         """Yield every table of metrics with the labels of all its series."""
