@@ -115,10 +115,10 @@ class ChildProcess:
     def state(self) -> str:
         """Return the state of its main thread in /proc/<pid>/stat: R, S, D (in the kernel) or T (stopped)."""
         try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+            with Path(f"/proc/{self.pid}/stat").open("rb", buffering=0) as stat:
+                return stat.read(4096).rpartition(b")")[2].split()[0].decode()
         except OSError:
             return "X"
-        return text.rpartition(")")[2].split()[0]
 
     def _give_orders(self) -> None:
         assert self._process.stdin is not None  # noqa: S101 - requested above
