@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CODE = ("gpumon", "scripts", "dashboards")
+CODE = ("gpumon", "scripts", "dashboards", "benchmarks", "tests")
 SOURCES = sorted(source for folder in CODE for source in (ROOT / folder).rglob("*.py"))
 FOLDERS = ("deploy", "alert_rules", "dashboards", "docs", ".ci")
 PAGES = sorted(

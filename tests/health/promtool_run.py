@@ -62,7 +62,7 @@ def _written(values: Values) -> str:
 
 
 def check(folder: Path, rules: str, groups: list[dict[str, Any]], step: int = 60) -> None:
-    """Fail with what promtool says when Prometheus does not give what the groups expect."""
+    """Fail with promtool's output if Prometheus does not return what the groups expect."""
     (folder / "rules.yml").write_text(rules)
     # JSON is YAML, and written much faster.
     tests = {"rule_files": ["rules.yml"], "evaluation_interval": f"{step}s", "tests": groups}

@@ -30,7 +30,7 @@ class Node(Ward):
         self.report = replace(self.report, agent_runs=(*self.report.agent_runs, agent_run))
 
     def end(self, *, stopped: bool = False, planned: bool = False) -> None:
-        """Of its present life."""
+        """End the current run of the agent."""
         *former, last = self.report.agent_runs
         last = replace(last, last=self.wall, stopped=self.wall if stopped else None, planned=planned)
         self.report = replace(self.report, agent_runs=(*former, last))

@@ -95,7 +95,7 @@ def test_on_a_whole_board_every_link_should_be_up(name: str, links: int, count: 
     ],
 )
 def test_elsewhere_links_that_never_came_up_are_not_known(name: str, links: int, count: int) -> None:
-    """A guest with a part of the board, a board without a bridge, a product that nobody knows."""
+    """Cases: a guest with a part of the board, a board without a bridge, an unknown product."""
     report = node(count, name, (0.0,) * links)
 
     assert [shown(state) for state in report.gpus] == [{None}] * count
@@ -160,7 +160,7 @@ def test_a_link_that_was_up_is_missed_on_any_board() -> None:
 
 
 def test_a_bridge_that_is_half_up_is_half_down() -> None:
-    """Where NVML counts just the links that bridges wire, one that is up says that there are bridges."""
+    """If NVML counts only links that bridges wire, one link that is up proves that there are bridges."""
     report = node(2, "NVIDIA A100 80GB PCIe", (1.0,) * 8 + (0.0,) * 4)
 
     assert [link.up for link in report.gpus[0].links.values()] == [1.0] * 8 + [0.0] * 4

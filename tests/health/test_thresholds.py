@@ -16,7 +16,7 @@ _OF_HISTORY = frozenset({"node_repeat_offender"})
 
 
 def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
-    """Of each row that has numbers: none of them leaves a verdict that nothing can end."""
+    """Disabling any threshold leaves no verdict that cannot clear."""
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(LIMITS)))
     found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
     ward.report = replace(ward.report, health=replace(ward.report.health, open={one.key: one for one in found}))

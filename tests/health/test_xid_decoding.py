@@ -1,4 +1,4 @@
-"""What a line's own text says is understood: recovery actions, registers, NVLink 5, followers, and what is over."""
+"""Decoding of an Xid's line: recovery actions, registers, NVLink 5, consequences, and withdrawn advice."""
 
 from __future__ import annotations
 

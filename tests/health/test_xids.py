@@ -37,7 +37,7 @@ def test_what_a_job_can_cause_is_not_critical() -> None:
 
 
 def test_the_worst_are_critical() -> None:
-    """What peers agree to be fatal is so here."""
+    """Codes that other exporters agree to be fatal are critical."""
     assert {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 156, 158} <= CRITICAL_XIDS
 
 

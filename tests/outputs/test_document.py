@@ -41,7 +41,7 @@ whole = report_document
 
 
 def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> dict[str, Any]:
-    """The part of the documents where the readings of a table stand."""
+    """Return the part of the documents that holds the readings of a table."""
     node = whole["node"]
     own = {Build: node["build"], Driver: node["driver"], Node: node, AllReduce: whole["probe"]["metrics"]}
     if table in own:

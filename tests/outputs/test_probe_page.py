@@ -1,4 +1,4 @@
-"""What /metrics says of the probe: each name and label, after runs that ended in every way, and after a restart."""
+"""The probe in /metrics: each name and label, after runs with every outcome, and after a restart."""
 
 from __future__ import annotations
 

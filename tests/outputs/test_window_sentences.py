@@ -1,4 +1,4 @@
-"""A maintenance in words: how long it lasts, and what is said when the clock cannot tell."""
+"""A maintenance in words: how long it lasts, with a right clock and a wrong one."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ SAID = "In maintenance until 2026-11-20 22:02:34 UTC{}, by command: new power su
     ids=["no-clock", "within", "at-its-end", "behind", "ahead"],
 )
 def test_a_time_that_cannot_be_true_is_not_told(now: str | None, words: str) -> None:
-    """After a boot with a wrong clock nobody is told of 56 years more, nor of none."""
+    """After a boot with a wrong clock, neither a remainder of 56 years nor of 0 is shown."""
     assert maintenance(DOCUMENT, now) == [SAID.format(words)]
     assert maintenance(None, now) == []

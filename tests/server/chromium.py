@@ -25,7 +25,7 @@ PLACE = (
 
 
 class Browser:
-    """One page. Remembers what it asked for and what was said on its console."""
+    """One page, with a record of its requests and of its console."""
 
     def __init__(self, to: int, of: int) -> None:
         self._to, self._of = to, of

@@ -162,7 +162,7 @@ def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | 
 
 
 def is_problem(answer: Answer, status: int) -> bool:
-    """Whether the answer is a problem with all that a problem must say."""
+    """Return whether the answer is a problem document with all of its members."""
     members = {"type", "title", "status", "detail", "instance", "remedy"}
     return (
         answer.status == status

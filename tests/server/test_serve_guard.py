@@ -1,4 +1,4 @@
-"""What stands before every route: Host, Origin, headers for browsers."""
+"""What is checked before every route: Host, Origin, headers for browsers."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _calls(poll: Poll) -> int:
 
 
 def test_samples_respect_the_min_interval_of_the_driver() -> None:
-    """Of two polls within 100 ms one takes no sample, and the previous reading remains."""
+    """The second of two polls within 100 ms takes no sample, and the previous reading remains."""
     gpm = FakeGpm()
     with monitored(gpm) as poll:
         poll.poll_later()

@@ -78,7 +78,7 @@ def test_what_the_agent_lacks_is_a_warning(
 
 
 def test_kernel_log_that_may_not_be_read_is_no_fault() -> None:
-    """It is a setting, and gpumon_collector_denied says so."""
+    """It is a setting, which gpumon_collector_denied shows."""
     ward = Ward()
     ward.node(kernel_log_up=0.0, collector_denied={"kernel_log": 1.0})
     assert not ward.go_on(600, every=15).verdicts

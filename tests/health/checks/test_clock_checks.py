@@ -56,7 +56,7 @@ def test_five_of_ten_minutes_are_none() -> None:
 
 
 def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
-    """And not because nobody could look."""
+    """A time in which the slowdown could not be read does not count."""
     ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0})
     settled(ward)
     ward.gpu(3, clock_event_active=None)

@@ -23,7 +23,7 @@ KINDS = (
 
 
 def node(ports: int = 4, *, uptime: float = 86400.0, policy: Policy | None = None) -> Ward:
-    """Ports of one kind, with all that a ConnectX counts."""
+    """Return a node with ports of one kind that have all counters of a ConnectX."""
     ward = Ward(gpus=1, ports=ports, uptime=uptime, policy=policy)
     for number in range(ports):
         ward.port(number, errors_total=dict.fromkeys(KINDS, 0.0))
@@ -63,7 +63,7 @@ def up(ward: Ward, number: int = 1) -> None:
 
 
 def test_a_port_that_was_in_use_and_is_down_is_a_failure() -> None:
-    """After four minutes; it clears when it is back."""
+    """The verdict comes after four minutes and clears when the port is up again."""
     ward = node().go_on(30)
     down(ward)
     assert not ward.go_on(230).verdicts
@@ -74,8 +74,8 @@ def test_a_port_that_was_in_use_and_is_down_is_a_failure() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_a_port_that_is_not_wired_is_nothing() -> None:
-    """It has carried nothing, and never been up."""
+def test_a_port_that_is_not_wired_gives_no_verdict() -> None:
+    """A port that has carried no data and has never been up gives no verdict."""
     ward = node()
     down(ward)
     ward.port(1, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
@@ -83,7 +83,7 @@ def test_a_port_that_is_not_wired_is_nothing() -> None:
 
 
 def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
-    """Though its counters have begun anew, and nobody can tell that it was ever wired."""
+    """The verdict stays although the counters restarted at 0, as those of a port that was never wired."""
     ward = node().go_on(30)
     down(ward)
     ward.go_on(300)
@@ -94,7 +94,7 @@ def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
 
 
 def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed: float | None = None) -> None:
-    """What the agent knows of a port, from an earlier boot."""
+    """Add the record of a port from an earlier boot."""
     one = ward.report.ports[number]
     record = PortRecord(
         identity=f"{one.bus_id}/{one.port}",
@@ -120,14 +120,14 @@ def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed
 
 
 def silent(ward: Ward, number: int = 1) -> None:
-    """Down since the boot: nothing was counted."""
+    """Set the port down since the boot, with all counters at 0."""
     down(ward, number)
     ward.port(number, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
 
 
 @pytest.mark.parametrize(("expected", "verdicts"), [(True, ["ib_port_down"]), (None, [])])
 def test_a_port_that_was_up_before_the_last_boot_is_a_failure(expected: bool | None, verdicts: list[str]) -> None:  # noqa: FBT001
-    """Nothing but the store tells it from one that was never wired; once the time for training is over."""
+    """After the grace period for link training, the stored record distinguishes it from a port that was never wired."""
     ward = node(uptime=0.0)
     remember(ward, expected=expected)
     silent(ward)
@@ -135,8 +135,8 @@ def test_a_port_that_was_up_before_the_last_boot_is_a_failure(expected: bool | N
     assert ward.go_on(300).active_checks() == verdicts
 
 
-def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> None:
-    """Its verdict goes within a minute, whatever it counted before."""
+def test_a_port_that_is_accepted_as_down_gives_no_verdict_until_it_is_up_again() -> None:
+    """Its verdict clears within a minute, whatever its counters are."""
     ward = node().go_on(30)
     remember(ward, expected=True)
     down(ward)
@@ -147,8 +147,8 @@ def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> No
     assert not ward.go_on(900).verdicts
 
 
-def test_verdicts_on_a_port_that_is_called_otherwise_now_go() -> None:
-    """When its new name has been there for ten minutes; the others can be read meanwhile."""
+def test_verdicts_on_a_renamed_port_clear() -> None:
+    """A verdict on a port's old name clears ten minutes after other ports were read without it."""
     ward = node().go_on(30)
     down(ward, 3)
     assert ward.go_on(260).active_checks() == ["ib_port_down"]
@@ -158,7 +158,7 @@ def test_verdicts_on_a_port_that_is_called_otherwise_now_go() -> None:
 
 
 def test_links_train_after_a_boot() -> None:
-    """Down for four minutes, and up and down while they do."""
+    """Ports that are down for some minutes after a boot, and flap while they train, give no verdict."""
     ward = node(uptime=0.0)
     for number in range(4):
         down(ward, number)
@@ -169,8 +169,8 @@ def test_links_train_after_a_boot() -> None:
     assert not ward.go_on(900, every=15).verdicts
 
 
-def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
-    """The child that reads them is silent: neither is anything new, nor well again."""
+def test_ports_that_cannot_be_read_keep_their_verdicts() -> None:
+    """While the links child is silent, no verdict is raised and none is cleared."""
     ward = node().go_on(30)
     down(ward)
     ward.go_on(300)
@@ -182,8 +182,8 @@ def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
 
 
 @pytest.mark.parametrize(("times", "hours"), [(3, 11), (5, 23)])
-def test_a_port_that_goes_down_again_and_again_is_a_warning(times: int, hours: int) -> None:
-    """Once less is none; and it is forgotten by itself."""
+def test_a_flapping_port_is_a_warning(times: int, hours: int) -> None:
+    """Fewer downs give no verdict, and the warning clears without an operator."""
     ward = node().go_on(30)
     for count in range(1, times + 1):
         ward.port(1, link_downs_total=float(count))
@@ -197,7 +197,7 @@ def test_a_port_that_goes_down_again_and_again_is_a_warning(times: int, hours: i
 
 @pytest.mark.parametrize("full", [False, True], ids=["by its counter", "by what is seen"])
 def test_what_a_port_does_in_maintenance_does_not_count(full: bool) -> None:  # noqa: FBT001 - a case
-    """Whoever swaps cables takes ports down, and is no flapping; neither after the maintenance."""
+    """Downs in a maintenance do not count, neither during it nor after it."""
     ward = node().go_on(30)
     if full:
         ward.port(1, link_downs_total=None)
@@ -222,8 +222,8 @@ def test_what_a_port_does_in_maintenance_does_not_count(full: bool) -> None:  # 
     assert of_port(ward, "ib_port_flapping") is not None
 
 
-def test_a_restart_does_not_forgive_a_port_that_flaps() -> None:
-    """It stands for as long as what it did would count, and no longer however often the agent is restarted."""
+def test_a_restart_does_not_clear_a_flapping_port() -> None:
+    """The verdict stays for as long as the downs count, however often the agent is restarted."""
     ward = node(1).go_on(30)
     for count in range(1, 4):
         down(ward, 0)
@@ -239,8 +239,8 @@ def test_a_restart_does_not_forgive_a_port_that_flaps() -> None:
     assert not ward.go_on(3 * HOUR, every=60).verdicts
 
 
-def test_a_port_whose_counter_is_full_is_seen_going_down() -> None:
-    """Two times are none of our business."""
+def test_downs_of_a_port_with_a_saturated_counter_are_counted() -> None:
+    """Without a counter the agent counts the downs that it reads; two are too few for a verdict."""
     ward = node().go_on(30)
     ward.port(1, link_downs_total=None)
     for _ in range(3):
@@ -253,7 +253,7 @@ def test_a_port_whose_counter_is_full_is_seen_going_down() -> None:
 
 
 def test_a_port_slower_than_it_was_is_a_failure() -> None:
-    """After five minutes."""
+    """The verdict comes after five minutes."""
     ward = node().go_on(60)
     ward.port(1, link={"port_speed_bytes_per_second": 25e9})
     assert not ward.go_on(285).verdicts
@@ -264,7 +264,7 @@ def test_a_port_slower_than_it_was_is_a_failure() -> None:
 
 
 def test_a_port_that_stays_slow_stays_a_failure() -> None:
-    """Neither a day nor a restart makes it well; its speed does, or the operator who says what is right."""
+    """Neither a day nor a restart clears the verdict; the old speed or a configured speed does."""
     ward = node(1).go_on(60)
     ward.port(0, link={"port_speed_bytes_per_second": 25e9})
     assert ward.go_on(26 * 3600, every=300).level("ib_rate_low") is Level.FAIL
@@ -281,8 +281,8 @@ def test_a_port_that_stays_slow_stays_a_failure() -> None:
     assert not ward.go_on(3700, every=30).verdicts
 
 
-def test_a_port_slower_than_before_the_last_boot_is_a_failure_until_a_person_accepts_that() -> None:
-    """Nothing but the store tells, where no other is of its kind."""
+def test_a_port_slower_than_before_the_last_boot_is_a_failure_until_that_is_accepted() -> None:
+    """The stored speed is the reference if no other port is of the same kind."""
     ward = node(1, uptime=0.0)
     remember(ward, 0, speed=50e9)
     ward.port(0, link={"port_speed_bytes_per_second": 25e9})
@@ -296,13 +296,13 @@ def test_a_port_slower_than_before_the_last_boot_is_a_failure_until_a_person_acc
 
 
 def slower(ward: Ward, number: int) -> None:
-    """It has never been faster."""
+    """Set a speed that the port has had since its first record."""
     remember(ward, number, expected=None, speed=25e9)
     ward.port(number, link={"port_speed_bytes_per_second": 25e9})
 
 
-def test_a_port_slower_than_its_like_is_a_warning() -> None:
-    """Of cards of another kind nothing is expected, nor where half of them are slower."""
+def test_a_port_slower_than_others_of_its_kind_is_a_warning() -> None:
+    """Cards of another kind are not compared, nor a kind of which half of the ports are slower."""
     ward = node()
     slower(ward, 1)
     slow = of_port(ward.go_on(330), "ib_rate_low")
@@ -321,8 +321,8 @@ def test_a_port_slower_than_its_like_is_a_warning() -> None:
     assert {verdict.level for verdict in ward.verdicts.values()} <= {Level.WARN}
 
 
-def test_a_port_slower_than_the_operator_says_is_a_failure() -> None:
-    """Even if all of them are."""
+def test_a_port_slower_than_configured_is_a_failure() -> None:
+    """A port below the configured speed fails even if all of them are."""
     ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
     ward.go_on(330)
     assert {(check, one.level) for (check, _), one in ward.verdicts.items()} == {("ib_rate_low", Level.FAIL)}
@@ -330,8 +330,8 @@ def test_a_port_slower_than_the_operator_says_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("kind", ["excessive_buffer_overrun_errors", "local_link_integrity_errors"])
-def test_what_must_not_happen_is_a_failure_for_an_hour(kind: str) -> None:
-    """One is enough; what was there before is not new."""
+def test_a_fatal_counter_is_a_failure_for_an_hour(kind: str) -> None:
+    """One fatal error is enough; errors from before the start do not count."""
     ward = node()
     counted(ward, kind, 3.0, 2)
     ward.go_on(60)
@@ -344,7 +344,7 @@ def test_what_must_not_happen_is_a_failure_for_an_hour(kind: str) -> None:
 
 
 def test_a_link_that_went_down_for_a_moment_is_a_warning() -> None:
-    """For an hour. It does not page."""
+    """The warning lasts an hour and does not page."""
     ward = node().go_on(30)
     ward.port(1, link_downs_total=1.0)
     blip = of_port(ward.go_on(15), "ib_fatal_counter")
@@ -353,8 +353,8 @@ def test_a_link_that_went_down_for_a_moment_is_a_warning() -> None:
     assert not ward.go_on(3900, every=30).verdicts
 
 
-def test_symbol_errors_that_go_on_are_a_warning_first_and_a_failure_after_an_hour() -> None:
-    """Before an hour is known nobody can tell how many there are in one."""
+def test_lasting_symbol_errors_are_a_warning_first_and_a_failure_after_an_hour() -> None:
+    """The number of errors per hour is unknown until an hour has been read."""
     ward = node().go_on(60)
     growing(ward, "symbol_error", 900, 11.0)
     early = of_port(ward, "ib_symbol_errors")
@@ -368,7 +368,7 @@ def test_symbol_errors_that_go_on_are_a_warning_first_and_a_failure_after_an_hou
 
 
 def test_a_cable_that_is_plugged_in_may_have_symbol_errors() -> None:
-    """Many at once, and then none; and as many an hour as the standard allows, for hours."""
+    """One burst gives no verdict, and neither does the hourly number that the standard allows."""
     ward = node().go_on(4000, every=30)
     counted(ward, "symbol_error", 5000.0)
     assert not ward.go_on(1200, every=15).verdicts
@@ -388,7 +388,7 @@ def test_a_cable_that_is_plugged_in_may_have_symbol_errors() -> None:
     ],
 )
 def test_rates_above_their_limits_are_warnings(check: str, kind: str, most: float, seconds: float) -> None:
-    """Of the port that has them; those just under the limit are nothing, and when they end it is over."""
+    """The warning is on the port that exceeds the limit; rates just below it give none; it clears when they stop."""
     ward = node().go_on(15)
     assert not growing(ward, kind, seconds * 2, 0.95 * most).verdicts
     growing(ward, kind, seconds, 1.3 * most)
@@ -397,8 +397,8 @@ def test_rates_above_their_limits_are_warnings(check: str, kind: str, most: floa
     assert not ward.go_on(900, every=15).verdicts
 
 
-def test_a_counter_that_is_full_says_nothing() -> None:
-    """It is absent: no error, and no proof that there is none."""
+def test_a_saturated_counter_gives_no_verdict() -> None:
+    """A saturated counter is absent: it is neither an error nor a proof that there is none."""
     ward = node().go_on(60)
     known = dict(ward.report.ports[1].counts.errors_total or {})
     del known["symbol_error"]
@@ -413,7 +413,7 @@ def gone(ward: Ward, number: int = 1) -> None:
 
 
 def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
-    """One whose driver is loaded again, or firmware upgraded, within three minutes is none."""
+    """An adapter that is away for less than three minutes, as during a firmware upgrade, gives no verdict."""
     ward = node().go_on(30)
     ports = ward.report.ports
     gone(ward)
@@ -428,8 +428,8 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
     assert not ward.go_on(15).verdicts
 
 
-def test_an_adapter_that_did_not_come_back_from_a_reboot_is_to_be_looked_at() -> None:
-    """Another reboot is no help; drivers have the time of the boot to load."""
+def test_an_adapter_that_is_missing_after_a_reboot_asks_for_an_inspection() -> None:
+    """The action is an inspection, because another reboot does not help. Drivers have the boot grace to load."""
     ward = node(uptime=0.0)
     gone(ward)
     ward.report = replace(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
@@ -438,7 +438,7 @@ def test_an_adapter_that_did_not_come_back_from_a_reboot_is_to_be_looked_at() ->
 
 
 def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
-    """One primary verdict, whichever came first."""
+    """There is one primary verdict, whichever came first."""
     ward = node().go_on(30)
     down(ward)
     ward.go_on(260)
@@ -458,8 +458,10 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
         (77, Level.WARN, Action.INSPECT),
     ],
 )
-def test_the_drivers_word_on_its_adapter_is_a_verdict_on_its_port(code: int, level: Level, action: Action) -> None:
-    """Of that adapter alone; no reboot cools it, or gives its slot more power."""
+def test_a_fault_that_the_driver_reports_of_an_adapter_is_a_verdict_on_its_port(
+    code: int, level: Level, action: Action
+) -> None:
+    """The verdict is on that adapter alone; a reboot cures neither overheating nor a lack of slot power."""
     ward = node().go_on(30)
     ward.event(0, code, kind=NIC, bus_id="00000000:01:00.0", uuid=None, text="device's health compromised")
     ward.event(0, code, kind=NIC, bus_id="00000000:77:00.0", uuid=None, text="device's health compromised")
@@ -469,8 +471,8 @@ def test_the_drivers_word_on_its_adapter_is_a_verdict_on_its_port(code: int, lev
     assert not ward.go_on(90000, every=600).verdicts
 
 
-def test_the_speed_that_ports_must_have_is_not_that_of_ethernet() -> None:
-    """A node with rails of InfiniBand has Ethernet for everything else."""
+def test_the_configured_port_speed_does_not_apply_to_ethernet() -> None:
+    """The configured speed applies to InfiniBand only, because such nodes use Ethernet for everything else."""
     ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
     ports = ward.report.ports
     ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))

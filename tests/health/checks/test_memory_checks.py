@@ -81,7 +81,7 @@ CONDITIONS = [
 def test_condition(  # noqa: PLR0917 - a row
     check: str, bad: dict[str, Any], good: dict[str, Any], level: Level, action: Action, lasting: float
 ) -> None:
-    """Said of its GPU alone once it has lasted; kept while nobody can read it; over when it is well for a minute."""
+    """The verdict is on its GPU alone, stays while it cannot be read, and clears after a healthy minute."""
     ward = Ward(gpus=3)
     ward.gpu(1, **good)
     assert not ward.go_on(lasting + 60, every=15).verdicts
@@ -110,7 +110,7 @@ def test_condition(  # noqa: PLR0917 - a row
     ],
 )
 def test_a_limit_can_be_set(name: str, readings: dict[str, Any], check: str) -> None:
-    """Another number counts in its place; null switches off what depends on it."""
+    """A configured limit replaces the default; null disables the check."""
     shipped, other, off = (
         Ward(gpus=1, policy=Policy(thresholds=thresholds)) for thresholds in ({}, {name: 1000.0}, {name: None})
     )
@@ -124,7 +124,7 @@ def test_a_limit_can_be_set(name: str, readings: dict[str, Any], check: str) -> 
 
 
 def test_uncorrectable_errors_stay_until_the_reset() -> None:
-    """The place is said; a reset ends it though our counter does not fall; new errors are a new verdict."""
+    """The verdict names the location; a reset clears it, though the total does not fall; new errors raise another."""
     ward = Ward(gpus=2)
     ward.go_on(60)
     ward.ecc(1, uncorrected_dram=2)
@@ -146,8 +146,8 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
     assert "1 uncorrectable error in its caches and registers (SRAM)" in again.reason
 
 
-def test_a_reset_at_once_is_seen() -> None:
-    """Within the hour in which the counter's step is still in sight."""
+def test_a_reset_right_after_the_error_is_detected() -> None:
+    """A reset is detected within the hour in which the step of the counter is recorded."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -156,8 +156,8 @@ def test_a_reset_at_once_is_seen() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_counts_that_somebody_has_cleared_prove_no_reset() -> None:
-    """With `nvidia-smi -p 0`: the energy goes on, so the GPU was not reset. A reset after that ends it."""
+def test_cleared_counters_prove_no_reset() -> None:
+    """After `nvidia-smi -p 0` the energy counter continues: no reset. A later reset clears the verdict."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=2)
@@ -169,7 +169,7 @@ def test_counts_that_somebody_has_cleared_prove_no_reset() -> None:
 
 
 def test_errors_survive_a_restart_of_the_agent() -> None:
-    """Open verdicts stay; what was cleared does not come back."""
+    """Open verdicts stay, and cleared ones do not come back."""
     ward = Ward(gpus=2)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -186,8 +186,8 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     assert ward.verdict("gpu_ecc_uncorrectable", 1) is None
 
 
-def test_a_reset_that_nobody_saw_ends_it_too() -> None:
-    """The agent was stopped for it: the driver's counters tell, once it has looked back far enough."""
+def test_a_reset_while_the_agent_was_stopped_clears_it() -> None:
+    """A reset while the agent was stopped is detected from the driver's counters."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -199,8 +199,8 @@ def test_a_reset_that_nobody_saw_ends_it_too() -> None:
     assert ward.transitions[-1].cleared_by is Clearance.RESET
 
 
-def test_errors_of_before_the_agent_are_a_warning() -> None:
-    """The driver has counted some since it was loaded: no news, but a reset is due. It ends with it."""
+def test_errors_from_before_the_start_are_a_warning() -> None:
+    """Errors that the driver counted before the agent started ask for a reset, which clears the warning."""
     ward = Ward(gpus=1)
     ward.ecc(0, uncorrected_dram=3)
     verdict = ward.go_on().verdict("gpu_ecc_uncorrectable")
@@ -213,8 +213,8 @@ def test_errors_of_before_the_agent_are_a_warning() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_a_reboot_proves_itself() -> None:
-    """Ten minutes without an error, and the verdict is cleared as such."""
+def test_a_healthy_period_after_a_reboot_clears_it() -> None:
+    """Ten minutes without an error after a reboot clear the verdict."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -228,15 +228,15 @@ def test_a_reboot_proves_itself() -> None:
 
 
 def test_uncorrectable_errors_that_cannot_be_read_change_nothing() -> None:
-    """With MIG on the driver does not tell them."""
+    """With MIG the driver does not report the counters."""
     ward = Ward(gpus=1)
     ward.gpu(0, state={"ecc_volatile": None}, ecc_errors_total=None)
     assert not ward.go_on(600, every=15).verdicts
 
 
 @pytest.mark.parametrize("cleared_by", [Clearance.RESET, Clearance.REBOOT])
-def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(cleared_by: Clearance) -> None:
-    """The driver does not tell their number then, and never will: that something was done is known all the same."""
+def test_a_reset_clears_uncorrectable_errors_with_mig(cleared_by: Clearance) -> None:
+    """With MIG the counters stay unreadable, but the reset itself is detected and clears the verdict."""
     ward = Ward(gpus=1).go_on(60)
     ward.ecc(0, uncorrected_dram=1)
     ward.go_on(30)
@@ -255,8 +255,8 @@ def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(cleared_by
 # Corrected errors
 
 
-def test_corrected_errors_at_a_normal_rate_are_nothing() -> None:
-    """A hundred a second for an hour, and as many as AzureNHC still takes for a good board."""
+def test_corrected_errors_at_a_normal_rate_give_no_verdict() -> None:
+    """A hundred a second for an hour give no verdict, nor does the total that AzureNHC accepts."""
     ward = Ward(gpus=1)
     ward.ecc(0, corrected_sram=10_000, corrected_dram=19_000_000)
     for _ in range(720):
@@ -265,7 +265,7 @@ def test_corrected_errors_at_a_normal_rate_are_nothing() -> None:
 
 
 def test_a_storm_of_corrected_errors() -> None:
-    """More than a hundred a second for five minutes; it ends with the storm."""
+    """More than a hundred a second for five minutes are a warning that clears when they stop."""
     ward = Ward(gpus=2)
     ward.go_on(60)
     for _ in range(58):
@@ -289,7 +289,7 @@ def test_a_storm_of_corrected_errors() -> None:
     ],
 )
 def test_many_corrected_errors(few: dict[str, float], many: dict[str, float]) -> None:
-    """A warning after a quarter of an hour, until the reset."""
+    """The warning comes after a quarter of an hour and clears with the reset."""
     ward = Ward(gpus=2)
     ward.ecc(0, **few)
     ward.ecc(1, **many)

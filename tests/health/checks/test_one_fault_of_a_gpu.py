@@ -20,7 +20,7 @@ def primary(ward: Ward) -> list[tuple[str, Action]]:
 
 
 def dram_error(ward: Ward) -> None:
-    """As a Hopper tells it: Xids at once, the counters and flags at the next reading."""
+    """Report an uncorrectable DRAM error as a Hopper does: Xids at once, counters and flags at the next reading."""
     for code in (48, 171, 63, 45):
         ward.event(0, code)
     ward.event(0, 154, text=RESET_IT)
@@ -38,7 +38,7 @@ def sram_error(ward: Ward) -> None:
 
 
 def contained(ward: Ward) -> None:
-    """Only the application is harmed, says the Xid; the counters say that the GPU has a bad row."""
+    """Report a contained error: the Xid names the application only, the counters show a bad row."""
     for code in (94, 63):
         ward.event(0, code)
     ward.go_on(15)
@@ -47,7 +47,7 @@ def contained(ward: Ward) -> None:
 
 
 def contained_with_mig(ward: Ward) -> None:
-    """Then the driver tells no counters."""
+    """Report a contained error with MIG, where the driver reports no counters."""
     ward.gpu(0, state={"ecc_volatile": None}, ecc_errors_total=None)
     ward.event(0, 94)
     ward.go_on(15)
@@ -55,7 +55,7 @@ def contained_with_mig(ward: Ward) -> None:
 
 
 def no_spare(ward: Ward) -> None:
-    """The row could not be replaced."""
+    """Report a row that could not be remapped."""
     for code in (48, 64):
         ward.event(0, code)
     ward.go_on(15)
@@ -64,7 +64,7 @@ def no_spare(ward: Ward) -> None:
 
 
 def threshold(ward: Ward) -> None:
-    """The SRAM is worn out; the flag is read every five minutes."""
+    """Report the SRAM threshold flag, which is read every five minutes."""
     ward.event(0, 48)
     ward.ecc(0, uncorrected_sram=4)
     ward.go_on(6 * MINUTES, every=30)
@@ -72,7 +72,7 @@ def threshold(ward: Ward) -> None:
 
 
 def old_board(ward: Ward) -> None:
-    """A T4: pages instead of rows."""
+    """Report a T4's fault: retired pages instead of remapped rows."""
     ward.event(0, 48)
     ward.event(0, 63)
     ward.go_on(15)
@@ -81,7 +81,7 @@ def old_board(ward: Ward) -> None:
 
 
 def reboot_advised(ward: Ward) -> None:
-    """The catalogue asks for a reset, the driver for more: both stand, as neither covers the other."""
+    """Report an Xid that asks for a reset and driver advice that asks for a reboot: neither covers the other."""
     ward.event(0, 95)
     ward.go_on(15)
     ward.gpu(0, recovery_action=2.0)
@@ -96,7 +96,7 @@ def lost(ward: Ward) -> None:
 
 
 def lost_while_a_link_fails(ward: Ward) -> None:
-    """The peer at the other end of the link has an error of it."""
+    """Report a lost GPU and an error of the link's peer."""
     ward.event(0, 79)
     ward.event(0, 74, text=LINK_ERROR)
     ward.event(1, 74, text=LINK_ERROR)
@@ -105,7 +105,7 @@ def lost_while_a_link_fails(ward: Ward) -> None:
 
 
 def firmware(ward: Ward) -> None:
-    """The agent leaves the GPU aside at once."""
+    """Report a firmware error, after which the agent quarantines the GPU at once."""
     ward.event(0, 119)
     ward.event(0, 120)
     ward.fault(0, "stuck")
@@ -118,7 +118,7 @@ def reset_required(ward: Ward) -> None:
 
 
 def switch(ward: Ward) -> None:
-    """Each GPU tells of its links."""
+    """Report a switch error, which each GPU reports for its links."""
     ward.event(0, 20034, kind=SXID, bus_id="0000:05:00.0", uuid=None, fatal=True)
     for index in (0, 1):
         ward.event(index, 74, text=LINK_ERROR)
@@ -143,7 +143,7 @@ def switch(ward: Ward) -> None:
     ],
 )
 def test_one_fault(fault: Callable[[Ward], None], verdicts: list[tuple[str, Action]]) -> None:
-    """All else that is said of it stands under it."""
+    """Every other verdict of the same fault is inhibited by the primary one."""
     ward = Ward(gpus=2)
     ward.go_on(60, every=15)
     fault(ward)
@@ -152,8 +152,8 @@ def test_one_fault(fault: Callable[[Ward], None], verdicts: list[tuple[str, Acti
     assert len(ward.verdicts) > 1
 
 
-def test_a_new_fault_does_not_hide_under_an_old_one() -> None:
-    """A board that waits for its replacement has another fault: both are said."""
+def test_a_new_fault_is_not_inhibited_by_an_old_one() -> None:
+    """A new fault of a board that waits for its replacement is a second primary verdict."""
     ward = Ward(gpus=1)
     ward.gpu(0, row_remap_failed=1.0)
     ward.go_on(3600, every=60)
@@ -162,8 +162,8 @@ def test_a_new_fault_does_not_hide_under_an_old_one() -> None:
     assert {check for check, _ in primary(ward)} == {"gpu_row_remap_failed", "gpu_xid_critical"}
 
 
-def test_an_old_xid_does_not_hide_under_a_lost_gpu() -> None:
-    """It was there before: the memory has to be looked at, too."""
+def test_an_old_xid_is_not_inhibited_by_a_lost_gpu() -> None:
+    """An Xid from before the loss stays primary: the memory has to be inspected too."""
     ward = Ward(gpus=1)
     ward.event(0, 48)
     ward.go_on(3600, every=60)
@@ -172,8 +172,8 @@ def test_an_old_xid_does_not_hide_under_a_lost_gpu() -> None:
     assert {check for check, _ in primary(ward)} == {"gpu_lost", "gpu_xid_critical"}
 
 
-def test_the_neighbours_memory_is_its_own() -> None:
-    """The same fault on two GPUs is two."""
+def test_the_same_fault_on_two_gpus_is_two_faults() -> None:
+    """The same fault on two GPUs gives two primary verdicts."""
     ward = Ward(gpus=2)
     ward.event(0, 95)
     ward.go_on(60)
@@ -183,7 +183,7 @@ def test_the_neighbours_memory_is_its_own() -> None:
 
 
 def test_a_storm_of_corrected_errors_is_one_fault() -> None:
-    """The driver warns of the rate, too, and the sum becomes great."""
+    """The driver's warning of the rate and the check of the total are inhibited."""
     ward = Ward(gpus=1)
     ward.event(0, 92)
     for _ in range(80):
@@ -193,8 +193,8 @@ def test_a_storm_of_corrected_errors_is_one_fault() -> None:
     assert ward.active_checks() == ["gpu_ecc_corrected_high", "gpu_ecc_corrected_storm", "gpu_xid"]
 
 
-def test_a_storm_of_lines_stands_under_what_they_say() -> None:
-    """Of an Xid that is a verdict already."""
+def test_a_storm_of_lines_is_inhibited_by_their_xid() -> None:
+    """A storm of lines of an Xid that has a verdict is inhibited by it."""
     ward = Ward(gpus=1)
     ward.event(0, 95)
     for step in range(40):

@@ -1,4 +1,4 @@
-"""What was wrong before the agent started, where nobody can tell."""
+"""The check of health from before the start of the agent, while it cannot be read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from judging import Ward
 from gpumon.health.verdict import FAIL, OK, UNKNOWN
 
 
-def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:
-    """As soon as it is judged, until the store is read; the store itself has no verdict beside that."""
+def test_a_node_whose_stored_health_cannot_be_read_is_not_ok() -> None:
+    """The first evaluation raises the verdict and reading the store clears it; the store has no second verdict."""
     ward = Ward()
     ward.report = replace(ward.report, internal=replace(ward.report.internal, restored=False))
     ward.node(store_up=0.0)
@@ -26,8 +26,8 @@ def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:
     assert ward.go_on().report.health.level is OK
 
 
-def test_what_fails_now_is_told_beside_it() -> None:
-    """It is no less true for that."""
+def test_current_faults_are_reported_beside_it() -> None:
+    """Current faults have verdicts of their own beside it."""
     ward = Ward()
     ward.report = replace(ward.report, internal=replace(ward.report.internal, restored=False))
     ward.fault(3, "lost")

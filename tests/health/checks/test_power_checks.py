@@ -1,4 +1,4 @@
-"""Power: brakes, limits that are too low, a draw that cannot be; a limit that is in use is no fault."""
+"""Power checks: brakes, limits that are too low, implausible draws. A limit that is in use is no fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPPED = NOTHING | {"sw_power_cap": 1.0}
 
 
 def ward_with(**readings: Any) -> Ward:
-    """GPU 3 has these readings."""
+    """Return a node whose GPU 3 has these readings."""
     ward = Ward()
     ward.gpu(3, **readings)
     return ward
@@ -27,7 +27,7 @@ def primary(ward: Ward) -> list[str]:
 
 
 def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
-    """And over a minute after it was let go."""
+    """The verdict clears a minute after the brake was released."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     assert not ward.go_on(115).verdicts
     verdict = ward.go_on(15).verdict("gpu_power_brake", 3)
@@ -39,7 +39,7 @@ def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
 
 
 def test_a_brake_that_comes_and_goes_shows_in_its_counter() -> None:
-    """Every half minute, and never while anybody looks."""
+    """A brake every half minute that no poll reads is found through its counter."""
     ward = Ward()
     ward.go_on(MINUTE)
     for times in range(6):
@@ -49,16 +49,16 @@ def test_a_brake_that_comes_and_goes_shows_in_its_counter() -> None:
     assert len(ward.verdicts) == 1
 
 
-def test_a_brake_of_a_moment_is_no_fault() -> None:
-    """A supply that took over from another."""
+def test_a_short_brake_is_no_fault() -> None:
+    """A short brake, as when another supply takes over, gives no verdict."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(10)
     ward.gpu(3, clock_event_active=NOTHING, clock_event_seconds_total=NOTHING | {"hw_power_brake": 9.0})
     assert not ward.go_on(30 * MINUTE, every=30).transitions
 
 
-def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:
-    """Nobody can tell."""
+def test_a_brake_stays_while_the_gpu_cannot_be_read() -> None:
+    """The verdict stays while the brake cannot be read."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(130)
     ward.gpu(3, clock_event_active=None, clock_event_seconds_total=None)
@@ -78,15 +78,15 @@ LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_
         ({"power_limit_watts": 700.0}, Level.OK),
     ],
 )
-def test_only_a_limit_that_is_too_low_is_told(limits: dict[str, float], expected: Level) -> None:
-    """Below what was asked for, or well below the board's; all of them are in use."""
+def test_only_a_limit_that_is_too_low_is_a_fault(limits: dict[str, float], expected: Level) -> None:
+    """Limits below the requested one, or far below the board's, are faults; every one of these limits is in use."""
     ward = ward_with(clock_event_active=CAPPED, power_watts=500.0, **limits)
     assert ward.go_on(40 * MINUTE, every=30).level("gpu_power_cap_low", 3) is expected
     assert set(ward.active_checks()) <= {"gpu_power_cap_low"}
 
 
-def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
-    """Four fifths of half an hour, and all of it known; a job that loads its data now and then is held back as well."""
+def test_a_low_limit_that_seldom_reduces_the_clocks_is_no_fault() -> None:
+    """A limit must reduce the clocks for four fifths of half an hour that was read completely."""
     ward = ward_with(clock_event_active=CAPPED, **LOW)
     assert not ward.go_on(20 * MINUTE, every=30).verdicts
     ward.gpu(3, clock_event_active=NOTHING)
@@ -109,15 +109,15 @@ def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
         (900.0, 0.0, Level.WARN),
     ],
 )
-def test_power_that_cannot_be(draw: float, load: float, expected: Level) -> None:
-    """Next to nothing under load, or more than any limit allows; idle, little is normal."""
+def test_implausible_power(draw: float, load: float, expected: Level) -> None:
+    """Almost no power under load or more than any limit allows is implausible; little power when idle is normal."""
     ward = ward_with(power_watts=draw, utilization_ratio=load)
     assert ward.go_on(295).level("gpu_power_implausible", 3) is Level.OK
     assert ward.go_on(15).level("gpu_power_implausible", 3) is expected
 
 
-def test_a_sensor_that_is_wrong_stays_so_when_the_job_ends() -> None:
-    """Idle, nobody can tell; a believable number clears it."""
+def test_an_implausible_sensor_stays_a_fault_when_the_job_ends() -> None:
+    """The verdict stays on an idle GPU and clears with a plausible value."""
     ward = ward_with(power_watts=1.0, utilization_ratio=0.97)
     ward.go_on(310)
     ward.gpu(3, utilization_ratio=0.0)

@@ -1,4 +1,4 @@
-"""What the all-reduce says of GPUs and the node, from results as runs make them."""
+"""Checks of the all-reduce, from results as runs produce them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOW = Comparison(
 
 
 class Probed(Ward):
-    """A ward at rest, whose probe has run on all of its GPUs, unless a test says otherwise."""
+    """An idle node whose probe has run on all of its GPUs, unless a test changes that."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(gpus=4, ports=0, **values)

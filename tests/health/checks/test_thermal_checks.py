@@ -15,7 +15,7 @@ MINUTE = 60.0
 
 
 def level(check: str, seconds: float = 10 * MINUTE, **readings: Any) -> Level:
-    """Of GPU 3 after so long with these readings; no other GPU has a verdict."""
+    """Return the level of GPU 3 after these seconds with these readings; no other GPU has a verdict."""
     ward = Ward()
     ward.gpu(3, **readings)
     ward.go_on(seconds)

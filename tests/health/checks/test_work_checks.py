@@ -1,4 +1,4 @@
-"""What holds a GPU: processes that cannot end, memory of nobody, work that does not go on, settings."""
+"""Checks of GPU processes: stuck processes, memory without an owner, work without progress, settings."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ THREAD = "Graphics SM Warp Exception on (GPC {}, TPC {}, SM 0): Illegal Instruct
     ],
 )
 def test_critical(code: int, text: str, action: Action) -> None:
-    """A failure of its GPU at once, which nothing but a repair clears."""
+    """A critical Xid is a failure of its GPU at once, and only a repair clears it."""
     ward = Ward(gpus=2)
     ward.event(1, code, text=text)
     verdict = ward.go_on().verdict("gpu_xid_critical", 1)
@@ -58,8 +58,8 @@ def test_critical(code: int, text: str, action: Action) -> None:
     assert ward.go_on(2 * DAY, every=HOUR).level("gpu_xid_critical", 1) is Level.FAIL
 
 
-def test_the_one_that_asks_for_most_speaks() -> None:
-    """What is said beside it is named; advice speaks only where nothing gives its reason."""
+def test_the_xid_with_the_strongest_action_gives_the_reason() -> None:
+    """The other Xids are named beside it; the driver's advice gives the reason only if nothing else does."""
     ward = Ward(gpus=1)
     ward.event(0, 172)
     ward.event(0, 48)
@@ -71,8 +71,8 @@ def test_the_one_that_asks_for_most_speaks() -> None:
     assert verdict.reason.endswith("Also Xid 48, 154.")
 
 
-def test_advice_that_is_taken_back() -> None:
-    """Only the newest counts."""
+def test_advice_that_is_withdrawn() -> None:
+    """Only the newest advice counts."""
     ward = Ward(gpus=1)
     ward.event(0, 154, text=ADVICE.format("0x1 (GPU Reset Required)"))
     ward.at += 1
@@ -89,7 +89,7 @@ def test_advice_that_is_taken_back() -> None:
     ],
 )
 def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, left: list[str]) -> None:
-    """A minute after it; an error that it was given for is not."""
+    """It clears a minute after newer advice; the error for which it was given does not."""
     alone, reasoned = Ward(gpus=1), Ward(gpus=1)
     reasoned.event(0, 95)
     for ward in (alone, reasoned):
@@ -103,7 +103,7 @@ def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, le
 
 @each_case("number", range(1, 10))
 def test_advice_and_its_xid_are_one_fault(number: int) -> None:
-    """The driver says it twice, and asks for the same."""
+    """The driver reports the fault twice with the same action."""
     ward = Ward(gpus=2)
     ward.event(0, 154, text=ADVICE.format(f"{number:#x} (Whatever)"))
     ward.gpu(0, recovery_action=float(number))
@@ -113,8 +113,8 @@ def test_advice_and_its_xid_are_one_fault(number: int) -> None:
     assert {verdict.action for verdict in ward.verdicts.values()} == {primary.action}
 
 
-def test_an_old_boot_is_over() -> None:
-    """What the store tells of the boot before is on record, and no verdict."""
+def test_xids_of_the_previous_boot_give_no_verdict() -> None:
+    """An Xid of the previous boot is in the store and gives no verdict."""
     ward = Ward(gpus=1)
     ward.event(0, 48)
     ward.reboot()
@@ -122,7 +122,7 @@ def test_an_old_boot_is_over() -> None:
 
 
 def test_a_cleared_xid_does_not_come_back() -> None:
-    """Not after a restart of the agent, which finds the event in the store."""
+    """It stays cleared after a restart of the agent, which reads the event from the store."""
     ward = Ward(gpus=1)
     ward.event(0, 95)
     ward.go_on(10)
@@ -133,7 +133,7 @@ def test_a_cleared_xid_does_not_come_back() -> None:
 
 
 def test_the_operators_catalogue_decides() -> None:
-    """What a code means on this host, this check says too."""
+    """A code has the meaning that the operator's file gives it."""
     ward = Ward(gpus=2)
     row = replace(xids.XIDS[92], severity=Severity.CRITICAL, action=xids.RESET)
     ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({92: row}))
@@ -163,7 +163,7 @@ def test_an_action_of_the_operators_own_needs_an_inspection() -> None:
 
 @each_case("code", [45, 43, 63, 93, 106, 141, 160, 162, 171])
 def test_information_is_no_verdict(code: int) -> None:
-    """A lone Xid 45 above all, however often."""
+    """Xids of class information give no verdict, however often they occur."""
     ward = Ward(gpus=2)
     for _ in range(6):
         ward.event(0, code)
@@ -173,7 +173,7 @@ def test_information_is_no_verdict(code: int) -> None:
 
 @pytest.mark.parametrize("code", [13, 31, 69, 109])
 def test_one_error_of_an_application_is_no_verdict(code: int) -> None:
-    """It is the job's."""
+    """It is a fault of the job."""
     ward = Ward(gpus=2)
     ward.event(1, code)
     assert not ward.go_on(DAY, every=900).verdicts
@@ -186,15 +186,15 @@ def test_one_error_of_an_application_is_no_verdict(code: int) -> None:
         (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a006 0x80000000 0x0 0x0 0x0 0x0)"),
     ],
 )
-def test_registers_that_say_nothing_is_wrong(code: int, text: str) -> None:
-    """The driver's line is on record."""
+def test_registers_without_an_error_give_no_verdict(code: int, text: str) -> None:
+    """The driver's line is recorded as an event."""
     ward = Ward(gpus=1)
     ward.event(0, code, text=text)
     assert not ward.go_on(60).verdicts
 
 
-def test_what_was_there_before_the_agent_is_no_verdict() -> None:
-    """The kernel log of the time before the first start is history."""
+def test_xids_from_before_the_first_start_give_no_verdict() -> None:
+    """Lines in the kernel log from before the first start are history."""
     ward = Ward(gpus=1)
     for code in (48, 94, 901, 31, 31):
         ward.event(0, code, historical=True)
@@ -206,7 +206,7 @@ def test_what_was_there_before_the_agent_is_no_verdict() -> None:
 
 
 def test_recurring() -> None:
-    """Five bursts of one code within a day: no reset cures it, whatever was tried. A day without: it is over."""
+    """Five bursts of one code within a day are a failure that a reset does not clear; a day without one does."""
     ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
     for _ in range(4):
         ward.event(1, 48)
@@ -230,8 +230,8 @@ def test_recurring() -> None:
     ("check", "code", "gpus", "times"),
     [("gpu_xid_recurring", 48, (1,), 5), ("gpu_xid_app_repeated", 31, (1,), 2), ("xid_app_everywhere", 31, (0, 1), 1)],
 )
-def test_what_many_xids_mean_can_be_acknowledged(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
-    """The board was reseated, the job mended: counting begins anew."""
+def test_a_recurring_xid_can_be_acknowledged(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
+    """After an acknowledgement, counting starts again at 0."""
     ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
 
     def come() -> None:
@@ -250,8 +250,8 @@ def test_what_many_xids_mean_can_be_acknowledged(check: str, code: int, gpus: tu
     assert ward.active_checks() == [check]
 
 
-def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
-    """It was asked for; so does the same error on another GPU: it is software's, then."""
+def test_a_reset_clears_repeated_errors_of_a_gpu() -> None:
+    """The requested reset clears it, and so does the same error on another GPU, which shows a software fault."""
     mended, shared = Ward(gpus=2), Ward(gpus=2)
     for ward in (mended, shared):
         for _ in range(2):
@@ -266,7 +266,7 @@ def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
 
 
 def test_recurring_counts_one_code_of_one_gpu() -> None:
-    """Four bursts here and one there are not five; a limit can be set."""
+    """Four bursts on one GPU and one on another are not five; the limit can be configured."""
     few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 2}))
     for ward in (few, strict):
         for index, code in ((0, 48), (0, 48), (0, 48), (0, 48), (1, 48), (0, 119)):
@@ -282,8 +282,8 @@ def test_recurring_counts_one_code_of_one_gpu() -> None:
     [(0.0, False), (30 * DAY, False), (-30 * DAY, False), (0.0, True)],
     ids=["steady", "set-forth", "set-back", "rebooted"],
 )
-def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: bool) -> None:
-    """It stays on record; what came before or after still counts, whatever becomes of the clock and the host."""
+def test_xids_in_a_maintenance_do_not_count_as_recurring(step: float, *, rebooted: bool) -> None:
+    """Events in a maintenance do not count; those before and after it do, over clock steps and reboots."""
     ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
 
     def five(times: int = 5) -> None:
@@ -311,8 +311,8 @@ def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: boo
     assert "came 5 times within 24 hours" in verdict.reason
 
 
-def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
-    """Nobody is at work any more, and it still comes."""
+def test_an_xid_that_continues_after_a_maintenance_counts_as_recurring() -> None:
+    """An error that continues after the maintenance counts."""
     ward = Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 1}))
     ward.maintain(HOUR)
     began_at, began = ward.at, ward.wall
@@ -323,8 +323,8 @@ def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
     assert ward.go_on().level("gpu_xid_recurring", 1) is Level.FAIL
 
 
-def test_tests_in_maintenance_make_no_gpu_suspect() -> None:
-    """Errors of an application, or contained ones, that come twice there, and do not come again."""
+def test_errors_that_repeat_only_in_a_maintenance_give_no_verdict() -> None:
+    """Application errors and contained errors that repeat only in a maintenance give no verdict."""
     ward = Ward(gpus=2)
     ward.maintain(HOUR)
     for code in (31, 94, 31, 94):
@@ -344,7 +344,7 @@ def test_tests_in_maintenance_make_no_gpu_suspect() -> None:
 
 
 def test_app_repeated() -> None:
-    """Twice within a day to one GPU alone: somebody should look at it."""
+    """The same application error twice within a day on one GPU alone is a warning to inspect it."""
     ward = Ward(gpus=2)
     ward.event(1, 31)
     assert not ward.go_on(DAY - 60, every=1800).verdicts
@@ -357,7 +357,7 @@ def test_app_repeated() -> None:
 
 
 def test_app_repeated_after_more_than_a_day() -> None:
-    """That is nothing."""
+    """Two errors more than a day apart give no verdict."""
     ward = Ward(gpus=2)
     ward.event(1, 31)
     ward.go_on(DAY, every=1800)
@@ -374,10 +374,10 @@ def test_app_repeated_after_more_than_a_day() -> None:
         ((), (), Level.OK),
     ],
 )
-def test_exceptions_of_one_unit_are_the_gpus(
+def test_exceptions_of_one_unit_are_a_fault_of_the_gpu(
     first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...], level: Level
 ) -> None:
-    """The same GPC and TPC each time, and no other."""
+    """Exceptions always of the same GPC and TPC are a fault of the GPU."""
     ward = Ward(gpus=2)
     for units in (first, second):
         texts = tuple(THREAD.format(*unit) for unit in units)
@@ -387,7 +387,7 @@ def test_exceptions_of_one_unit_are_the_gpus(
     assert len(ward.verdicts) == (level is not Level.OK)
 
 
-def test_context_switches_that_time_out_again() -> None:
+def test_context_switches_that_time_out_twice() -> None:
     """Xid 109 twice on one GPU alone is a failure that asks for a reset."""
     ward = Ward(gpus=2)
     for _ in range(2):
@@ -399,7 +399,7 @@ def test_context_switches_that_time_out_again() -> None:
 
 
 def test_app_everywhere() -> None:
-    """The same code on several GPUs is the software's fault, for information, and no GPU's."""
+    """The same code on several GPUs is a software fault: level info, on no GPU."""
     ward = Ward(gpus=2)
     for _ in range(3):
         ward.event(0, 31)
@@ -412,8 +412,8 @@ def test_app_everywhere() -> None:
     assert not ward.go_on(DAY + 1900, every=1800).verdicts
 
 
-def test_different_codes_on_different_gpus_are_nothing() -> None:
-    """Two jobs, two errors."""
+def test_different_codes_on_different_gpus_give_no_verdict() -> None:
+    """Two jobs with two different errors give no verdict."""
     ward = Ward(gpus=2)
     ward.event(0, 31)
     ward.event(1, 13)
@@ -424,7 +424,7 @@ def test_different_codes_on_different_gpus_are_nothing() -> None:
 
 
 def test_storm() -> None:
-    """More than a hundred lines a minute of one code for two minutes."""
+    """More than a hundred lines a minute of one code for two minutes are a warning."""
     ward = Ward(gpus=2)
     count = 0.0
     for step in range(60):
@@ -442,7 +442,7 @@ def test_storm() -> None:
 
 
 def test_a_hundred_lines_a_minute_are_no_storm() -> None:
-    """Nor are two codes of sixty."""
+    """A hundred lines a minute of one code give no verdict, and neither do sixty of each of two codes."""
     ward = Ward(gpus=2)
     for step in range(60):
         ward.gpu(0, xid_errors_total={"13": step * 25 / 3})
@@ -469,7 +469,7 @@ def test_a_hundred_lines_a_minute_are_no_storm() -> None:
     ],
 )
 def test_warning(code: int, text: str, action: Action) -> None:
-    """Of its GPU, until a day has passed without, or the GPU was reset."""
+    """The warning is on its GPU until a day has passed without the Xid or the GPU was reset."""
     ward = Ward(gpus=2)
     ward.event(0, code, text=text)
     ward.event(1, code, text=text)
@@ -486,8 +486,8 @@ def test_warning(code: int, text: str, action: Action) -> None:
     assert ward.transitions[-1].cleared_by is Clearance.QUIET
 
 
-def test_contained_errors_that_come_again() -> None:
-    """The first asks for the application, the second for the GPU."""
+def test_contained_errors_that_repeat() -> None:
+    """The first asks to restart the application, the second to reset the GPU."""
     ward = Ward(gpus=1)
     ward.event(0, 94)
     assert ward.go_on(HOUR, every=60).level("gpu_xid") is Level.WARN
@@ -497,8 +497,8 @@ def test_contained_errors_that_come_again() -> None:
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
 
 
-def test_power_smoothing_that_is_back() -> None:
-    """An Xid 162 ends the warning of the 163 before it, and that of nothing else."""
+def test_power_smoothing_that_recovers() -> None:
+    """An Xid 162 clears the warning of the Xid 163 before it, and no other."""
     ward = Ward(gpus=2)
     for index in (0, 1):
         ward.event(index, 163)
@@ -518,7 +518,7 @@ def test_power_smoothing_that_is_back() -> None:
 
 
 def test_unknown_code() -> None:
-    """A newer driver has it: somebody should look it up. An operator's row makes it known."""
+    """A code of a newer driver is a warning to look it up, until the operator's file has a row for it."""
     ward = Ward(gpus=2)
     ward.event(1, 901)
     verdict = ward.go_on().verdict("gpu_xid_unknown", 1)
@@ -538,7 +538,7 @@ def test_unknown_code() -> None:
 
 
 def test_nvswitch_error() -> None:
-    """A fatal one is the node's; it stays until a reboot proves itself. Others are a warning."""
+    """A fatal SXid is a failure of the node until a reboot proves health; others are warnings."""
     ward = Ward(gpus=2)
     where: dict[str, Any] = {"bus_id": "0000:05:00.0", "uuid": None, "kind": SXID}
     ward.event(0, 12028, fatal=False, **where)
@@ -556,7 +556,7 @@ def test_nvswitch_error() -> None:
 
 
 def test_nvswitch_error_that_is_not_fatal() -> None:
-    """A day without, and it is forgiven."""
+    """It clears after a day without another."""
     ward = Ward(gpus=2)
     ward.event(0, 12028, fatal=False, bus_id="0000:05:00.0", uuid=None, kind=SXID)
     assert ward.go_on(DAY - 600, every=600).level("nvswitch_error") is Level.WARN
@@ -569,15 +569,15 @@ def unplaced(ward: Ward, code: int) -> None:
 
 
 def on_bus(ward: Ward, **others: str) -> None:
-    """The PCI bus as the sampler sees it: the GPUs of the inventory, and these."""
+    """Set the PCI bus as the sampler reads it: the GPUs of the inventory and these."""
     bus = {state.bus_id: "nvidia" for state in ward.report.gpus} | others
     ward.report = replace(
         ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
     )
 
 
-def test_an_xid_where_no_gpu_is() -> None:
-    """It is the node's, once the inventory has had a minute to know better."""
+def test_an_xid_at_an_address_without_a_gpu() -> None:
+    """It is a verdict on the node, after the inventory had a minute to find the GPU."""
     ward = Ward(gpus=2)
     unplaced(ward, 79)
     assert not ward.go_on(120).verdicts, "nobody has looked at the bus yet"
@@ -592,8 +592,8 @@ def test_an_xid_where_no_gpu_is() -> None:
     assert ward.active_checks() == ["gpu_xid_critical"], "now the GPU is known, and it is its own"
 
 
-def test_an_xid_where_no_gpu_is_can_be_acknowledged_and_is_forgotten_after_a_day() -> None:
-    """One of an application is none of the node's."""
+def test_an_xid_at_an_address_without_a_gpu_clears_by_acknowledgement_or_after_a_day() -> None:
+    """An application Xid at an address without a GPU gives no verdict."""
     told, quiet, harmless = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
     for ward, code in ((told, 79), (quiet, 79), (harmless, 31)):
         on_bus(ward)
@@ -606,8 +606,8 @@ def test_an_xid_where_no_gpu_is_can_be_acknowledged_and_is_forgotten_after_a_day
     assert not quiet.go_on(2 * HOUR, every=900).verdicts
 
 
-def test_an_xid_of_a_gpu_that_is_not_ours() -> None:
-    """Excluded, given to a guest, or the host's while we are in a container: none of our business."""
+def test_an_xid_of_a_gpu_that_is_not_monitored() -> None:
+    """Xids of GPUs that are excluded, passed through, or outside the agent's container give no verdict."""
     given, excluded, contained = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
     on_bus(given, **{"00000000:9B:00.0": "vfio-pci"})
     on_bus(excluded, **{"00000000:9B:00.0": "nvidia"})
