@@ -24,7 +24,7 @@ from gpumon.model.now import Now
 from gpumon.model.reading import Table, rows
 from gpumon.model.snapshot import GpuReading, LinksSnapshot, PciBus, Snapshot
 from gpumon.outputs.prometheus import TABLES
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node

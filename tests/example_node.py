@@ -18,7 +18,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.metrics import AllReduce
+from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report

@@ -18,7 +18,7 @@ from gpumon.model.node import Build
 from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.baseline import Floors
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings

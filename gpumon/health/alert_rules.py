@@ -10,7 +10,7 @@ from functools import cache
 import yaml
 
 from gpumon import DEFAULT_PORT
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.fleet_rules import MIN_RATIO, RECORDING_RULES, ratio_at_best_size
 from gpumon.health.table import SUBJECTS
 from gpumon.health.verdict import UNKNOWN, Level

@@ -5,7 +5,7 @@ All periods are measured on clocks that cannot be set. Time that was not observe
 
 from __future__ import annotations
 
-from gpumon.health.check import Latch
+from gpumon.health.check_row import Latch
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import Clearance, Verdict
 from gpumon.model.gpu_state import GpuState

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpumon.health import clearing, inhibition, remediation, score
-from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.device_case import DeviceCases, device_cases
 from gpumon.health.facts import Facts
 from gpumon.health.node_health import Health, Pending

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from gpumon.health import clearing
-from gpumon.health.check import Check, Where, XidCause, asks_for_no_less, covers
+from gpumon.health.check_row import Check, Where, XidCause, asks_for_no_less, covers
 from gpumon.health.facts import Facts
 from gpumon.health.remediation import performed_repair, rebooted_causes
 from gpumon.health.table import BY_NAME

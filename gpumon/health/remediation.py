@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpumon.health import clearing
-from gpumon.health.check import DAY, Check, XidCause
+from gpumon.health.check_row import DAY, Check, XidCause
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.verdict import Action, Clearance, Key, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import FAIL, REPAIRS, Clearance, VerdictChange, VerdictTransition
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpumon.health.check import DAY
+from gpumon.health.check_row import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from gpumon.health.check import Check
+from gpumon.health.check_row import Check
 from gpumon.health.checks import (
     agent,
     clocks,

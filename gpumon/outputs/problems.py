@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_rules import SEVERITIES, runbook_url
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES

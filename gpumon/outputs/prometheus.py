@@ -15,7 +15,7 @@ from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
-from gpumon.probe.core.metrics import AllReduce
+from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.state.report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpumon.health.check import Check
+from gpumon.health.check_row import Check
 from gpumon.health.remediation import performed_repair
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Clearance, Verdict

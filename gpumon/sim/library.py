@@ -11,7 +11,6 @@ from gpumon.model.orders import SimulationError
 from gpumon.sim import (
     batch,
     ecc,
-    events,
     fabric,
     getters,
     gpm_calls,
@@ -19,6 +18,7 @@ from gpumon.sim import (
     mig_calls,
     minor,
     nvlink,
+    nvml_events,
     peer_access,
     process_lists,
     samples,
@@ -32,8 +32,8 @@ from gpumon.sim.sim_node import SimNode
 from gpumon.sim.trace import Trace
 
 _ALL = (
-    *(batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, peer_access, process_lists),
-    *(samples, system),
+    *(batch, ecc, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, nvml_events, peer_access),
+    *(process_lists, samples, system),
 )
 """The modules whose functions are exported."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from gpumon.health.alert_rules import CHECK_UNKNOWN, AlertRule, duration
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.verdict_text import clearing_conditions

@@ -23,7 +23,7 @@ from gpumon.health.alert_rules import (
     render,
     rules,
 )
-from gpumon.health.check import Check, alert_name
+from gpumon.health.check_row import Check, alert_name
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level

@@ -7,7 +7,7 @@ from dataclasses import replace
 from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
-from gpumon.health.check import HOUR, MINUTE
+from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.model.gpu_state import GpuState
 

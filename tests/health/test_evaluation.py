@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from judging import LOOK, Ward
 
-from gpumon.health.check import Check
+from gpumon.health.check_row import Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.evaluation import evaluate
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from judging import Ward
 
 from gpumon.health import inhibition
-from gpumon.health.check import Check, asks_for_no_less
+from gpumon.health.check_row import Check, asks_for_no_less
 from gpumon.health.device_case import device_cases
 from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from judging import Ward
 
-from gpumon.health.check import Check
+from gpumon.health.check_row import Check
 from gpumon.health.policy import Policy
 from gpumon.health.table import CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Verdict

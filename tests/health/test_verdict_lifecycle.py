@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from judging import Ward, acknowledge
 
-from gpumon.health.check import DAY, HOUR
+from gpumon.health.check_row import DAY, HOUR
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 
 YEAR = 365 * DAY

@@ -31,7 +31,7 @@ from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.base import row_values
 from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.verdicts import HealthResponse
-from gpumon.probe.core.metrics import AllReduce
+from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.state import ProbeState
 
 STAMP = samples.STAMP

@@ -10,7 +10,7 @@ from pathlib import Path
 import example_node as example
 
 from gpumon.outputs.prometheus import Renderer
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.result import OUTCOMES, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run, restore
 from gpumon.state.report import Report

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.model.reading import samples
-from gpumon.probe.core.metrics import INITIAL, fold_result
+from gpumon.probe.core.probe_metrics import INITIAL, fold_result
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Comparison, Conditions, Measurement, ProbeResult
 
 OK = ProbeResult(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import example_node as example
 
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, begin_run, end_run
 
 OK = example.run(1)

@@ -13,7 +13,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, XidEvent
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.persistence import Persistence

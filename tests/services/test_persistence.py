@@ -14,7 +14,7 @@ from loops import turn_until, turn_until_equal
 from sample_events import change
 from stores import read, write
 
-from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import MAX_RESULTS, ProbeState
 from gpumon.services.persistence import Persistence

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.truth.fault import Fault, Step, growing, once
 from benchmarks.truth.faults.steps import flaps
 from benchmarks.truth.faults.where import c2c, fabric, fabric_health, imex, linked, managed, nvlink4, nvlink5
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.truth.fault import Fault, growing, once
 from benchmarks.truth.faults.where import remaps, retires, whole
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 

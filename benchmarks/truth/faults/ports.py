@@ -9,7 +9,7 @@ from benchmarks.truth.fault import PORT, SILENT, Fault, Step, growing, once
 from benchmarks.truth.faults.steps import counting, flaps, on_port
 from benchmarks.truth.faults.where import ported
 from benchmarks.truth.world import World
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 ADA = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.truth.fault import Fault, Step, once
 from benchmarks.truth.faults.steps import HANGING, MANY, after_restart, unkillable, xid
 from benchmarks.truth.world import World
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 

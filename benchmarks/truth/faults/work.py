@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.truth.fault import NOW, Fault, Step, once
 from benchmarks.truth.faults.steps import MANY
 from benchmarks.truth.faults.where import several, whole
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
 

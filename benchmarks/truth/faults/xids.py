@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from benchmarks.truth.fault import Fault, Step
 from benchmarks.truth.faults.steps import HANGING, xid, xids
 from benchmarks.truth.faults.where import has_recovery_action, linked, nvlink5, several
-from gpumon.health.check import MINUTE
+from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 _CRITICAL: Mapping[int, tuple[str, str, Action]] = {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import GpuFaultError
-from gpumon.collectors.nvml.events import Events
 from gpumon.collectors.nvml.field_ids import field_ids
 from gpumon.collectors.nvml.gpu_reader import EVERYTHING, Extent, GpuReader
 from gpumon.collectors.nvml.library import (
@@ -22,6 +21,7 @@ from gpumon.collectors.nvml.library import (
     Library,
     NvmlError,
 )
+from gpumon.collectors.nvml.nvml_events import Events
 from gpumon.collectors.nvml.peer_access import PeerAccess
 from gpumon.collectors.nvml.turns import SLOW_SECONDS, Tally, Turns
 from gpumon.model.call_progress import AGAIN

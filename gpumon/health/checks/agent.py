@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import MINUTE, Check, XidCause
+from gpumon.health.check_row import MINUTE, Check, XidCause
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gpumon.health import agent_runs
-from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs

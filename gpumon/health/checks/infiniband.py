@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.device_case import PortCase
 from gpumon.health.facts import Facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.device_case import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow

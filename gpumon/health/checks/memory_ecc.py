@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import MINUTE, Check, Latch, covers, same
+from gpumon.health.check_row import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import is_repaired
 from gpumon.health.device_case import GpuCase

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health import recovery
-from gpumon.health.check import MINUTE, Check, covers_same_time, same, while_set
+from gpumon.health.check_row import MINUTE, Check, covers_same_time, same, while_set
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.device_case import GpuCase

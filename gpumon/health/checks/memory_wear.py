@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import Check, while_set
+from gpumon.health.check_row import Check, while_set
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn

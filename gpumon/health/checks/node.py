@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import PASSED, Action, Finding, fail

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.health.check import MINUTE, Check, Latch, Where, XidCause
+from gpumon.health.check_row import MINUTE, Check, Latch, Where, XidCause
 from gpumon.health.checks.xid import LINKS
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, link_growth
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range

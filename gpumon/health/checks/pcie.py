@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow

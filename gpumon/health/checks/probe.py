@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import DAY, Check, Latch, Where, same
+from gpumon.health.check_row import DAY, Check, Latch, Where, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumon.health.check import Check, Where
+from gpumon.health.check_row import Check, Where
 from gpumon.health.checks import probe
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit, Range

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.products import slowdown_margin

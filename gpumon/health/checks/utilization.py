@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import HOUR, MINUTE, Check
+from gpumon.health.check_row import HOUR, MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels

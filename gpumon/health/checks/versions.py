@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpumon.health.check import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn

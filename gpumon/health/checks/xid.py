@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
-from gpumon.health.check import DAY, Check, Latch, covers, same
+from gpumon.health.check_row import DAY, Check, Latch, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Catalogue
-from gpumon.health.check import DAY, MINUTE, Check, Latch, covers, covers_same_time, same
+from gpumon.health.check_row import DAY, MINUTE, Check, Latch, covers, covers_same_time, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.nvlink import LINK_XIDS
 from gpumon.health.checks.xid import (

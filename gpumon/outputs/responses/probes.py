@@ -12,7 +12,7 @@ from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metri
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.current_result import current_result, newest_result
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.metrics import AllReduce
+from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, ProbeRequest, ProbeResult
 from gpumon.probe.core.state import ProbeState

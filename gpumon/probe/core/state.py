@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpumon.probe.core.baseline import good_runs
 from gpumon.probe.core.current_result import checked_result, current_result
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.metrics import AllReduce, fold_result
+from gpumon.probe.core.probe_metrics import AllReduce, fold_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 

@@ -8,7 +8,7 @@ import pytest
 from each_case import each_case
 from judging import Ward
 
-from gpumon.health.check import HOUR
+from gpumon.health.check_row import HOUR
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.error_event import NIC

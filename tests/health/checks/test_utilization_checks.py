@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from judging import Ward
 
-from gpumon.health.check import HOUR, MINUTE
+from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Level
 
