@@ -6,14 +6,15 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment variable for tests: replaces the boot id of the kernel. A different value means a reboot."""
+"""Environment variable for tests: replaces the boot id of the kernel if SIMULATED is set too."""
+SIMULATED = "GPUMON_SIMULATE__PROFILE"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
     """Return the id of the current boot, which differs after each boot."""
     given = os.environ.get(BOOT_ID)
-    if given:
+    if given and SIMULATED in os.environ:
         return given
     with open(_BOOT_ID, encoding="utf-8") as file:
         return file.read().strip()

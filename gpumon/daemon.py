@@ -21,6 +21,7 @@ from gpumon.probe.runner.containment import end_remains
 from gpumon.probe.runner.process_marks import end_orphans
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
+from gpumon.supervisor import capabilities
 
 _log = logging.getLogger("gpumon")
 
@@ -51,6 +52,7 @@ class Daemon:
     def start(self) -> None:
         """Start the services. systemd is notified when the health file holds what the store had."""
         self._log_start()
+        capabilities.clear_ambient()
         _raise_descriptor_limit()
         _create_state_directory(self._configuration.store.path)
         _clean_up_after_previous_agent()

@@ -21,7 +21,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpumon.clock import boot_clock
+from gpumon.clock import SIMULATED, boot_clock
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -73,7 +73,9 @@ class Agent:
         self.log = folder / "agent.log"
         self.port = free_port()
         self.profile = profile
-        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        simulated = {} if profile is None else {SIMULATED: profile}  # allows GPUMON_BOOT_ID
+        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **simulated, **(environment or {})}
+        self.launcher = [sys.executable, "-m", "gpumon"]
         self.process: subprocess.Popen[bytes]
         self.simulate({})
 
@@ -91,7 +93,7 @@ class Agent:
 
     def launch(self, *flags: str) -> None:
         """Start the agent without waiting for it."""
-        arguments = [sys.executable, "-m", "gpumon", "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
+        arguments = [*self.launcher, "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
         arguments += [f"--store.path={self.folder / 'gpumon.db'}", f"--web.token-file={self.folder / 'token'}"]
         if self.profile is not None:
             arguments += [f"--simulate={self.profile}", f"--simulate.scenario={self.scenario}"]

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import Host, Process
 from gpumon.bootstrap import Services
-from gpumon.clock import BOOT_ID, boot_clock
+from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
 from gpumon.config.component_settings import timetable
 from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem
 from gpumon.config.model import Configuration
@@ -179,6 +179,7 @@ class World:
         self.fill_disk(full=False)
         self.agent.die()
         os.environ.pop(BOOT_ID, None)
+        os.environ.pop(SIMULATED, None)
         self.host.__exit__(*problem)
 
     # The host
@@ -217,7 +218,7 @@ class World:
 
     def _boot(self) -> None:
         self._boots += 1
-        os.environ[BOOT_ID] = f"boot-{self._boots}"
+        os.environ[SIMULATED], os.environ[BOOT_ID] = self.profile, f"boot-{self._boots}"
         self._log.unlink()
         self._log.write_bytes(b"")
         self.epoch = self.host.at

@@ -68,7 +68,7 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
     """
     if scenario is None and not is_recording(profile):
         return ""
-    command = [sys.executable, "-m", "gpumon.sim.check_scenario", profile, *([str(scenario)] if scenario else [])]
+    command = [sys.executable, "-I", "-m", "gpumon.sim.check_scenario", profile, *([str(scenario)] if scenario else [])]
     checked = subprocess.run(command, check=False, capture_output=True, text=True)
     return checked.stderr.strip() if checked.returncode else ""
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _driver_loads() -> bool:
     """Return whether the driver loads or hangs, in a process of its own, because the call may crash."""
-    command = [sys.executable, "-c", "import pynvml; pynvml.nvmlInit()"]
+    command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
     try:
         return subprocess.run(command, check=False, capture_output=True, timeout=DRIVER_SECONDS).returncode == 0
     except subprocess.TimeoutExpired:

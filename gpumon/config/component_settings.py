@@ -33,7 +33,7 @@ GRACE = "health.boot_grace_seconds"
 TRACE = "GPUMON_SIMULATION_TRACE"
 """Environment variable for benchmarks and tests: file in which the simulated library counts its calls."""
 PROBE_FAULT = "GPUMON_PROBE_FAULT"
-"""Environment variable for tests: fault of one rank of the probe."""
+"""Environment variable for tests: fault of one rank of the probe on a simulated node."""
 
 
 def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
@@ -147,7 +147,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
         gate_seconds=probe.scheduler_gate_timeout_seconds,
-        fault=os.environ.get(PROBE_FAULT, ""),
+        fault=os.environ.get(PROBE_FAULT, "") if configuration.simulate.profile else "",
     )
 
 

@@ -6,13 +6,17 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpumon.supervisor.capabilities import ambient
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer
 
+PYTHON = (sys.executable, "-I")
+"""Command of a child in Python. Without -I it would import what lies in the working directory, perhaps as root."""
 REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap on a kernel without pidfd."""
 
@@ -42,6 +46,8 @@ class ChildCommand:
     """None: the child inherits the daemon's standard error."""
     on_exit: Callable[[int], None] = lambda _: None
     on_abandoned: Callable[[], None] = lambda: None
+    capable: bool = False
+    """Whether it inherits the capabilities of the unit."""
     patience: float | None = None
     """Seconds after SIGKILL until it counts as abandoned; None for the default of Deadlines."""
 
@@ -57,16 +63,17 @@ class ChildProcess:
         self._killing: Timer | None = None
         self._end: int | None = None
         """pidfd, readable when the process has ended."""
-        self._process = subprocess.Popen(
-            command.arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if command.on_error_output is None else subprocess.PIPE,
-            env=None if command.environment is None else dict(command.environment),
-            pass_fds=tuple(command.descriptors),
-            start_new_session=True,
-            bufsize=0,
-        )
+        with ambient() if command.capable else contextlib.nullcontext():
+            self._process = subprocess.Popen(
+                command.arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if command.on_error_output is None else subprocess.PIPE,
+                env=None if command.environment is None else dict(command.environment),
+                pass_fds=tuple(command.descriptors),
+                start_new_session=True,
+                bufsize=0,
+            )
         unreaped_pids.add(self.pid)
         self._open: set[int] = set()
         self._read(self._process.stdout, command.on_output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from gpumon.log import add_counts
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
-from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.hang_detector import HangDetector
 from gpumon.supervisor.line_splitter import LineSplitter
@@ -35,6 +34,8 @@ class ChildProgram:
     deadline: Callable[[CallInProgress], float]
     """Return the seconds after which a call is late."""
     deadlines: Deadlines = Deadlines()
+    capable: bool = False
+    """Whether it inherits the capabilities of the unit."""
     descriptors: tuple[int, ...] = ()
     """Descriptors that it inherits besides the shared memory of its calls."""
 
@@ -71,12 +72,13 @@ class FramedChild:
                 loop,
                 ChildCommand(
                     name=self._program.name,
-                    arguments=(sys.executable, "-m", self._program.module),
+                    arguments=(*PYTHON, "-m", self._program.module),
                     orders=self._program.orders,
                     descriptors=(descriptor, *self._program.descriptors),
                     on_output=lines.feed,
                     on_exit=self._take_end,
                     on_abandoned=on_abandoned,
+                    capable=self._program.capable,
                     patience=self._program.deadlines.kill,
                 ),
             )

@@ -182,6 +182,7 @@ class LinksSupervisor:
             lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
+                capable=True,  # it reads files of other users: the owners of GPUs
                 orders=replace(self._orders(page), quarantined=quarantined).encode(),
                 silence=self._deadlines.silence,
                 deadline=lambda _: self._deadlines.read,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpumon import __version__
-from gpumon.probe.core.plan import Rendezvous, make_plans
+from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import PROBES
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_the_ranks_of_a_probe_run_from_it_by_their_path(wheel: Path, tmp_path: P
     before = set(tmp_path.rglob("*"))
     worker = tmp_path / PROBE.worker.relative_to(ROOT)
     plan = make_plans(PROBE, (), python=sys.executable)[0]
-    orders = plan.orders(0, parent=os.getpid(), result=1, rendezvous=Rendezvous(port=1, listen=0))
+    orders = plan.orders(0, parent=os.getpid(), result=1, rendezvous=0)
     command = [sys.executable, "-I", "-S", "-B", str(worker)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as rank:
         assert rank.stdin is not None

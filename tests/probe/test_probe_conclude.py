@@ -13,7 +13,7 @@ from gpumon.probe.core.conclusion import conclude, skipped_result
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass, percentile
-from gpumon.probe.core.plan import Measure, Pairs, Plan, Rendezvous, Run, make_plans, rounds
+from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, make_plans, rounds
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
@@ -321,14 +321,10 @@ def test_a_simulated_node_runs_two_ranks_on_the_cpu() -> None:
     assert plan.environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_only_rank_0_receives_the_socket() -> None:
-    """Only rank 0 receives the descriptor of the listening socket; all ranks receive the port."""
-    rendezvous = Rendezvous(port=4242, listen=7)
-    orders = [
-        json.loads(FOUR_GPUS.orders(rank, parent=1, result=9, rendezvous=rendezvous)) for rank in range(FOUR_GPUS.ranks)
-    ]
-    assert [order["listen"] for order in orders] == [7, None, None, None]
-    assert {order["port"] for order in orders} == {4242}
+def test_ranks_meet_in_an_inherited_file() -> None:
+    """Every rank gets the same path, which leads through a descriptor of its own."""
+    orders = [json.loads(FOUR_GPUS.orders(rank, parent=1, result=9, rendezvous=7)) for rank in range(FOUR_GPUS.ranks)]
+    assert {order["rendezvous"] for order in orders} == {"/proc/self/fd/7"}
 
 
 def test_larger_sizes_are_measured_if_they_fit() -> None:

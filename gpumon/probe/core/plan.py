@@ -71,7 +71,6 @@ def rounds(ranks: int) -> tuple[Round, ...]:
 
 
 CPU_RANKS = 2
-LOOPBACK = "127.0.0.1"
 OVERHEAD_BYTES = 3 << 30
 """Memory on each GPU for the CUDA context and NCCL's buffers, which differ between versions."""
 BUFFERS = 2
@@ -105,16 +104,6 @@ class Run:
     """schedule or request."""
     started: float
     """Seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """Where the ranks meet: a port that the agent has bound, so that no other address listens."""
-
-    port: int
-    listen: int
-    """Descriptor of the bound socket, which rank 0 inherits."""
-    address: str = LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +156,12 @@ class Plan:
         """Command of a rank, isolated from the worker's folder and from the user's own packages."""
         return (self.python, "-I", str(self.probe.worker))
 
-    def orders(self, rank: int, *, parent: int, result: int, rendezvous: Rendezvous) -> bytes:
-        """Return the orders for one rank; `result` is the descriptor for its frames."""
+    def orders(self, rank: int, *, parent: int, result: int, rendezvous: int) -> bytes:
+        """Return the orders for one rank, which inherits two descriptors.
+
+        `result`: for its frames. `rendezvous`: a file without a name, where the ranks meet. Other users could reach a
+        port on loopback.
+        """
         orders = {
             "parent": parent,
             "result": result,
@@ -176,9 +169,7 @@ class Plan:
             "ranks": self.ranks,
             "backend": self.setting.backend,
             "device": self.setting.device,
-            "address": rendezvous.address,
-            "port": rendezvous.port,
-            "listen": rendezvous.listen if rank == 0 else None,
+            "rendezvous": f"/proc/self/fd/{rendezvous}",
             "timeout": 2 * self.deadline,  # the agent enforces the deadline, and reports it
             "fault": self.fault,
         }

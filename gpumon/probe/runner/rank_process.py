@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpumon.probe.core.conclusion import LOG_LIMIT
 from gpumon.probe.core.frames import Account, Progress, fold_frame
-from gpumon.probe.core.plan import Plan, Rendezvous, Step
+from gpumon.probe.core.plan import Plan, Step
 from gpumon.probe.runner.process_marks import RANK, environment
 from gpumon.supervisor import exec_shim
-from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
@@ -20,7 +19,7 @@ FRAME_LIMIT = 64 * 1024
 """Max bytes of a frame."""
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Max frames of a rank: for its steps, and for its progress until the deadline."""
-_SHIM = (sys.executable, "-I", "-S", exec_shim.__file__)
+_SHIM = (*PYTHON, "-S", exec_shim.__file__)
 """Becomes the rank: its interpreter may be on a network file system, for which the loop must not wait."""
 
 
@@ -42,7 +41,7 @@ class RankProcess:
     def start(
         self,
         loop: Loop,
-        rendezvous: Rendezvous,
+        rendezvous: int,
         *,
         pass_number: int,
         patience: float,
@@ -58,7 +57,7 @@ class RankProcess:
             arguments=(*_SHIM, str(os.getpid()), str(result), *plan.command),
             orders=plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous),
             environment={**plan.environment, **environment(), RANK: f"{pass_number}.{number}"},
-            descriptors=(result, rendezvous.listen) if number == 0 else (result,),
+            descriptors=(result, rendezvous),
             outputs={frames: LineSplitter(FRAME_LIMIT, self._take_frame, self._take_long_frame).feed},
             on_started=on_started,
             on_output=self._take_output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import socket
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dataclasses import replace
 from gpumon.clock import boot_clock
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.passes import Ending, Pass
-from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous, Step, encode
+from gpumon.probe.core.plan import Plan, Step, encode
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.runner.containment import make_containment
 from gpumon.probe.runner.rank_process import RankProcess
@@ -149,14 +149,12 @@ class _CurrentPass:
 
     def start(self) -> None:
         try:
-            with socket.socket() as listener:
-                listener.bind((LOOPBACK, 0))
-                rendezvous = Rendezvous(port=listener.getsockname()[1], listen=listener.fileno())
+            with os.fdopen(os.memfd_create("gpumon-rendezvous"), "rb") as rendezvous:
                 for number in range(self._plan.ranks):
                     rank = RankProcess(self._plan, number, self._steps, self._take_frame)
                     rank.start(
                         self._loop,
-                        rendezvous,
+                        rendezvous.fileno(),
                         pass_number=self._number,
                         patience=KILL_PATIENCE,
                         on_started=self._containment.add,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from gpumon.probe.core.preflight import REFUSED, Skip
 from gpumon.probe.runner.process_marks import environment as marked_environment
-from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
@@ -72,7 +71,7 @@ class Question:
         return ChildCommand(
             name="scheduler gate",
             arguments=(
-                sys.executable,
+                *PYTHON,
                 "-m",
                 "gpumon.supervisor.subreaper",
                 str(os.getpid()),

@@ -80,15 +80,8 @@ class Rank:
             device=self._device,
             fault=self._fault,
         )
-        store = self._group.TCPStore(
-            self._orders["address"],
-            self._orders["port"],
-            self._ranks,
-            self._rank == 0,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=self._orders["listen"],
-        )
+        store = self._group.FileStore(self._orders["rendezvous"], self._ranks)
+        store.set_timeout(timeout)
         self._group.init_process_group(
             self._orders["backend"],
             store=store,

@@ -1,0 +1,35 @@
+"""Ambient capabilities: the unit grants them to the daemon, and only the links child may inherit them.
+
+A rank of a probe runs torch, perhaps from a network file system, and the scheduler gate runs an operator's program.
+With CAP_DAC_READ_SEARCH they could read every file of the host. See capabilities(7): programs of root have all anyway.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+_STATUS = Path("/proc/thread-self/status")
+
+
+def clear_ambient() -> None:
+    """Start no program of this thread with a capability. The thread itself keeps what it has."""
+    ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+@contextmanager
+def ambient() -> Iterator[None]:
+    """Start programs with the inheritable capabilities of this thread, as the unit granted them."""
+    sets = dict(line.split(":\t", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Cap"))
+    granted = int(sets["CapInh"], 16) & int(sets["CapPrm"], 16)
+    for number in range(granted.bit_length()):
+        if granted >> number & 1:
+            ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
+    try:
+        yield
+    finally:
+        clear_ambient()
