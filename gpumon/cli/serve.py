@@ -46,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
     reread = reader(args)
     try:
         return Daemon(settings, reread).run()
-    except (ListenError, ConfigurationError) as error:
+    except ListenError as error:
+        print(f"gpumon: {error}", file=sys.stderr)
+        return 1  # systemd restarts it: the port may be free later
+    except ConfigurationError as error:
         raise UserError(str(error)) from error
 
 

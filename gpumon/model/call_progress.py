@@ -85,8 +85,9 @@ class Reader:
         """
         if self._last is not None:
             return self._last
-        sequence, calls, since, bus_id, call = _LAYOUT.unpack_from(self._page, 0)
-        return CallInProgress(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
+        sequence, calls, since, *names = _LAYOUT.unpack_from(self._page, 0)
+        bus_id, call = (name.rstrip(b"\0").decode(errors="replace") for name in names)
+        return CallInProgress(sequence, calls, since, bus_id, call)
 
     def close(self) -> None:
         """Close the page of a child that has ended. `read` still returns its last state."""

@@ -97,7 +97,7 @@ class Decoder:
             if kind is snapshot.PciBus:
                 return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
             return kind(**values)  # type: ignore[no-any-return]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
 
     def _snapshot(self, values: dict[str, Any]) -> snapshot.Snapshot:

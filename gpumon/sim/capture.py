@@ -132,7 +132,9 @@ def write(capture: Capture, path: Path) -> int:
     packed = gzip.compress(text.encode(), mtime=0)
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_bytes(packed)
+        new.unlink(missing_ok=True)
+        with new.open("xb") as file:  # creates it, so that it follows no link
+            file.write(packed)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
@@ -192,7 +194,7 @@ def _wrong(error: Exception) -> str:
 def _unpacked(path: Path) -> Iterator[Any]:
     size = 0
     with gzip.open(path) as file:
-        for line in file:
+        while line := file.readline(LARGEST + 1 - size):  # a small file may hold one line of gigabytes
             size += len(line)
             if size > LARGEST:
                 raise ValueError("too large")

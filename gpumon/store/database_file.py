@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -91,9 +92,24 @@ def _refusal(path: Path) -> StoreError | None:
     """Return why the file cannot be written."""
     blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
-        return None
+        return _mistrust(path)
     remedy = f"make {blocked} writable for uid {os.geteuid()}, or set --store.path to another place"
     return StoreError(path, "it cannot be written", remedy)
+
+
+def _mistrust(path: Path) -> StoreError | None:
+    """Return why a write could change a file of another user, for example root's through a link in this folder."""
+    for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
+        with contextlib.suppress(FileNotFoundError):
+            status = item.stat() if item == path.parent else item.lstat()
+            if status.st_uid not in {0, os.geteuid()}:
+                remedy = f"run as that user, or set --store.path to a folder of uid {os.geteuid()}"
+                return StoreError(path, f"{item} belongs to uid {status.st_uid}", remedy)
+            if item != path.parent and not stat.S_ISREG(status.st_mode):
+                return StoreError(
+                    path, f"{item} is not a regular file", "remove it, or set --store.path to another place"
+                )
+    return None
 
 
 def _copy(path: Path, refusal: StoreError) -> OpenFile:
@@ -132,7 +148,7 @@ def _head(path: Path) -> bytes:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

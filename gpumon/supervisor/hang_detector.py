@@ -12,6 +12,8 @@ from gpumon.model.call_progress import CallInProgress
 
 WAITING = frozenset("SD")
 """Process states that wait: neither runnable (R) nor stopped (T)."""
+STOPPED = "T"
+"""Stopped by a signal. Its call is not late, but the child is silent: it is replaced as one that sends nothing."""
 MAX_STEP_SECONDS = 1.0
 """Time that one inspection can add. If more has passed, the daemon itself was paused."""
 
@@ -27,7 +29,7 @@ class HangDetector:
         self.seconds = 0.0
         """Time that the current call was observed waiting."""
         self.idle_seconds = 0.0
-        """Time that the child was observed waiting outside of calls. Reset by the receiver of its frames."""
+        """Time that it was observed stopped, or waiting outside of calls. The receiver of its frames resets it."""
 
     def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
         """Inspect the child and return whether its call is late. `state` is its letter in /proc/<pid>/stat."""
@@ -38,6 +40,6 @@ class HangDetector:
             self.seconds = 0.0
         elif state in WAITING:
             self.seconds += elapsed
-        if not call.running and state in WAITING:
+        if state == STOPPED or (not call.running and state in WAITING):
             self.idle_seconds += elapsed
         return self.seconds >= self._deadline(call)

@@ -14,6 +14,8 @@ import yaml
 from agents import Agent, eventually
 from schedulers import Host
 
+from gpumon.config.default_paths import RUNTIME_DIRECTORY
+
 ROOT = Path(__file__).parents[2] / "deploy"
 NPD = ROOT / "node-problem-detector"
 SCRIPT = NPD / "gpumon-npd.sh"
@@ -72,13 +74,23 @@ def test_every_named_file_exists() -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert account["metadata"]["name"] == pod["serviceAccountName"] == binding["subjects"][0]["name"]
     assert volumes["config"]["configMap"] == {"name": generated["name"], "defaultMode": 0o555}
-    assert {"name": "GPUMON_ROOT", "value": mounts["host"]} in container["env"]
+    [root] = [variable["value"] for variable in container["env"] if variable["name"] == "GPUMON_ROOT"]
+    assert {f"{root}/opt/gpumon", f"{root}{RUNTIME_DIRECTORY}"} <= set(mounts.values())
     [given] = [word.partition("=")[2] for word in container["command"] if "custom-plugin-monitor" in word]
     assert given.split(",") == [f"{mounts['config']}/{path.name}" for path in MONITORS]
     rules = [rule for path in MONITORS for rule in json.loads(path.read_text())["rules"]]
     assert {rule["path"] for rule in rules} == {f"{mounts['config']}/{SCRIPT.name}"}
     [taint] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
     assert {one["type"] for one in taint["spec"]["conditions"]} == {rule.get("condition") for rule in rules} - {None}
+
+
+def test_the_plugin_cannot_read_the_secrets_of_the_host() -> None:
+    """Of the host it mounts programs, gpumon and the folder of the health file only, read-only."""
+    _, _, daemon = documents(NPD / "daemonset.yaml")
+    pod = daemon["spec"]["template"]["spec"]
+    paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert paths == {"/usr", "/lib", "/lib64", "/opt/gpumon", RUNTIME_DIRECTORY}
+    assert all(mount["readOnly"] for container in pod["containers"] for mount in container["volumeMounts"])
 
 
 def test_nothing_is_tainted_by_default() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 from polled import polled as simulated_poll
 from reduced_reports import gpu_reading, lost_reading, snapshot
 
+from gpumon.model import call_progress
 from gpumon.model.frame import Decoder, Encoder, FrameError, decode, encode
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import Snapshot
@@ -55,3 +57,16 @@ def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
     encoder.encode(snapshot(gpu_reading(0)))
     with pytest.raises(FrameError):
         decode(encoder.encode(snapshot(gpu_reading(0))))
+
+
+def test_a_deeply_nested_line_is_an_error() -> None:
+    """It ends the child that sent it, not the daemon."""
+    with pytest.raises(FrameError):
+        decode(b'{"frame":' + b"[" * 100_000)
+
+
+def test_names_in_shared_memory_may_be_any_bytes() -> None:
+    """A child that writes no text into the page of its calls cannot end the daemon."""
+    with call_progress.created() as descriptor:
+        os.pwrite(descriptor, b"\xff" * call_progress.SIZE, 0)
+        assert call_progress.Reader(descriptor).read().call.startswith("\N{REPLACEMENT CHARACTER}")

@@ -435,3 +435,27 @@ def _kill_after_one_event(path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", code, str(path), "0"], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert path.with_name(path.name + "-wal").stat().st_size > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners")
+@pytest.mark.parametrize("suffix", ["", "-wal", "-journal", ".lock"])
+def test_a_link_in_the_folder_is_not_written_through(path: Path, suffix: str) -> None:
+    """A user who owns the folder cannot make root's command overwrite a file of root."""
+    victim = path.parent.parent / "victim"
+    victim.write_text("secret")
+    path.with_name(path.name + suffix).symlink_to(victim)
+    with pytest.raises(StoreError, match="not a regular file"):
+        Store.open(path)
+    assert victim.read_text() == "secret"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes owners")
+def test_nothing_is_written_in_a_folder_of_another_user(path: Path) -> None:
+    """Its owner could replace a file between the check and the write. The store is a copy that can be read."""
+    with Store.open(path) as store:
+        store.prove_writable()
+    os.chown(path.parent, 65534, 65534)
+    before = {file: file.stat().st_mtime_ns for file in path.parent.iterdir()}
+    with Store.open(path) as store, pytest.raises(StoreError, match="belongs to uid 65534; run as that user"):
+        store.prove_writable()
+    assert {file: file.stat().st_mtime_ns for file in path.parent.iterdir()} == before

@@ -56,6 +56,14 @@ def test_a_starved_or_stopped_child_is_not_a_hung_driver(state: str) -> None:
     assert not is_late_after(detector(), in_call(), state, 100.0)
 
 
+def test_a_stopped_child_is_silent() -> None:
+    """A child that a signal has stopped counts as silent, in a call or not, so that it is replaced."""
+    for call in (in_call(1), in_call(2)):
+        hang_detector = detector()
+        is_late_after(hang_detector, call, "T", 100.0)
+        assert hang_detector.idle_seconds > DEADLINES.silence
+
+
 def test_a_pause_of_the_agent_adds_at_most_one_step() -> None:
     """Sixty seconds between two polls count as one step at most."""
     hang_detector = detector()

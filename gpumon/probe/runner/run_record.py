@@ -33,7 +33,9 @@ class RunRecord:
         document = {"run": asdict(run), "probe": probe.name, "simulated": simulated, "agent": own_mark()}
         try:
             beside = self._path.with_suffix(".new")
-            beside.write_text(json.dumps(document), encoding="ascii")
+            beside.unlink(missing_ok=True)
+            with beside.open("x", encoding="ascii") as file:  # creates it, so that it follows no link
+                file.write(json.dumps(document))
             beside.replace(self._path)
         except OSError as error:
             hint = "if the agent is killed now, this run is lost"

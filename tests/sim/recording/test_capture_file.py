@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,26 @@ def test_an_empty_recording_is_valid() -> None:
     with recording("t4x1") as one:
         header = one.capture().header
     assert capture.bus(Capture(header=header), 0.0) == {}
+
+
+def test_one_enormous_line_is_refused_before_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes on the disk may hold a line of gigabytes."""
+    monkeypatch.setattr(capture, "LARGEST", 1 << 20)
+    path = tmp_path / "node.capture"
+    path.write_bytes(gzip.compress(b"[" + b" " * (1 << 26)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SimulationError, match=r"node\.capture"):
+            capture.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_recording_is_not_written_through_a_link(good: Path) -> None:
+    """Another user may have left a link under the name of the temporary file."""
+    victim = good.with_name("victim")
+    victim.write_text("secret")
+    good.with_name(f".{good.name}.new").symlink_to(victim)
+    capture.write(capture.read(good), good)
+    assert victim.read_text() == "secret"
