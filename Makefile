@@ -61,7 +61,7 @@ lock: .venv/.test ## Pin the newest compatible versions
 
 build: .venv/.test ## Build the wheel and the source archive in dist/, stamped with the revision
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
-	    $(BIN)/python -m build --no-isolation
+	    SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 
 clean: ## Delete what these commands created, but not the agent's state in .gpumon/
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
