@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 class NicError(NamedTuple):
     """One row."""
 
-    words: str
-    """Regular expression for a part of the line."""
+    message: str
+    """Regular expression for the whole message, after the place in the driver that it names."""
     meaning: str
     fatal: bool
     """True for a failure, False for a warning."""
@@ -20,15 +20,26 @@ class NicError(NamedTuple):
 
 NIC_ERRORS: Mapping[int, NicError] = {
     1: NicError(
-        r"health compromised|health recovery flow aborted",
+        r"device's health compromised(?: - reached miss count)?|health recovery flow aborted(?:[, ][\w ,.]{0,100})?",
         "The adapter's firmware does not answer",
         fatal=True,
         action="reboot",
     ),
-    2: NicError(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
-    3: NicError(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
+    2: NicError(
+        r"(?:cmd\[\d+\]: )?\w+\(0x[0-9a-f]+\) timeout\..{0,100}",
+        "The adapter does not answer a command",
+        fatal=True,
+        action="reboot",
+    ),
+    3: NicError(
+        r"High temperature on sensors? with bit set[\w ,.]{0,80}"
+        r"|Port module event(?:\[error\])?: module \d+, [\w /]+, High Temperature",
+        "The adapter or its transceiver is too hot",
+        fatal=True,
+        action="inspect",
+    ),
     4: NicError(
-        r"insufficient power on the PCIe slot",
+        r"Detected insufficient power on the PCIe slot(?: \(\d+W\))?\.?",
         "The slot gives the adapter too little power",
         fatal=False,
         action="none",

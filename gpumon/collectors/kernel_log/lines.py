@@ -24,8 +24,11 @@ _PCI = (
     r"(?:\.(?P<function>[0-7]))?"
 )
 _MIG = r"(?:\s+GPU-I:(?P<gpu_instance>\d{1,4}))?(?:\s+GPU-CI:(?P<compute_instance>\d{1,4}))?"
+_TASK = re.compile(r".{0,15}\[\d+\]:? ", re.DOTALL)
+"""Start of the kernel's messages about a task, such as `name[pid]: segfault at ... in file[...]`. Any user chooses the
+name, of 15 bytes, and the name of the file."""
 _XID = re.compile(
-    rf"NVRM: Xid \({_PCI}{_MIG}[^)]{{0,40}}\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?",
+    rf"NVRM: Xid \({_PCI}{_MIG}(?: [\w-]+:\w+)*\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 _SXID = re.compile(
@@ -34,13 +37,27 @@ _SXID = re.compile(
 _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
 """The detail lines of an SXid, which repeat its number and belong to the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
-_OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
-_AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|\bERR_FATAL)")
-"""A port that has disabled its link (Downstream Port Containment) logs the second form."""
+_OFF_THE_BUS = re.compile(
+    rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {_PCI}:? (?:(?:GPU )?has fallen off the bus\.|"
+    r"\(PCI ID: [0-9a-f]{4}:[0-9a-f]{4}\) installed in this system has fallen off the bus and is"
+    r" not responding to commands\.)",
+    re.IGNORECASE,
+)
+_SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
+_AER = re.compile(
+    rf"[\w-]+ {_PCI}: (?:AER: |DPC: )?(?:"
+    rf"(?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error (?:message )?received(?: from|:) {_SOURCE}(?: \([\w ]+\))?|"
+    r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\), type=[\w ]+(?:, (?:id=[0-9a-f]+)?\([\w ]+\))?|"
+    rf"(?:containment event, status:0x[0-9a-f]+[,:]? )?ERR_FATAL (?:received from {_SOURCE}|detected))\s*"
+)
+"""A port that has disabled its link (Downstream Port Containment) logs the last form."""
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
-_NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
-_NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
-_TROUBLES = tuple((code, re.compile(row.words, re.IGNORECASE)) for code, row in NIC_ERRORS.items())
+_NIC = re.compile(
+    r"mlx5_core (?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])"
+    r"(?: [^\s:\[\]]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?(?P<text>.*)",
+    re.DOTALL,
+)
+_TROUBLES = tuple((code, re.compile(row.message, re.IGNORECASE)) for code, row in NIC_ERRORS.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
 # A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
@@ -70,7 +87,12 @@ class Line:
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """Return the error in the text of a record; None for other records, and for lines that quote the driver."""
+    """Return the error in the text of a record; None for other records, and for lines that quote the driver.
+
+    A line is matched whole: users choose parts of lines that the kernel logs about their processes.
+    """
+    if _TASK.match(text):
+        return None
     if text.startswith("NVRM:"):
         return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
     if text.startswith("nvidia-nvswitch"):
@@ -95,7 +117,7 @@ def without_processes(text: str) -> str:
 
 
 def _xid(text: str) -> Line | None:
-    match = _XID.match(text)
+    match = _XID.fullmatch(text)
     if match is None:
         return None
     instance, compute = match["gpu_instance"], match["compute_instance"]
@@ -110,15 +132,16 @@ def _xid(text: str) -> Line | None:
 
 
 def _off_the_bus(text: str) -> Line | None:
-    match = _OFF_THE_BUS.match(text)
+    line = _NEXT_LINE.sub(" ", text).strip()
+    match = _OFF_THE_BUS.fullmatch(line)
     if match is None:
         return None
-    words = without_processes(text.partition("NVRM:")[2])
+    words = without_processes(line.removeprefix("NVRM: "))
     return Line(kind=XID, code=FALLEN_OFF, bus_id=_nvml_bus_id(match), text=words, numbered=False)
 
 
 def _sxid(text: str) -> Line | None:
-    match = _SXID.match(text)
+    match = _SXID.fullmatch(text)
     if match is None or _SXID_DETAIL.match(match["text"]):
         return None
     return Line(
@@ -132,7 +155,7 @@ def _sxid(text: str) -> Line | None:
 
 def _aer(text: str) -> Line | None:
     """Return a fatal error of the device that the line names as its source, else of the device that logged it."""
-    match = _AER.match(text)
+    match = _AER.fullmatch(text)
     if match is None:
         return None
     return Line(
@@ -145,13 +168,13 @@ def _aer(text: str) -> Line | None:
 
 
 def _nic(text: str) -> Line | None:
-    match = _NIC.match(text)
+    match = _NIC.fullmatch(text)
     if match is None:
         return None
-    code = next((code for code, words in _TROUBLES if words.search(match["text"])), None)
+    code = next((code for code, message in _TROUBLES if message.fullmatch(match["text"].strip())), None)
     if code is None:
         return None
-    words = without_processes(_NIC_PLACE.sub("", match["text"]))
+    words = without_processes(match["text"])
     return Line(kind=NIC, code=code, bus_id=_nvml_bus_id(match), text=words, fatal=NIC_ERRORS[code].fatal)
 
 

@@ -14,6 +14,8 @@ MAX_LINES = 2000
 
 _RECORD_LIMIT = 8192
 """Size of the read buffer in bytes. The kernel refuses a read into a buffer that is smaller than the record."""
+_USER_SPACE = 8
+"""Priorities from this on have a facility that is not the kernel's: a process has written the record."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -27,6 +29,7 @@ class Record:
     seconds: float
     """Time since the boot, by the clock of the kernel log."""
     text: str
+    """Empty if a process has written the record to /dev/kmsg."""
 
 
 class KernelLog:
@@ -135,7 +138,9 @@ def _parse(line: bytes) -> Record | None:
     match = _HEADER.fullmatch(line)
     if match is None:
         return None
-    _, sequence, microseconds, text = match.groups()
+    priority, sequence, microseconds, text = match.groups()
+    if int(priority) >= _USER_SPACE:
+        text = b""
     if b"\\x" in text:  # the kernel's escape for a newline and for bytes that are not printable
         text = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), text)
     return Record(int(sequence), int(microseconds) / 1e6, text.decode(errors="replace"))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
 from each_case import each_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
+from gpumon.collectors.kernel_log.reader import KernelLog, Record
 from gpumon.model.error_event import AER, AER_FATAL, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
@@ -69,6 +78,20 @@ def xid(code: int, text: str, **values: object) -> Line:
             ),
         ),
         (
+            "NVRM: GPU at 0000:1b:00.0 has fallen off the bus.",
+            xid(79, "GPU at 0000:1b:00.0 has fallen off the bus.", numbered=False),
+        ),
+        (
+            "NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330)\nNVRM: installed in this system has fallen off the"
+            + " bus and is\nNVRM: not responding to commands.",
+            xid(
+                79,
+                "The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and"
+                " is not responding to commands.",
+                numbered=False,
+            ),
+        ),
+        (
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
             Line(
                 kind=SXID,
@@ -99,6 +122,8 @@ def test_every_xid_format_is_parsed(printed: str, line: Line) -> None:
         "usb 1-1: new device",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05",
         "NVRM: GPU has fallen off the bus.",
+        "NVRM: GPU 0000:1b:00.0: GPU serial number is 1654922000259.",
+        "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus. Not really",
         "NVRM: Xid (PCI:0000:1b:00): abc, pid=1",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Severity 0 Engine instance 60 Sub-engine instance 00",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Data {0x0000003c, 0x0000003c, 0x00000000}",
@@ -246,3 +271,100 @@ def test_adapter_errors_of_the_driver_are_parsed(printed: str, code: int, text: 
     line = parse(f"mlx5_core 0000:86:00.1: {printed}")
 
     assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=NIC_ERRORS[code].fatal)
+
+
+# Messages of the kernel about a process, whose name (15 bytes) and file name (255 bytes) any user chooses.
+KERNEL_MESSAGES = (
+    "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[1646,401000+78000]",
+    "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[401000+78000]"
+    + " likely on CPU 3 (core 3, socket 0)",
+    "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}",
+    "{task}[7] bad frame in rt_sigreturn frame:00000000a5a5a5a5 ip:401136 sp:7ffd orax:f in {file}[401000+78000]",
+    "{task}[7] general protection fault ip:401136 sp:7ffd error:0 in {file}[401000+78000]",
+    "traps: {task}[7] trap invalid opcode ip:401136 sp:7ffd error:0 in {file}[401000+78000]",
+    "{task}[7]: unhandled exception: DABT (lower EL), ESR 0x92000046, level 2 translation fault in {file}[400000+1000]",
+    "{task}: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset={file},mems_allowed=0",
+    "{task} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    " in {file}[401000+78000]",
+)
+tasks = st.one_of(
+    st.sampled_from(
+        [
+            "NVRM: 61:00.0",
+            "NVRM: GPU 1b:0",
+            "NVRM: Xid (1b:0",
+            "NVRM: Xid (1b:0)",
+            "mlx5_core 1a:0 ",
+            "a 1b:0: AER: ",
+            "nvidia-nvswitch",
+        ]
+    ),
+    st.text(max_size=15).filter(lambda text: len(text.encode(errors="replace")) <= 15),
+)
+files = st.one_of(
+    st.sampled_from(
+        [
+            "fallen off the bus",
+            "health compromised",
+            "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
+            ": 0000:1b:00.0: GPU has fallen off the bus.",
+            "x\nNVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
+            "): 79, GPU has fallen off the bus.",
+            "AER: Uncorrected (Fatal) error received: 0000:1b:00.0",
+            "mlx5_core 0000:86:00.1: device's health compromised",
+        ]
+    ),
+    st.text(max_size=255),
+)
+
+
+@given(message=st.sampled_from(KERNEL_MESSAGES), task=tasks, file=files)
+@example(message=KERNEL_MESSAGES[0], task="NVRM: 61:00.0", file="fallen off the bus")
+@example(message=KERNEL_MESSAGES[0], task="mlx5_core 1a:0 ", file="health compromised")
+@example(message=KERNEL_MESSAGES[0], task="NVRM: Xid (1b:0", file="): 79, GPU has fallen off the bus.")
+def test_a_message_about_a_process_is_no_error_of_a_device(message: str, task: str, file: str) -> None:
+    """A user who crashes a process with chosen task and file names cannot make the kernel log an error of a device."""
+    assert parse(message.format(task=task, file=file)) is None
+
+
+CRASH = """
+import ctypes, mmap, sys
+ctypes.CDLL(None).prctl(15, b"NVRM: 61:00.0", 0, 0, 0)
+file = open(sys.argv[1], "rb")
+code = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+"""A program that names its task like the driver, and crashes in the code of a file of any name."""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0
+    or platform.machine() != "x86_64"
+    or not os.access("/dev/kmsg", os.R_OK)
+    or not Path("/usr/bin/python3").exists(),
+    reason="needs root, x86, the kernel log and a Python that other users can start",
+)
+def test_a_crash_of_an_unprivileged_user_is_no_error_of_a_gpu() -> None:
+    """The message that the real kernel logs for a crash with chosen names is read, and is no error."""
+    log = KernelLog(Path("/dev/kmsg"))
+    read_all(log)
+    with tempfile.TemporaryDirectory() as folder:  # one that other users can read
+        Path(folder).chmod(0o755)
+        code = Path(folder, "GPU has fallen off the bus.")
+        code.write_bytes(b"\x31\xc0\xc6\x00\x01".ljust(4096, b"\x90"))  # mov byte [0], 1
+        command = ["/usr/bin/python3", "-I", "-c", CRASH, code]
+        crashed = subprocess.run(command, user=65534, group=65534, extra_groups=[], check=False)
+    records = [record.text for record in read_all(log) if record.text.startswith("NVRM: 61:00.0[")]
+    log.close()
+    if crashed.returncode != -signal.SIGSEGV or not records:
+        pytest.skip("this kernel does not log the crash of a process")
+
+    assert "GPU has fallen off the bus." in records[-1]
+    assert parse(records[-1]) is None
+
+
+def read_all(log: KernelLog) -> list[Record]:
+    records = list(log.read())
+    while log.more:
+        records += log.read()
+    return records

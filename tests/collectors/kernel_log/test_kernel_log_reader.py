@@ -8,8 +8,9 @@ import selectors
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
-from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelLog, Record
+from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelLog, Record, _parse
 
 XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
 READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
@@ -177,21 +178,32 @@ def test_missing_permission_for_the_log_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="the kernel log cannot be written")
-def test_the_real_device_is_read() -> None:
-    """A message written to /dev/kmsg is read as a record with a sequence number and a time."""
+def test_a_record_of_a_process_in_the_real_device_has_no_text() -> None:
+    """What a process writes to /dev/kmsg is a record with a sequence number, and is not read as the kernel's."""
     log = KernelLog(Path("/dev/kmsg"))
-    text = f"gpumon test {os.getpid()}"
+    read_all(log)
     with Path("/dev/kmsg").open("wb", buffering=0) as kernel:
-        kernel.write(f"<7>{text}\n".encode())
+        kernel.write(b"gpumon test\n")
+        kernel.write(b"<3>gpumon test\n")
 
+    records = read_all(log)
+
+    assert len(records) >= 2
+    assert not any("gpumon test" in record.text for record in records)
+    log.close()
+
+
+def read_all(log: KernelLog) -> list[Record]:
     records = list(log.read())
     while log.more:  # the buffer of the host may be large
         records += log.read()
+    return records
 
-    (record,) = (line for line in records if line.text == text)
-    assert record.sequence > 0
-    assert record.seconds > 0
-    log.close()
+
+@each_case("priority", [8, 11, 12, 15, 191])
+def test_records_of_other_facilities_are_not_the_kernels(priority: int) -> None:
+    """A record with another facility than the kernel's keeps its place in the log, and its text is not read."""
+    assert _parse(b"%d,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, x" % priority) == Record(812, 9001.234567, "")
 
 
 def test_an_overrun_is_counted_and_reading_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
