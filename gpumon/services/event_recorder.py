@@ -6,6 +6,7 @@ were logged while no agent ran.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
+log = logging.getLogger("gpumon.services.event_recorder")
+
 READ_SECONDS = 1.0
 """Interval at which the log is read if a selector cannot watch it, or if it could not be opened."""
 UPDATE_SECONDS = 1.0
@@ -38,6 +41,8 @@ POSITION_SECONDS = 60.0
 """Interval at which the position in the kernel log is stored if no error was read."""
 RECENT_SECONDS = 60.0
 """Maximum age of an error that is reported to `on_xid`."""
+WITNESS_SECONDS = 60.0
+"""Maximum wait until NVML confirms that a GPU fell off the bus, if the kernel log reports no Xid."""
 UNNUMBERED_XID = 999
 """NVML's number for an Xid that it cannot name. The kernel log has its number."""
 
@@ -64,6 +69,8 @@ class EventRecorder:
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
         """Observations made before the stored events were read; None after that."""
+        self._unconfirmed: dict[str, tuple[ErrorObservation, float]] = {}
+        """Errors without an Xid that NVML has not confirmed, and when they were read, by bus id."""
         self._changed: dict[str, ErrorEvent] = {}
         """Events with changes that were not submitted to the store, by id."""
         self._counted: dict[str, int] = {}
@@ -130,6 +137,7 @@ class EventRecorder:
 
     def _read(self) -> None:
         self._watch.read()
+        self._confirm()
         descriptor = self._watch.log.fileno()
         if descriptor != self._descriptor:
             if self._descriptor is not None:
@@ -165,11 +173,31 @@ class EventRecorder:
         if self._early is not None:
             self._early += observations
             return
+        now = boot_clock()
+        self._unconfirmed |= {each.bus_id: (each, now) for each in observations if not each.numbered}
+        self._count([each for each in observations if each.numbered])
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Count the errors without an Xid once NVML cannot read the GPU either."""
+        for bus_id, (observation, since) in tuple(self._unconfirmed.items()):
+            gpu = self._latest().internal.inventory.gpus.get(bus_id)
+            if gpu is not None and gpu.fault not in (None, "no_permission"):
+                del self._unconfirmed[bus_id]
+                self._count([observation])
+            elif boot_clock() - since > WITNESS_SECONDS:
+                del self._unconfirmed[bus_id]
+                log.warning(
+                    "ignored a kernel message without an Xid, because NVML does not report the GPU as lost",
+                    extra={"bus_id": bus_id, "text": observation.text},
+                )
+
+    def _count(self, observations: Sequence[ErrorObservation]) -> None:
         events = [self._grouper.add(self._with_uuid(observation)) for observation in observations]
         self._changed |= {event.id: event for event in events}
         if any(event.id not in self._counted for event in events):
             self._record()
-        else:
+        elif events:
             self._schedule_update()
         for observation in observations:
             if _is_recent_xid(observation):

@@ -28,6 +28,7 @@ from gpumon.supervisor.loop import Loop
 
 BUS_ID, UUID = "00000000:1B:00.0", "GPU-1"
 FALLEN = "79, pid=812, name=python3, GPU has fallen off the bus."
+UNNUMBERED = "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
 
 
@@ -176,6 +177,37 @@ def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(start: Callab
     agent.wait_for_counts({"201": 1.0})
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"201": 1.0}
+
+
+def test_a_message_without_an_xid_counts_once_nvml_loses_the_gpu(start: Callable[..., Agent], log: KernelLog) -> None:
+    """A message "off the bus" without an Xid counts when NVML reports the GPU as lost, and not while NVML reads it."""
+    agent = start()
+    agent.wait_for_counts({})
+    log.append(UNNUMBERED)
+    log.xid("48, DBE")
+    agent.wait_for_counts({"48": 1.0})
+    turn_for(agent.loop, 0.2)
+    assert agent.counts() == {"48": 1.0}
+
+    lost = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
+    agent.monitor.take(Snapshot(ended_at=2.0, wall=2e9, durations={}, gpus=(lost,), present=(BUS_ID,)))
+    agent.wait_for_counts({"48": 1.0, "79": 1.0})
+
+
+def test_a_message_without_an_xid_is_ignored_if_nvml_reads_the_gpu(
+    start: Callable[..., Agent], log: KernelLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message "off the bus" without an Xid is logged and ignored if NVML still reads the GPU after the wait."""
+    monkeypatch.setattr("gpumon.services.event_recorder.WITNESS_SECONDS", 0.0)
+    agent = start()
+    agent.wait_for_counts({})
+    log.append(UNNUMBERED)
+    agent.until(lambda: "NVML does not report the GPU as lost" in caplog.text)
+
+    lost = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
+    agent.monitor.take(Snapshot(ended_at=2.0, wall=2e9, durations={}, gpus=(lost,), present=(BUS_ID,)))
+    turn_for(agent.loop, 0.2)
+    assert agent.counts() == {}
 
 
 def test_each_error_counts_once_despite_kills(start: Callable[..., Agent], log: KernelLog) -> None:

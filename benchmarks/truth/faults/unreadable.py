@@ -24,9 +24,10 @@ def rows() -> Iterator[Fault]:
     yield Fault(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
     yield Fault(
         name="fell off the bus: kernel message without an Xid",
-        check="gpu_xid_critical",
+        check="gpu_lost",
         action=Action.REBOOT,
-        steps=(Step(log=("NVRM: GPU at PCI:{bus}: GPU has fallen off the bus.",)),),
+        steps=(Step(gpu={"lost": True}, log=("NVRM: GPU {bus}.0: GPU has fallen off the bus.",)),),
+        hides=True,
     )
     yield Fault(
         name="vanished from the PCI bus", check="gpu_missing", action=Action.REBOOT, steps=once(absent=True), hides=True

@@ -82,8 +82,10 @@ def xid(code: int, text: str, **values: object) -> Line:
             xid(79, "GPU at 0000:1b:00.0 has fallen off the bus.", numbered=False),
         ),
         (
-            "NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330)\nNVRM: installed in this system has fallen off the"
-            + " bus and is\nNVRM: not responding to commands.",
+            (
+                "NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330)\nNVRM: installed in this system has fallen "
+                "off the bus and is\nNVRM: not responding to commands."
+            ),
             xid(
                 79,
                 "The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and"
@@ -276,8 +278,10 @@ def test_adapter_errors_of_the_driver_are_parsed(printed: str, code: int, text: 
 # Messages of the kernel about a process, whose name (15 bytes) and file name (255 bytes) any user chooses.
 KERNEL_MESSAGES = (
     "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[1646,401000+78000]",
-    "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[401000+78000]"
-    + " likely on CPU 3 (core 3, socket 0)",
+    (
+        "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[401000+78000]"
+        " likely on CPU 3 (core 3, socket 0)"
+    ),
     "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}",
     "{task}[7] bad frame in rt_sigreturn frame:00000000a5a5a5a5 ip:401136 sp:7ffd orax:f in {file}[401000+78000]",
     "{task}[7] general protection fault ip:401136 sp:7ffd error:0 in {file}[401000+78000]",
