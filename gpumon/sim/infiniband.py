@@ -81,6 +81,9 @@ class SimulatedTree:
     def link(self, path: str) -> str:
         return self.read(path)
 
+    def device(self, path: str) -> tuple[int, int] | None:
+        return stuck.device(self.read(path))
+
     def _files(self) -> Mapping[str, Text]:
         self._file.refresh()
         scenario = self._file.current
@@ -177,6 +180,9 @@ class EmptyTree:
         return False
 
     def link(self, path: str) -> str:
+        raise _error(errno.ENOENT, path)
+
+    def device(self, path: str) -> tuple[int, int] | None:
         raise _error(errno.ENOENT, path)
 
 

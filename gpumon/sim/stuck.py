@@ -10,6 +10,10 @@ from gpumon.sim import shapes
 from gpumon.sim.board import Profile
 
 FIRST_PID = 1_900_000
+NVIDIA = 195
+"""Major number of the GPUs' device nodes."""
+_CONTROL = 255
+"""Minor number of /dev/nvidiactl."""
 _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
 """Fields of /proc/PID/stat, from the process group to the start time."""
 
@@ -45,12 +49,19 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield files below the host's root. The processes always exist, and sleep while they are stuck."""
+    yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
     for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
             yield f"{place}/stat", _stat(FIRST_PID + n, process, now)
         for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
             yield path, _fixed(target)
+
+
+def device(target: str) -> tuple[int, int] | None:
+    """Return major and minor number of a device node."""
+    name = target.removeprefix("/dev/nvidia")
+    return None if name == target else (NVIDIA, int(name) if name.isdecimal() else _CONTROL)
 
 
 def _links(folder: str, process: Stuck) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,10 @@ class Files(Protocol):
 
     def link(self, path: str) -> str:
         """Return the target of a symbolic link, unresolved."""
+        ...
+
+    def device(self, path: str) -> tuple[int, int] | None:
+        """Return major and minor number of a character device; None for other files."""
         ...
 
 
@@ -58,6 +63,10 @@ class Tree:
     def link(self, path: str) -> str:
         return os.readlink(self._root / path)  # noqa: PTH115 - a text is wanted, not a path
 
+    def device(self, path: str) -> tuple[int, int] | None:
+        status = os.stat(self._root / path)  # noqa: PTH116 - as above
+        return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
+
 
 class NotedTree:
     """A tree whose reads are noted on the call page under `subject`; `shown` formats a path."""
@@ -83,6 +92,10 @@ class NotedTree:
     def link(self, path: str) -> str:
         with self._noted(path):
             return self._files.link(path)
+
+    def device(self, path: str) -> tuple[int, int] | None:
+        with self._noted(path):
+            return self._files.device(path)
 
     @contextmanager
     def _noted(self, path: str) -> Iterator[None]:

@@ -5,6 +5,7 @@ Nothing is read that waits for a process's memory map: its command line, maps an
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -20,13 +21,24 @@ MAX_PROCESSES = 16384
 """Maximum number of processes that are examined; more are reported as an error."""
 MAX_FILES = 4096
 """Maximum number of file descriptors examined a process."""
+MAX_THREADS = 256
+"""Maximum number of threads whose stacks are examined a process."""
 MAX_STUCK = 256
 """Maximum number of stuck processes reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
 """The initial PID namespace of any kernel (PROC_PID_INIT_INO)."""
 _KERNEL_THREAD = 0x00200000
-_DEVICE = re.compile(r"/dev/nvidia(\d*)")
+_DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
+"""A line of /proc/devices: the major number of the GPUs' device nodes, or of the driver's other ones."""
+_GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
+_CONTROL_MINOR = 254
+"""Minor numbers from this on are /dev/nvidia-modeset and /dev/nvidiactl."""
+_NOT_DRIVER = re.compile(
+    r"kernel_clone|_*do_fork|wait_for_vfork_done|_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|"
+    r"wait_on_page|io_schedule|filemap_"
+)
+"""Kernel functions in which any process can sleep in state D without the driver: vfork, and file systems."""
 
 
 class _Stat(NamedTuple):
@@ -153,23 +165,50 @@ class ProcessReader:
         driver.
         """
         devices = list(self._devices(f"{place}/fd"))
-        if devices:
-            return frozenset(minor for minor in devices if minor)
-        try:
-            return frozenset() if "[nvidia" in self._files.read(f"{place}/stack") else None
-        except OSError:
-            return None  # it has ended, or only root may read it
+        in_driver = self._in_driver(place)
+        if not devices:
+            return frozenset() if in_driver else None
+        return None if in_driver is False else frozenset(minor for minor in devices if minor)
+
+    def _in_driver(self, place: str) -> bool | None:
+        """Return whether a thread of the process sleeps in the driver, or waits for one that does; None if unknown."""
+        process = place.rpartition("/")[0]
+        with contextlib.suppress(OSError):  # it has ended, or only root may read it
+            self._files.read(f"{place}/stack")
+            threads = self._files.names(process)[:MAX_THREADS]
+            return any("[nvidia" in self._text(f"{process}/{thread}/stack") for thread in threads)
+        return False if _NOT_DRIVER.match(self._text(f"{place}/wchan")) else None
 
     def _devices(self, folder: str) -> Iterator[str]:
-        """Return minor numbers of open NVIDIA device nodes; empty for nodes that are not a GPU."""
+        """Return minor numbers of open NVIDIA devices; empty for those that are not a GPU.
+
+        Any process can open another file by the name of a device.
+        """
+        drivers = self._text("proc/devices")
+        majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
         try:
             names = self._files.names(folder)
         except OSError:
             return  # it has ended
         for name in names[:MAX_FILES]:
-            device = _DEVICE.match(self._link(f"{folder}/{name}") or "")
-            if device:
-                yield device[1]
+            major, minor = self._device(f"{folder}/{name}") or (None, 0)
+            if major in majors:
+                yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
+
+    def _device(self, path: str) -> tuple[int, int] | None:
+        """Return the numbers of a device. A file of another name is not read: its file system may not answer."""
+        if not (self._link(path) or "").startswith("/dev/nvidia"):
+            return None
+        try:
+            return self._files.device(path)
+        except OSError:
+            return None  # it has ended, or the file was closed
+
+    def _text(self, path: str) -> str:
+        try:
+            return self._files.read(path)
+        except OSError:
+            return ""
 
     def _link(self, path: str) -> str | None:
         try:

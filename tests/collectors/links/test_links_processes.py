@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +18,18 @@ from gpumon.model.snapshot import StuckProcess
 from gpumon.sim.infiniband import EmptyTree, open_tree
 
 DAEMON, SELF = 100, 101
+FORGED = "7"
 HOST = "pid:[4026531836]"
+
+
+class Devices(Tree):
+    """A tree in which the names of NVIDIA devices lead to devices, except one that a process has made itself."""
+
+    def device(self, path: str) -> tuple[int, int] | None:
+        name = self.link(path).removeprefix("/dev/nvidia")
+        if name == FORGED:
+            return None
+        return (504, 0) if name == "-uvm" else (195, int(name) if name.isdecimal() else 255)
 
 
 class Host:
@@ -27,7 +42,8 @@ class Host:
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
         self.link(f"proc/{SELF}/ns/pid", HOST)
-        self.processes = ProcessReader(lambda _: Tree(folder), clock=lambda: self.now)
+        self.processes = ProcessReader(lambda _: Devices(folder), clock=lambda: self.now)
+        (folder / "proc/devices").write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n504 nvidia-uvm\n")
 
     def link(self, path: str, target: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +58,8 @@ class Host:
         flags: int = 0x400000,
         ran: int = 5,
         threads: dict[int, str] | None = None,
-        stack: str = "[<0>] nfs_wait_bit+0x1/0x2 [nfs]",
+        stack: str | None = "[<0>] os_acquire_mutex+0x35/0x40 [nvidia]",
+        wchan: str = "0",
     ) -> None:
         """Add a process with these threads, or with its first thread only."""
         folder = self.root / "proc" / str(pid)
@@ -55,7 +72,9 @@ class Host:
             task = folder / "task" / str(thread)
             task.mkdir(parents=True, exist_ok=True)
             (task / "stat").write_text(stat(thread, its_state))
-            (task / "stack").write_text(stack)
+            (task / "wchan").write_text(wchan)
+            if stack is not None:
+                (task / "stack").write_text(stack)
             for number, device in enumerate(("/dev/null", *devices) if its_state == "D" else ()):
                 if not (task / "fd" / str(number)).is_symlink():
                     self.link(f"proc/{pid}/task/{thread}/fd/{number}", device)
@@ -89,12 +108,28 @@ def test_a_process_in_state_d_with_a_gpu_is_stuck(host: Host) -> None:
     "make",
     [
         lambda host: host.process(2000, "S", "/dev/nvidia3"),
-        lambda host: host.process(2000, "D", "/dev/null", "/dev/nvme0"),
+        lambda host: host.process(2000, "D", "/dev/null", "/dev/nvme0", stack=None),
         lambda host: host.process(2000, "D", "/dev/nvidia3", parent=DAEMON),
         lambda host: host.process(2000, "D", "/dev/nvidia3", flags=0x208040),
         lambda host: host.process(2000, "Z", "/dev/nvidia3"),
+        lambda host: host.process(2000, "D", f"/dev/nvidia{FORGED}", stack=None),
+        lambda host: host.process(2000, "D", "/dev/nvidia3", stack="[<0>] kernel_clone+0x1af/0x3e0"),
+        lambda host: host.process(2000, "D", "/dev/nvidia3", stack="[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]"),
+        lambda host: host.process(2000, "D", "/dev/nvidia3", stack=None, wchan="kernel_clone"),
+        lambda host: host.process(2000, "D", "/dev/nvidia3", stack=None, wchan="request_wait_answer"),
     ],
-    ids=["asleep as usual", "holds none", "the agent's own", "a kernel thread", "ended"],
+    ids=[
+        "asleep as usual",
+        "holds none",
+        "the agent's own",
+        "a kernel thread",
+        "ended",
+        "a file named like a GPU",
+        "vfork",
+        "a slow file system",
+        "vfork, without stacks",
+        "FUSE, without stacks",
+    ],
 )
 def test_processes_that_are_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
     """Processes in these states are never stuck, after any number of polls."""
@@ -133,6 +168,79 @@ class Unprivileged(Tree):
         if "/fd/" in path:
             raise PermissionError(13, "Permission denied", path)
         return super().link(path)
+
+
+def test_a_thread_that_waits_for_one_in_the_driver_is_stuck(host: Host) -> None:
+    """A process counts if any of its threads sleeps in the driver, and if its stacks cannot be read."""
+    host.process(2000, "D", "/dev/nvidia3", threads={2000: "D", 2001: "D"}, stack="[<0>] rwsem_down_read_slowpath+0x1")
+    (host.root / "proc/2000/task/2001/stack").write_text("[<0>] os_acquire_mutex+0x35/0x40 [nvidia]")
+    host.process(3000, "D", "/dev/nvidia4", stack=None)
+    assert host.poll() == (StuckProcess(since=1015.0, gpus=("3",)), StuckProcess(since=1015.0, gpus=("4",)))
+
+
+VFORK = """
+import ctypes, os, sys
+pid = f"{os.getpid()}{os.linesep}".encode()
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+if ctypes.CDLL(None).syscall(58) == 0:
+    ctypes.CDLL(None).write(1, pid, len(pid))
+    ctypes.CDLL(None).pause()
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or platform.machine() != "x86_64" or not Path("/usr/bin/python3").exists(),
+    reason="needs root, x86 and a Python that other users can start",
+)
+def test_a_vfork_with_a_file_named_like_a_gpu_is_not_stuck() -> None:
+    """An unprivileged user who opens a file /dev/nvidia3 of a private mount and waits in vfork is not stuck."""
+    inside = 'mount -t tmpfs none /dev && exec /usr/bin/python3 -I -c "$0" /dev/nvidia3'
+    grandchild = 'unshare -Urm sh -c "$0" "$1" & wait'  # the reader leaves out its own children
+    with subprocess.Popen(
+        ["/bin/sh", "-c", grandchild, inside, VFORK],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            attacker = process.stdout.readline().decode().strip()
+            if not attacker:
+                pytest.skip("this host does not let users mount")
+            state = Path(f"/proc/{attacker}/stat").read_text().rpartition(")")[2].split()[0]
+            assert (state, Path(f"/proc/{attacker}/fd/3").readlink()) == ("D", Path("/dev/nvidia3"))
+            for tree in (ThisHost(Path("/")), WithoutStacks(Path("/"))):
+                processes = ProcessReader(lambda _, tree=tree: tree)  # type: ignore[misc]
+                assert [processes.poll() for _ in range(3)] == [(), (), ()]
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+class ThisHost(Tree):
+    """The files of this host, also in a container that denies those of its first process."""
+
+    def link(self, path: str) -> str:
+        return super().link(path.replace("proc/1/fd", "proc/self/fd"))
+
+
+class WithoutStacks(ThisHost):
+    """A tree in which every file is a device, and stacks are denied as to an agent that is not root."""
+
+    def device(self, _path: str) -> tuple[int, int] | None:
+        return 195, 3
+
+    def read(self, path: str) -> str:
+        if path.endswith("/stack"):
+            raise PermissionError(13, "Permission denied", path)
+        return "195 nvidia" if path == "proc/devices" else super().read(path)
+
+
+def test_devices_of_the_host_have_numbers() -> None:
+    """A device node has a major and a minor number, and another file has none."""
+    assert Tree(Path("/")).device("dev/null") == (1, 3)
+    assert Tree(Path("/")).device("dev") is None
 
 
 def test_processes_of_other_users_can_be_denied(host: Host) -> None:
