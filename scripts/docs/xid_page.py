@@ -51,7 +51,8 @@ adds texts, NVSwitches, codes that NVML does not report, and events from before 
 | records overwritten before they were read | `"kind": "overrun"` and `gpumon_kernel_log_overruns_total` |
 | fatal PCIe errors of the kernel | `"kind": "aer"`; corrected errors are ignored |
 | mlx5 firmware, temperature and power errors | `"kind": "nic"` |
-| "fallen off the bus" without a code | one Xid 79, unless there is one already |
+| "fallen off the bus" without a code | one Xid 79, unless there is one already, once NVML cannot read the GPU either; ignored and logged if it still reads it after 60 s |
+| records that a process wrote to `/dev/kmsg`, and messages about a process (`name[pid]: segfault ...`) | not read |
 | Xid 162 | cancels the Xid 163 before it |
 | Xid 45 | refers to the Xid that its text names; alone it is information |
 | several lines of one SXid | one error |
@@ -60,7 +61,8 @@ Process names and ids are removed before anything is stored. If the kernel log c
 (`gpumon_kernel_log_up` 0), only NVML counts, and there are no SXids. A simulated node reads the host's log
 only if `kernel_log.path` is set.
 
-To test the path to your pager, as root (it counts): `echo 'NVRM: Xid (PCI:0000:1b:00): 94, a drill' > /dev/kmsg`.
+Only the kernel's own records count, so a line written to `/dev/kmsg` raises nothing. To test the path to your pager, give
+Alertmanager an alert: `amtool alert add GpuXidCritical severity=critical gpu=3 --annotation=summary='A drill'`.
 
 ## Outputs
 
