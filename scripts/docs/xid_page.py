@@ -51,8 +51,8 @@ adds texts, NVSwitches, codes that NVML does not report, and events from before 
 | records overwritten before they were read | `"kind": "overrun"` and `gpumon_kernel_log_overruns_total` |
 | fatal PCIe errors of the kernel | `"kind": "aer"`; corrected errors are ignored |
 | mlx5 firmware, temperature and power errors | `"kind": "nic"` |
-| "fallen off the bus" without a code | one Xid 79, unless there is one already, once NVML cannot read the GPU either; ignored and logged if it still reads it after 60 s |
-| records that a process wrote to `/dev/kmsg`, and messages about a process (`name[pid]: segfault ...`) | not read |
+| "fallen off the bus" without a code | one Xid 79, unless there is one, if NVML cannot read the GPU within 60 s |
+| records that a process wrote to `/dev/kmsg`, and lines about a process (`name[pid]: ...`) | ignored |
 | Xid 162 | cancels the Xid 163 before it |
 | Xid 45 | refers to the Xid that its text names; alone it is information |
 | several lines of one SXid | one error |
@@ -61,8 +61,8 @@ Process names and ids are removed before anything is stored. If the kernel log c
 (`gpumon_kernel_log_up` 0), only NVML counts, and there are no SXids. A simulated node reads the host's log
 only if `kernel_log.path` is set.
 
-Only the kernel's own records count, so a line written to `/dev/kmsg` raises nothing. To test the path to your pager, give
-Alertmanager an alert: `amtool alert add GpuXidCritical severity=critical gpu=3 --annotation=summary='A drill'`.
+Only the kernel's own records count, so a line written to `/dev/kmsg` raises nothing. To test the path to your pager:
+`amtool alert add GpuXidCritical severity=critical gpu=3 --annotation=summary='A drill'`.
 
 ## Outputs
 
