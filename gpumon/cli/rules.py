@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gpumon.health.alert_rules import STALE_SECONDS, render, rules
+from gpumon.health.last_verdicts import KEEP_SECONDS
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +17,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="age of the last complete poll above which GpumonStale fires (default: %(default)g)",
     )
+    parser.add_argument(
+        "--keep-seconds",
+        type=float,
+        default=KEEP_SECONDS,
+        metavar="SECONDS",
+        help="time for which the verdicts of an agent that cannot be scraped are kept (default: %(default)g)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    print(render(rules(args.stale_seconds)), end="")
+    print(render(rules(args.stale_seconds), args.keep_seconds), end="")
     return 0

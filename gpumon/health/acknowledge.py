@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gpumon.health.inhibition import ends_with_cause
 from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Verdict
@@ -45,7 +46,12 @@ def acknowledgement(request: AckRequest, health: Health, here: Collection[str]) 
         if request.check in {None, verdict.check} and request.device in {None, verdict.device}
     ]
     named = [verdict for verdict, why_not in matches if not why_not]
-    follows = (other for verdict in named for other in health.consequences(verdict) if not _why_not(other, here))
+    follows = (
+        other
+        for verdict in named
+        for other in health.consequences(verdict)
+        if ends_with_cause(other) or not _why_not(other, here)
+    )
     cleared = {verdict.key: verdict for verdict in (*named, *follows)}
     return AckResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 

@@ -12,16 +12,17 @@ import yaml
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.fleet_rules import MIN_RATIO, RECORDING_RULES, ratio_at_best_size
+from gpumon.health.last_verdicts import KEEP_SECONDS, LAST_MAINTENANCE_END, LAST_VERDICT, recording_rules
 from gpumon.health.table import SUBJECTS
 from gpumon.health.verdict import UNKNOWN, Level
 
-VERDICT = "gpumon_health_check"
-MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
 WARNING = "Warning"
 """Suffix of a check's second alert, if its verdict can be a warning as well as a failure."""
 SEVERITIES = ("critical", "warning", "info")
 PAGING = ("critical", "warning")
 """Severities that page; they are muted while the node is in maintenance."""
+MUTED = f"{LAST_MAINTENANCE_END} > time()"
+"""PromQL that mutes a rule that pages."""
 JOB = "gpumon"
 """Name of the scrape job in Prometheus."""
 RUNBOOK_URL = "https://github.com/gpumon/gpumon/blob/main/docs/alerts.md#{anchor}"
@@ -39,8 +40,6 @@ class AlertRule:
     name: str
     expr: str
     """PromQL, without the maintenance clause."""
-    muted_by: str = f"{MAINTENANCE_END} > time()"
-    """PromQL that mutes the rule, if it pages."""
     for_seconds: float = 0.0
     severity: str
     summary: str
@@ -60,7 +59,7 @@ class AlertRule:
     @property
     def muted_expr(self) -> str:
         """Return the expression that Prometheus evaluates: in maintenance nothing pages."""
-        return f"{self.expr} unless on (instance) {self.muted_by}" if self.severity in PAGING else self.expr
+        return f"{self.expr} unless on (instance) {MUTED}" if self.severity in PAGING else self.expr
 
 
 def runbook_url(section: str) -> str:
@@ -75,9 +74,6 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
             name="GpumonDown",
             section="GpumonDown",
             expr=f'up{{job="{JOB}"}} == 0',
-            # A node that is down exports nothing, so its maintenance is read from the last day. In every rule that
-            # would cost Prometheus more than all the rest.
-            muted_by=f"last_over_time({MAINTENANCE_END}[24h]) > time()",
             for_seconds=3 * MINUTE,
             severity="critical",
             summary="gpumon cannot be scraped.",
@@ -121,7 +117,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
 CHECK_UNKNOWN = AlertRule(
     name="GpumonCheckUnknown",
     section="GpumonCheckUnknown",
-    expr=f"{VERDICT} == {UNKNOWN:d}",
+    expr=f"{LAST_VERDICT} == {UNKNOWN:d}",
     for_seconds=10 * MINUTE,
     severity="warning",
     summary="Check {check} has returned unknown.",
@@ -166,7 +162,7 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertRule]]:
             level,
             AlertRule(
                 name=name,
-                expr=f'{VERDICT}{{check="{check.name}"}} == {level:d}',
+                expr=f'{LAST_VERDICT}{{check="{check.name}"}} == {level:d}',
                 severity=severity,
                 summary=f"{device}{fault}.",
                 description=f"{fault}: check {{check}} {_VERBS[severity]}. `gpumon status` on the node shows why.",
@@ -188,15 +184,18 @@ def _prometheus_template(template: str) -> str:
     return _LABEL.sub(r"{{ $labels.\1 }}", template)
 
 
-def render(rows: Iterable[AlertRule]) -> str:
-    """Return a rule file for Prometheus."""
-    alerts = {"name": "gpumon", "rules": [_entry(rule) for rule in rows]}
-    recorded = [{"record": name, "expr": expr} for name, expr in RECORDING_RULES.items()]
-    groups = [alerts, {"name": "gpumon_fleet", "rules": recorded}]
+def render(rows: Iterable[AlertRule], keep_seconds: float = KEEP_SECONDS) -> str:
+    """Return a rule file for Prometheus. `keep_seconds`: as in `recording_rules`."""
+    alerts = [*_recorded(recording_rules(keep_seconds)), *map(_entry, rows)]
+    groups = [{"name": "gpumon", "rules": alerts}, {"name": "gpumon_fleet", "rules": _recorded(RECORDING_RULES)}]
     return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, width=1000)
 
 
-def _entry(rule: AlertRule) -> dict[str, object]:
+def _recorded(rules: Mapping[str, str]) -> list[Mapping[str, object]]:
+    return [{"record": name, "expr": expr} for name, expr in rules.items()]
+
+
+def _entry(rule: AlertRule) -> Mapping[str, object]:
     return {
         "alert": rule.name,
         "expr": rule.muted_expr,

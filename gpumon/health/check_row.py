@@ -109,6 +109,8 @@ class Check:
     occurred together, and a latched verdict is not inhibited by one with a lesser action."""
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads."""
+    counts_causes: bool = False
+    """Whether it counts repetitions of its causes: then what it has counted does not end with a cause."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""
@@ -122,6 +124,11 @@ class Check:
     def alert(self) -> str:
         """Return the name of the check's alert."""
         return alert_name(self.name)
+
+    @property
+    def ends_with_cause(self) -> bool:
+        """Return whether a verdict ends, and its windows begin again, when a cause that explains it is cleared."""
+        return bool(self.windows) and self.latch is None and not self.counts_causes
 
     @property
     def first_step(self) -> str:

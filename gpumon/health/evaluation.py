@@ -7,7 +7,7 @@ VerdictTransitions messages.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,6 +57,8 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
             due += transitions
     names = {check.name for check in checks}
     due += _without_evaluation(verdicts, facts, names, health.pending, pending)
+    for verdict in tuple(inhibition.ended_with_causes(due, verdicts)):
+        due.append(transition(verdict, VerdictChange.CLEARED, facts, clearing.recovery_clearance(verdict, facts)))
     for key, waiting in unvisited.items():  # devices that are absent now, as they may be after a start
         if key[0] in names and waiting.is_valid(facts.now.uptime):
             pending.setdefault(key, waiting)
@@ -78,13 +80,23 @@ def _findings(
     check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
 ) -> Iterator[tuple[Key, Finding | None]]:
     """Yield the finding for each device; None for a device whose case raises, which `gpumon_check_failing` reports."""
-    for device, function in check.cases(devices):
+    for device, function in _cases(check, devices):
         key, finding = (check.name, device), None
         try:
             finding = function()
         except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
             failing_checks[key] = _exception_text(error)
         yield key, finding
+
+
+def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
+    """Yield the cases of a check. What its windows hold from before a cause was cleared does not count."""
+    later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
+    for device, function in check.cases(devices):
+        begin = inhibition.counted_from(check, device, devices.facts)
+        if begin is not None and begin not in later:
+            later[begin] = dict(check.cases(device_cases(replace(devices.facts, counted_from=begin))))
+        yield device, function if begin is None else later[begin][device]
 
 
 def _exception_text(error: Exception) -> str:
@@ -158,7 +170,7 @@ class _CheckRun:
         Unknown does not clear a verdict, nor does a check whose sample window is not filled yet.
         """
         finding, verdict = self.finding, self.verdict
-        if finding is None or verdict is None or finding.level >= verdict.level:
+        if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is not None:
             return finding
         return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
 

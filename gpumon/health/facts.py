@@ -90,6 +90,8 @@ class Facts:
     """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
     """Time of the last clearing, by the wall clock as it is set now. Earlier events no longer count."""
+    counted_from: float = 0.0
+    """Seconds since the epoch before which no sample window begins."""
 
     def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
         """Return a time by the wall clock as it is set now. `at`: boot clock of that boot.
@@ -200,7 +202,7 @@ class Facts:
 
         `since`: seconds since the epoch before which nothing counts, if that is later than the start of the window.
         """
-        seconds = window.seconds if since is None else min(window.seconds, max(0.0, self.now.wall - since))
+        seconds = min(window.seconds, max(0.0, self.now.wall - max(since or 0.0, self.counted_from)))
         if seconds < window.seconds:
             return series_by_device(self.history, window, seconds, self.now.at).get(device, ())
         if window not in self._series:
@@ -217,7 +219,7 @@ class Facts:
         if window not in self._growth:
             self._growth[window] = growth_by_device(self.history, window, self.now.at)
         growths = self._growth[window].get(device, ())
-        begin = self.now.at - (self.now.wall - since) + STEP if since is not None else 0.0
+        begin = self.now.at - (self.now.wall - max(since or 0.0, self.counted_from)) + STEP
         if not growths or begin <= self.now.at - window.seconds:
             return growths
         cut = (CounterGrowth(each.labels, tuple(step for step in each.steps if step[0] > begin)) for each in growths)

@@ -35,6 +35,42 @@ def transitions_with_causes(
         yield each._replace(verdict=_with_cause(each.verdict, causes.cause_of(each.verdict)))
 
 
+def ends_with_cause(verdict: Verdict) -> bool:
+    """Return whether the verdict ends when its cause is cleared, because nothing that is present now would raise it."""
+    check = BY_NAME.get(verdict.check)
+    return check is not None and check.latch is None and (check.ends_with_cause or not verdict.active)
+
+
+def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:
+    """Yield the verdicts that end because the due transitions clear what inhibits them."""
+    cleared = {each.verdict.key for each in due if each.cleared_by not in {None, Clearance.NAMED}}
+    ended = list(cleared)
+    for cause in ended:
+        for verdict in open_verdicts.values():
+            if verdict.inhibited_by == cause and verdict.key not in cleared and ends_with_cause(verdict):
+                ended.append(verdict.key)
+                yield verdict
+
+
+def counted_from(check: Check, device: str, facts: Facts) -> float | None:
+    """Return when a cause of this check on this device was last cleared, in seconds since the epoch.
+
+    What its windows hold from before is a consequence of it. A verdict that is not inhibited keeps its windows.
+    """
+    verdict = facts.open.get((check.name, device))
+    if not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
+        return None
+    begin = facts.now.wall - max(window.seconds for window in check.windows)
+    recent = [(key, wall) for key, wall in facts.cleared.items() if wall > begin and key[0] in check.inhibited_by]
+    return max((wall for key, wall in recent if _is_at(key, check, device, facts)), default=None)
+
+
+def _is_at(cause: Key, check: Check, device: str, facts: Facts) -> bool:
+    rule = check.inhibited_by[cause[0]]
+    where = rule.where if isinstance(rule, XidCause) else rule
+    return where == "any" or cause[1] in _devices(device, where, facts)
+
+
 def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
     return verdict if verdict.inhibited_by == cause else verdict._replace(inhibited_by=cause)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from agents import Agent, alive, descendants, eventually, free_port, running
+from agents import Agent, alive, descendants, eventually
+from alert_stack import AlertStack
 from scrapes import Scrapes, not_growing
 
 pytestmark = pytest.mark.slow
@@ -21,7 +16,6 @@ LOST, HUNG = "3", "5"
 STALE = 10
 """Seconds after which the agent drops a reading: a reading on every page is a reading that was repeated."""
 OTHERS = {str(gpu) for gpu in range(8)}
-RULES = Path(__file__).parents[2] / "alert_rules" / "gpumon.yml"
 
 
 @pytest.fixture
@@ -33,64 +27,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.stop()
 
 
-class Stack:
-    """Prometheus with gpumon's rules and a scrape every second, and Alertmanager."""
-
-    def __init__(self, folder: Path, target: int) -> None:
-        self.prometheus, self.alertmanager = free_port(), free_port()
-        self.folder = folder
-        scrape = {"job_name": "gpumon", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}
-        configuration = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(RULES)],
-            "scrape_configs": [scrape],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
-        }
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
-        (folder / "alertmanager.yml").write_text(
-            "route: {receiver: none, group_wait: 1s, group_interval: 1s}\nreceivers: [{name: none}]\n", encoding="utf-8"
-        )
-
-    @contextlib.contextmanager
-    def up(self) -> Iterator[Stack]:
-        alertmanager = [
-            "prometheus-alertmanager",
-            f"--config.file={self.folder / 'alertmanager.yml'}",
-            f"--storage.path={self.folder / 'alertmanager'}",
-            f"--web.listen-address=127.0.0.1:{self.alertmanager}",
-            "--cluster.listen-address=",
-        ]
-        prometheus = [
-            "prometheus",
-            f"--config.file={self.folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={self.folder / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{self.prometheus}",
-        ]
-        with (
-            running(alertmanager, self.folder / "alertmanager.log"),
-            running(prometheus, self.folder / "prometheus.log"),
-        ):
-            eventually(lambda: self.query("up == 1"))
-            yield self
-
-    def query(self, promql: str) -> list[Any]:
-        asked = urllib.parse.urlencode({"query": promql})
-        return list(_json(f"http://127.0.0.1:{self.prometheus}/api/v1/query?{asked}")["data"]["result"])
-
-    def firing(self) -> set[tuple[str, str]]:
-        """Return rule and GPU of the active alerts in Alertmanager."""
-        alerts = _json(f"http://127.0.0.1:{self.alertmanager}/api/v2/alerts?active=true")
-        return {(one["labels"]["alertname"], one["labels"].get("gpu", "")) for one in alerts}
-
-
-def _json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return json.load(answer)
-
-
 def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, tmp_path: Path) -> None:
     """GpuLost reaches Alertmanager and stays after the GPU is back, and every scrape shows the other seven GPUs."""
-    with Stack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
+    with AlertStack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
         agent.simulate({"idle": True, "gpus": {int(LOST): {"lost": True}}})
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 0)
         eventually(lambda: ("GpuLost", LOST) in stack.firing())
@@ -124,7 +63,7 @@ def test_a_hung_call_affects_one_gpu_and_resolves_no_alert(agent: Agent, tmp_pat
     """The readings of GPU 5 vanish, the sampler is replaced, and every scrape shows the other GPUs."""
     lost = {int(LOST): {"lost": True}}
     agent.simulate({"idle": True, "gpus": lost})
-    with Stack(tmp_path, agent.port).up() as stack:
+    with AlertStack(tmp_path, agent.port).up() as stack:
         eventually(lambda: ("GpuLost", LOST) in stack.firing())
         with Scrapes(agent) as scrapes:
             agent.simulate({"idle": True, "gpus": {**lost, int(HUNG): {"hang": ["nvmlDeviceGetTemperature*"]}}})

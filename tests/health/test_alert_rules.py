@@ -14,9 +14,7 @@ from recorded_scrape import TARGET, recorded
 
 from gpumon.health.alert_rules import (
     CHECK_UNKNOWN,
-    MAINTENANCE_END,
     PAGING,
-    VERDICT,
     WARNING,
     AlertRule,
     alert_names,
@@ -25,6 +23,7 @@ from gpumon.health.alert_rules import (
 )
 from gpumon.health.check_row import Check, alert_name
 from gpumon.health.gpu_faults import FAULTS
+from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, MAINTENANCE_END, VERDICT
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
@@ -35,6 +34,8 @@ RULES = {rule.name: rule for rule in rules()}
 MINUTES = 40
 START, END = 10, 30
 """Minutes in which a case is active."""
+AWAY, BACK = 20, 25
+"""Minutes in which the agent cannot be scraped, in the tests of that."""
 GPU = (("gpu", "3"), ("uuid", "GPU-3"))
 PORT = (("device", "mlx5_3"), ("port", "1"))
 
@@ -119,7 +120,7 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
     groups = [
         group(
             60,
-            [case.series],
+            [case.series, Series(MAINTENANCE_END, TARGET, [0.0] * MINUTES)],
             alert_rule_test=[
                 expected(case, START - 1, fires=False),
                 expected(case, case.firing, fires=True),
@@ -127,6 +128,94 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
             ],
         )
         for case in CASES
+    ]
+    check(tmp_path, render(RULES.values()), groups)
+
+
+def without_agent(values: Values, *, since: int = AWAY, until: int = BACK) -> Values:
+    """Return the values of a series that the agent exports, while it cannot be scraped in these minutes."""
+    return [None if since <= minute < until else value for minute, value in enumerate(values)]
+
+
+def scraped(case: Case, *, away: Values, maintenance: float = 0.0, present: bool = True) -> list[Series]:
+    """Return the series of a case whose agent cannot be scraped for a while. `present`: the target is configured."""
+    up = [float(value is not None) if present or value is not None else None for value in away]
+    ends = [None if value is None else maintenance for value in away]
+    values = [None if gone is None else value for gone, value in zip(away, case.values, strict=True)]
+    return [
+        Series(case.metric, case.series.labels, values),
+        Series(MAINTENANCE_END, TARGET, ends),
+        Series("up", TARGET, up),
+    ]
+
+
+CHECK_CASES = kinds()
+ALWAYS: Values = [1.0] * MINUTES
+
+
+@pytest.mark.parametrize("present", [True, False], ids=["up is 0", "the target is not configured"])
+def test_an_alert_survives_an_agent_that_cannot_be_scraped(tmp_path: Path, *, present: bool) -> None:
+    """The alert of each kind of check keeps firing with the same labels, and ends when the agent no longer has it."""
+    groups = [
+        group(
+            60,
+            scraped(case, away=without_agent(ALWAYS, until=until), present=present),
+            alert_rule_test=[
+                *[expected(case, minute, fires=True) for minute in range(START, min(until, END))],
+                expected(case, until, fires=until < END),
+                expected(case, max(until, END), fires=False),
+            ],
+        )
+        for case in CHECK_CASES
+        for until in (AWAY + 1, BACK, END + 5)  # restarted, upgraded, and repaired while the host was off
+    ]
+    check(tmp_path, render(RULES.values()), groups)
+
+
+def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Path) -> None:
+    """A verdict that was cleared, or whose GPU was removed, while the agent was scraped stays ended without it."""
+    groups = [
+        group(
+            60,
+            scraped(case, away=without_agent(ALWAYS, since=END + 1, until=MINUTES)),
+            alert_rule_test=[expected(case, minute, fires=minute < END) for minute in range(END - 1, MINUTES)],
+        )
+        for case in CHECK_CASES
+    ]
+    check(tmp_path, render(RULES.values()), groups)
+
+
+def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: Path) -> None:
+    """`--keep-seconds` ends the alert of a node that was removed, and nothing of it is recorded any more."""
+    away = without_agent(ALWAYS, until=MINUTES)
+    [case, *_] = CHECK_CASES
+    none = [{"expr": f"{LAST_VERDICT} or {LAST_SEEN}", "eval_time": f"{AWAY + 7}m", "exp_samples": []}]
+    alerts = [expected(case, AWAY + 4, fires=True), *[expected(case, minute, fires=False) for minute in (26, 39)]]
+    only = group(60, scraped(case, away=away, present=False), alert_rule_test=alerts, promql_expr_test=none)
+    check(tmp_path, render(RULES.values(), keep_seconds=300), [only])
+
+
+def test_a_pause_of_prometheus_keeps_the_verdicts(tmp_path: Path) -> None:
+    """What Prometheus recorded before a pause that is longer than its lookback of five minutes still counts."""
+    case = next(case for case in CHECK_CASES if case.labels[1:])
+    series = scraped(case, away=without_agent(ALWAYS, since=START + 1, until=MINUTES))
+    alerts = [expected(case, minute, fires=minute >= START) for minute in (0, 10, 20, 30)]
+    check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=alerts)], step=600)
+
+
+def test_maintenance_mutes_the_verdicts_of_an_agent_that_is_stopped(tmp_path: Path) -> None:
+    """A maintenance that was declared before the agent was stopped still mutes, GpumonDown too, and ends in time."""
+    away = without_agent(ALWAYS, until=END)
+    groups = [
+        group(
+            60,
+            scraped(case, away=away, maintenance=1560.0),
+            alert_rule_test=[
+                expected(case, BACK, fires=RULES[case.rule].severity not in PAGING),
+                expected(case, BACK + 2, fires=True),
+            ],
+        )
+        for case in CHECK_CASES
     ]
     check(tmp_path, render(RULES.values()), groups)
 
@@ -173,14 +262,15 @@ def test_nothing_fires_on_a_healthy_node_or_during_a_release(tmp_path: Path) -> 
 
 def test_every_check_has_a_rule_for_each_severity() -> None:
     """The rule reads the check's verdict, has its name in CamelCase and its runbook section."""
-    written = {entry["alert"]: entry for entry in yaml.safe_load(render(RULES.values()))["groups"][0]["rules"]}
+    entries = yaml.safe_load(render(RULES.values()))["groups"][0]["rules"]
+    written = {entry["alert"]: entry for entry in entries if "alert" in entry}
     wrong = []
     for row in CHECKS:
         for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
             entry = written[name]
             good = (
                 name.removesuffix(WARNING) == alert_name(row.name)
-                and entry["expr"].startswith(f'{VERDICT}{{check="{row.name}"}} == {level:d}')
+                and entry["expr"].startswith(f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}')
                 and entry["labels"] == {"severity": severity}
                 and entry["annotations"]["runbook_url"].endswith(f"#{alert_name(row.name).lower()}")
                 and ("unless" in entry["expr"]) == (severity in PAGING)

@@ -170,6 +170,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=manager_flapping,
         windows=(STOPS,),
+        counts_causes=True,
         limits=(MAX_STOPS,),
         inhibited_by={"fabric_manager_down": "node", "nvswitch_error": "node"},
     ),

@@ -198,6 +198,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         port=flapping_port,
         windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
+        counts_causes=True,
         limits=(DOWNS_HALF_DAY, DOWNS_DAY),
         inhibited_by=_BELOW,
     ),

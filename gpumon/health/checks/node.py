@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import PASSED, Action, Finding, fail
+from gpumon.health.verdict import Action, Finding, fail, recovered
 
 STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
@@ -18,7 +18,7 @@ def driver_down(facts: Facts) -> Finding | None:
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:
-        return PASSED
+        return recovered()  # a driver that answers needs no window of samples
     stuck = facts.node.nvml_stuck_seconds or 0.0
     # While the sampler is replaced no call is in progress: the last observation counts too.
     hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))

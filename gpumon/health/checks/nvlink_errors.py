@@ -152,6 +152,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=unstable_link,
         clear_after=10 * MINUTE,
         windows=(ERRORS_LONG, UP),
+        counts_causes=True,
         limits=(BAD_MINUTES, MAX_DOWNS),
         inhibited_by=FAILED_LINK,
     ),

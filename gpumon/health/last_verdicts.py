@@ -1,0 +1,32 @@
+"""Recording rules that keep the last verdicts of an agent that cannot be scraped. Only Prometheus can evaluate them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumon.health.check import DAY
+
+VERDICT = "gpumon_health_check"
+MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
+"""Present while the agent is scraped and has read its stored verdicts: then its own series decide."""
+KEEP_SECONDS = DAY
+"""Seconds after the last scrape for which the last verdicts are kept."""
+
+LAST_SEEN = "instance:gpumon_agent:last_seen_timestamp_seconds"
+LAST_MAINTENANCE_END = f"instance:{MAINTENANCE_END}:last"
+LAST_VERDICT = f"instance:{VERDICT}:last"
+
+
+def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
+    """Return PromQL by the name of the recorded series, in the order of evaluation.
+
+    Each rule reads what it recorded before, up to an hour ago, so that a restart of Prometheus loses nothing. A verdict
+    that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
+    """
+    verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
+    kept = f"and on (instance, job) {LAST_SEEN}"
+    return {
+        LAST_SEEN: f"timestamp({MAINTENANCE_END}) or last_over_time({LAST_SEEN}[1h]) > time() - {keep_seconds:.0f}",
+        LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {kept}",
+        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on (instance, job) {MAINTENANCE_END} or 0 * ({verdict})",
+    }
