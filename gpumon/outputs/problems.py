@@ -17,7 +17,7 @@ from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
-from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, title
+from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, current_reason, title
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.state.report import Report
@@ -44,10 +44,15 @@ class NodeProblem:
     gpu: int | None = None
     since: float | None = None
     """Seconds since the epoch."""
+    active: bool = True
+    """False if it is not present now, or cannot be observed now."""
 
 
 def problems(report: Report) -> tuple[NodeProblem, ...]:
-    """Return verdicts, faults without a verdict yet, a failed probe run and notices; worst first, then oldest."""
+    """Return verdicts, faults without a verdict yet, a failed probe run and notices.
+
+    The worst is first, then what is present now, then the oldest.
+    """
     unordered = (
         *_verdicts(report),
         *_faults(report),
@@ -55,7 +60,11 @@ def problems(report: Report) -> tuple[NodeProblem, ...]:
         *_probe(report),
         *_notices(report),
     )
-    return tuple(sorted(unordered, key=lambda problem: (SEVERITIES.index(problem.severity), problem.since or 0.0)))
+    return tuple(sorted(unordered, key=_rank))
+
+
+def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
+    return SEVERITIES.index(problem.severity), not problem.active, problem.since or 0.0
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
@@ -81,7 +90,7 @@ def _verdicts(report: Report) -> Iterator[NodeProblem]:
 
 def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProblem:
     state = report.gpu(verdict.device) if verdict.device else None
-    details = verdict.reason, _latch_text(verdict, check, report), _consequences(verdict, report)
+    details = current_reason(verdict, report), _latch_text(verdict, check, report), _consequences(verdict, report)
     return NodeProblem(
         severity=dict(check.severities).get(verdict.level, "warning"),
         title=_with_device(verdict, report, title(verdict)),
@@ -90,6 +99,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,
+        active=verdict.active,
     )
 
 

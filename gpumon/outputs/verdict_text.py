@@ -11,12 +11,23 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Clearance, Verdict
 from gpumon.outputs.formatting import duration, rfc3339
 from gpumon.outputs.responses.base import Document
+from gpumon.state.report import Report
 
 
 def title(verdict: Verdict) -> str:
     """Return what is wrong if this check fails."""
     check = BY_NAME.get(verdict.check)
     return check.help.rstrip(".") if check else verdict.check
+
+
+def current_reason(verdict: Verdict, report: Report) -> str:
+    """Return the reason; with the time if the GPU that it describes cannot be read now."""
+    check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
+    is_read = state is None or (state.fault is None and not state.released)
+    if verdict.active or is_read or check is None or check.latch is not None:
+        return verdict.reason
+    seen = rfc3339(verdict.seen)
+    return f"Last observed at {seen[:10]} {seen[11:19]} UTC: {verdict.reason}"
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:

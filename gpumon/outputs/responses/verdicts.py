@@ -12,7 +12,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse
-from gpumon.outputs.verdict_text import action_values, title
+from gpumon.outputs.verdict_text import action_values, current_reason, title
 from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
@@ -209,7 +209,8 @@ def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
         if health.evaluated_wall is None or health.evaluated_at is None
         else health.evaluated_wall - health.evaluated_at
     )
-    return _recorded_values(verdict, report) | action_values(verdict, report.boot_id, booted)
+    current = {"reason": current_reason(verdict, report)}
+    return _recorded_values(verdict, report) | current | action_values(verdict, report.boot_id, booted)
 
 
 def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
