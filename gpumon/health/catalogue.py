@@ -81,8 +81,8 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
         "update the vGPU software",
     ),
     Action.RESTART: (xids.RESTART, nvlink5.FOLLOW_154),
-    Action.RESET: (xids.RESET,),
-    Action.REBOOT: (REBOOT, "restart the virtual machine"),
+    Action.RESET: (xids.RESET, "reset the GPU"),
+    Action.REBOOT: (REBOOT, "reboot the node", "restart the virtual machine"),
     Action.INSPECT: (
         SUPPORT,
         xids.DECODE,
@@ -190,7 +190,7 @@ OVERRUN_EXPLAINED = Explanation(
 AER_EXPLAINED = Explanation(
     name="Fatal PCIe error",
     severity=Severity.CRITICAL,
-    action="drain the node and reboot it",
+    action=REBOOT,
     verdict_action=Action.REBOOT,
     if_it_recurs="reseat the board or its riser; check power",
 )
@@ -198,7 +198,7 @@ AER_EXPLAINED = Explanation(
 
 _OF_ADAPTERS = {
     Action.NONE: NOTHING,
-    Action.REBOOT: "drain the node and reboot it",
+    Action.REBOOT: REBOOT,
     Action.INSPECT: ACTIONS[Action.INSPECT],
 }
 

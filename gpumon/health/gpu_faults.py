@@ -17,7 +17,8 @@ class Advice:
 FAULTS: Mapping[str, Advice] = {
     "lost": Advice(
         "It fell off the bus: the driver can no longer reach it.",
-        "Drain the node first; a power cycle helps where a warm reboot does not. Look for Xid 79 in the kernel log. "
+        "Drain the node and reboot it; a power cycle helps where a warm reboot does not. Look for Xid 79 in the kernel "
+        "log. "
         "If it falls off again, reseat or replace the GPU.",
     ),
     "missing": Advice(
@@ -27,7 +28,7 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "reset_required": Advice(
         "It does not work until it is reset.",
-        "Stop what runs on it, then `nvidia-smi --gpu-reset -i <uuid>`; reboot where a reset is refused.",
+        "Drain the GPU, then `nvidia-smi --gpu-reset -i <uuid>`; where a reset is refused, drain the node and reboot it.",
     ),
     "no_permission": Advice(
         "The agent has no permission to open it; its state is unknown.",
@@ -40,10 +41,10 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "init_failed": Advice(
         "The driver could not start it.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain the node, reset the GPU or reboot.",
     ),
     "unknown": Advice(
         "It cannot be read, and the driver reports no reason.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain the node, reset the GPU or reboot.",
     ),
 }

@@ -37,7 +37,7 @@ RECOVERY: Mapping[int, Recovery] = {
         Action.RESTART,
         "end the applications that use it; the driver then reports the next step",
     ),
-    4: Recovery("draining and then resetting the GPU", Severity.CRITICAL, f"{DRAIN}, then {RESET}", Action.RESET),
+    4: Recovery("draining and then resetting the GPU", Severity.CRITICAL, f"{DRAIN}, then reset it", Action.RESET),
     5: Recovery("recovery of the IMEX domain", Severity.WARNING, "recover the IMEX domain", Action.INSPECT),
     6: Recovery(
         "a reset of the GPU's PCIe bus",

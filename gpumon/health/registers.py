@@ -31,7 +31,9 @@ PARITY = BitFinding(
 DIAGNOSE = BitFinding("harmful if it recurs", "run diagnostics and open a case with the vendor if it recurs")
 REPORT = BitFinding("harmful if it recurs", "open a case with the vendor if it recurs")
 UNEXPECTED = BitFinding("not expected in production", "open a case with the vendor")
-FABRIC = BitFinding("follows another error", "resolve the other error, then reset all GPUs and NVSwitches together")
+FABRIC = BitFinding(
+    "follows another error", "resolve the other error, then drain the node and reset all GPUs and NVSwitches together"
+)
 SECONDARY = BitFinding(
     "follows another error", "resolve the other error; if there is none, open a case with the vendor"
 )

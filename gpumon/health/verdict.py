@@ -41,8 +41,8 @@ class Action(enum.StrEnum):
 ACTIONS: Mapping[Action, str] = {
     Action.NONE: "no action",
     Action.RESTART: "restart the application or service",
-    Action.RESET: "reset the GPU",
-    Action.REBOOT: "reboot the node",
+    Action.RESET: "drain the GPU and reset it",
+    Action.REBOOT: "drain the node and reboot it",
     Action.INSPECT: "inspect the hardware and its logs",
     Action.REPLACE: "replace the part",
 }

@@ -51,8 +51,8 @@ class Xid:
 
 NOTHING = "nothing"
 RESTART = "restart the application"
-RESET = "reset the GPU"
-REBOOT = "reboot the node"
+RESET = "drain the GPU and reset it"
+REBOOT = "drain the node and reboot it"
 REPLACE = "replace the GPU"
 SUPPORT = "open a case with the vendor"
 CHECK_APPLICATION = "check the application and its CUDA version"
@@ -166,7 +166,7 @@ TABLE = (
         WARNING,
         HARDWARE,
         RESTART,
-        "drain the node and reset the GPU",
+        RESET,
     ),
     *_rows((95,), "Uncontained memory error: any application may be affected", CRITICAL, HARDWARE, RESET, SUPPORT),
     *_rows((106, 107), "SMBPBI test message", INFO, OTHER, NOTHING, SUPPORT),

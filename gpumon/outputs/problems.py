@@ -95,7 +95,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         severity=dict(check.severities).get(verdict.level, "warning"),
         title=_with_device(verdict, report, title(verdict)),
         detail=" ".join(filter(None, details)),
-        action=" ".join(filter(None, (_action(verdict, report), check.first_step))),
+        action=_what_to_do(_action(verdict, report), check.first_step),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,
@@ -139,6 +139,11 @@ def _action(verdict: Verdict, report: Report) -> str:
         return ""
     repair = performed_repair(verdict, report.boot_id)
     return sentence(action_if_it_recurs(verdict) if repair else ACTIONS[verdict.action])
+
+
+def _what_to_do(action: str, first_step: str) -> str:
+    """Return the action and the first step of the runbook, which may begin with the same words."""
+    return first_step if first_step.startswith(action.rstrip(".")) else f"{action} {first_step}"
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpumon.outputs.formatting import (
     ABSENT,
@@ -26,6 +26,8 @@ from gpumon.probe.core.result import DECISIVE
 HOT_RATIO = 0.95
 """Share of the slowdown temperature from which a bar is colored as a warning."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
+LINK_DOWN = "nvlink_down"
+"""Check that waits before it reports a link."""
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
@@ -70,6 +72,11 @@ def tiles(document: Document) -> list[Tile]:
     gpus = document["gpus"]
     readings = (_power(gpus), _hottest(gpus), _memory(gpus), *_links(document)) if gpus else ()
     return [_gpus_tile(document), *readings, _probe(document)]
+
+
+def gpus_worst_first(document: Document) -> list[Document]:
+    """Return the GPUs: those that do not answer, then by the level of their verdicts, then by index."""
+    return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
 def facts(gpu: Document) -> list[Fact]:
@@ -198,11 +205,12 @@ def _links(document: Document) -> Iterator[Tile]:
     if not reported:
         return
     note = f"{count(len(reported) - up)} down" if up < len(reported) else "all up"
+    waits = any(alert["state"] == "pending" and alert["labels"]["check"] == LINK_DOWN for alert in document["alerts"])
     yield Tile(
         label="NVLinks up",
         value=f"{count(up)} of {len(reported)}",
-        note=note + (f", {unknown} unknown" if unknown else ""),
-        tone="critical" if up < len(reported) else "",
+        note=note + (f", {unknown} unknown" if unknown else "") + (", verdict pending" if waits else ""),
+        tone="" if up == len(reported) else "warning" if waits else "critical",
     )
 
 
@@ -235,17 +243,22 @@ def _memory_temperature(gpu: Document) -> tuple[Bar, ...]:
 
 
 def _core_temperature(gpu: Document) -> Bar:
-    """Return the core temperature with the driver's margin as limit, or else the slowdown threshold."""
+    """Return the core temperature with the slowdown threshold, or else with the driver's margin.
+
+    The margin is read less often than the temperature: their sum would change with each reading.
+    """
     temperature, margin = gpu["temperature_celsius"], gpu["thermal_margin_celsius"]
-    has_margin = temperature is not None and margin is not None
-    return _temperature("", temperature, temperature + margin if has_margin else gpu["temperature_slowdown_celsius"])
+    slowdown = gpu["temperature_slowdown_celsius"]
+    if slowdown is not None or temperature is None or margin is None:
+        return _temperature("", temperature, slowdown, "slows at")
+    return replace(_temperature("", temperature, temperature + margin), limit=f"{celsius(margin)} below slowdown")
 
 
-def _temperature(label: str, temperature: float | None, slowdown: float | None) -> Bar:
+def _temperature(label: str, temperature: float | None, slowdown: float | None, word: str = "limit") -> Bar:
     ratio = _ratio(temperature, slowdown)
     return Bar(
         text=label + celsius(temperature),
-        limit="" if slowdown is None else f"limit {celsius(slowdown)}",
+        limit="" if slowdown is None else f"{word} {celsius(slowdown)}",
         ratio=ratio,
         tone="warning" if ratio is not None and ratio >= HOT_RATIO else "",
     )

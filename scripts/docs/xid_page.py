@@ -27,7 +27,7 @@ $ gpumon xid 79
 Xid 79: The GPU has fallen off the bus
   Severity:       critical
   Class:          hardware
-  Do at once:     reboot the node
+  Do at once:     drain the node and reboot it
   If it recurs:   check power, riser, seating and PCIe errors; open a case with the vendor
 
 $ gpumon xid --text 'NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000)'

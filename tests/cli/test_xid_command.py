@@ -35,7 +35,7 @@ def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         "Xid 79: The GPU has fallen off the bus\n"
         "  Severity:       critical\n"
         "  Class:          hardware\n"
-        "  Do at once:     reboot the node\n"
+        "  Do at once:     drain the node and reboot it\n"
         "  If it recurs:   check power, riser, seating and PCIe errors; open a case with the vendor\n"
     )
 
@@ -54,7 +54,11 @@ def test_a_line_is_decoded(capsys: pytest.CaptureFixture[str], arguments: list[s
     """Whole or from the number on; the process it names is not repeated."""
     explanation = document(capsys, *arguments)
 
-    assert (explanation["xid"], explanation["severity"], explanation["action"]) == (149, "critical", "reset the GPU")
+    assert (explanation["xid"], explanation["severity"], explanation["action"]) == (
+        149,
+        "critical",
+        "drain the GPU and reset it",
+    )
     assert explanation["detail"] == "NETIR_LINK_EVT of link 0: fatal."
     assert explanation["text"] == "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"
 
@@ -72,7 +76,7 @@ def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """One a line, in order."""
     lines = output_of(capsys).splitlines()
     assert [int(line.split()[0]) for line in lines] == sorted(XIDS)
-    assert "  79  critical  hardware     The GPU has fallen off the bus. Do: reboot the node" in lines
+    assert "  79  critical  hardware     The GPU has fallen off the bus. Do: drain the node and reboot it" in lines
     assert [one["xid"] for one in document(capsys)] == sorted(XIDS)
 
 

@@ -75,7 +75,7 @@ def test_a_hung_killed_or_stopped_agent_is_never_ok(agent: Agent) -> None:
     agent.simulate({"gpus": {3: {"lost": True}}})
     lost = eventually(lambda: ran if (ran := check(store)).code == 2 else None)
     assert lost.line.startswith("GPU FAIL: GPU 3: It fell off the bus")
-    assert "Do: reboot the node." in lost.line
+    assert "Do: drain the node and reboot it." in lost.line
     assert check(store, "--for-job", environment={"SLURM_JOB_GPUS": "0,1"}).line == "GPU OK: GPU 0, GPU 1 healthy."
     assert check(store, "--for-job", environment=with_uuid).code == 2
     assert check(store, "--gpu", "9").code == 3
@@ -115,7 +115,7 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
         eventually(file.exists)
         first = check(environment=agent.environment)
         assert first.code == 2
-        assert "The node was rebooted since: if it recurs, reboot the node." in first.line
+        assert "The node was rebooted since: if it recurs, drain the node and reboot it." in first.line
     finally:
         agent.stop()
 

@@ -212,7 +212,7 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     (problem,) = problems(samples.lost(3))
     assert (problem.gpu, problem.title) == (3, "GPU 3: The GPU fell off the bus")
     assert problem.runbook_url.endswith("#gpulost")
-    assert problem.action.startswith("Reboot the node. ")
+    assert problem.action.startswith("Drain the node and reboot it; ")
     assert "power cycle" in problem.action
     assert "Consequences: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
 
@@ -224,11 +224,11 @@ def test_no_second_reboot_while_the_first_is_verified() -> None:
     report = replace(report, boot_id="another", health=replace(report.health, open=over))
 
     (problem,) = problems(report)
-    assert problem.action.startswith("If it recurs, reboot the node. ")
+    assert problem.action.startswith("If it recurs, drain the node and reboot it. ")
     told, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
     assert (told["action"], told["action_text"], told["repair"]) == (
         "none",
-        "if it recurs, reboot the node",
+        "if it recurs, drain the node and reboot it",
         "reboot",
     )
     assert told["repaired_at"] == whole(report)["node"]["booted"]
@@ -257,9 +257,9 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
         "none",
         "reset",
         rfc3339(round(booted + later)),
-        "If it recurs, reset the GPU",
+        "If it recurs, drain the GPU and reset it",
     )
-    not_yet = ("reset", None, None, "Reset the GPU")
+    not_yet = ("reset", None, None, "Drain the GPU and reset it")
     assert told() == told(reset_at=asking.seen_at - 1) == told(reset_at=later, active=True) == not_yet
     assert told(reset_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
     assert told(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet

@@ -225,7 +225,7 @@ def test_recent_errors_are_shown() -> None:
         "  Do: restart the application\n"
         "CRITICAL  Xid 79 on GPU 0: The GPU has fallen off the bus\n"
         "  2025-11-20 11:50:00 UTC\n"
-        "  Do: reboot the node\n"
+        "  Do: drain the node and reboot it\n"
         "CRITICAL  SXid 20034 on NVSwitch 0000:c1:00.0: NVSwitch error, fatal\n"
     ) in text
     assert not any(f"Xid {code} " in text for code in (48, 163, 62))

@@ -244,7 +244,7 @@ def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:
     ending = replace(ENDING, abandoned=(4711,), aborted=Skip(reason="held", hint="Held by 4712."))
     result = conclude_pass(accounts(FOUR_GPUS), ending)
     assert (result.outcome, result.reason) == ("timeout", "unkillable")
-    assert result.hint.endswith("Reboot the node. The run was ended (held): Held by 4712.")
+    assert result.hint.endswith("Drain and reboot the node. The run was ended (held): Held by 4712.")
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:
     [
         ("start", "most likely at a file. Check that the file system of probe.python"),
         ("import", "most likely at a file. Check that the file system of probe.python"),
-        ("join", "most likely in the driver. Reboot the node."),
-        ("measure", "most likely in the driver. Reboot the node."),
+        ("join", "most likely in the driver. Drain and reboot the node."),
+        ("measure", "most likely in the driver. Drain and reboot the node."),
     ],
 )
 def test_the_stage_of_an_unkillable_rank_determines_the_advice(stage: str, words: str) -> None:

@@ -112,7 +112,7 @@ def test_lost_gpu_is_a_problem(node: Node, port: int) -> None:
     html = page(node, port, samples.lost(3))
     text = words(html)
     assert "1 problem." in text
-    assert text.index("What to do: Reboot the node. Drain the node") < text.index("Utilization")
+    assert text.index("What to do: Drain the node and reboot it; a power cycle") < text.index("Utilization")
     assert example_parts.uuid(3) in html
     assert "10 min ago, 11:50 UTC" in text
     assert "7 of 8" in text
@@ -200,7 +200,7 @@ def test_fabric_and_ports_are_shown(node: Node, port: int) -> None:
 def test_errors_are_shown(node: Node, port: int) -> None:
     """Each with code, place, count and action; cancelled and historical errors have no action."""
     text = words(page(node, port, samples.troubled()))
-    assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
+    assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Drain the node and reboot it." in text
     assert "Xid 31 9000 times GPU 1 MIG 2 GPU memory page fault." in text
     assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
     assert "kernel log Records of the kernel log were lost." in text

@@ -139,7 +139,7 @@ CHECKS = (
         steps="""\
 1. `nvidia-smi -q -d PERFORMANCE` shows the reason: thermal means cooling, power brake power supply, neither the board.
 2. Check power supplies and cables (the BMC's log), fans, cold plates and inlet temperature.
-3. If nothing is found, reset the GPU. If it recurs, replace the board.
+3. If nothing is found, drain and reset the GPU. If it recurs, replace the board.
 """,
         gpu=slowdown,
         clear_after=2 * MINUTE,
@@ -157,7 +157,7 @@ CHECKS = (
         help="The GPU's clock is lower than that of its neighbours with the same work, which slows the whole job.",
         steps="""\
 1. `nvidia-smi -q -d CLOCK,PERFORMANCE` on it and on a neighbour: compare application clocks, limits and reasons.
-2. `nvidia-smi -rgc` and `-rac` reset clocks that were set; then reset the GPU when it is idle.
+2. `nvidia-smi -rgc` and `-rac` reset clocks that were set; then drain and reset the GPU.
 3. If it recurs, check cooling and power of this slot, then the board.
 """,
         gpu=straggler,

@@ -142,7 +142,7 @@ CHECKS = (
         help="The GPU's memory had uncorrectable ECC errors.",
         steps="""\
 1. Do not trust the results of jobs that ran on this GPU. Drain it.
-2. Reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
+2. Drain and reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
 3. Errors in SRAM, or again after a reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=uncorrectable,
@@ -156,7 +156,7 @@ CHECKS = (
         help="ECC corrects errors at a rate that precedes a memory failure.",
         steps="""\
 1. Drain the GPU: the driver is busy with the errors, and uncorrectable errors follow.
-2. Reset it, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
+2. Drain and reset it, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
 3. If it recurs: run the vendor's diagnostics and replace the board.
 """,
         gpu=corrected_storm,

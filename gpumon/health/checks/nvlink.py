@@ -150,7 +150,7 @@ CHECKS = (
         help="An NVLink is slower than its product's speed, or than its neighbours.",
         steps="""\
 1. `nvidia-smi nvlink -s` names the link.
-2. Reset the GPUs that share it when the node is idle: this trains the links.
+2. Drain the node and reset the GPUs that share it: this trains the links.
 3. If it stays slow: reseat or replace the board or the peer.
 """,
         gpu=slow_link,

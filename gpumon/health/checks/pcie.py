@@ -119,7 +119,7 @@ CHECKS: tuple[Check, ...] = (
         help="The kernel reported a fatal error of the GPU's PCIe link.",
         steps="""\
 1. Drain the node: such errors precede the loss of a GPU.
-2. `journalctl -k -g AER` shows the port and the error. Reboot the node.
+2. `journalctl -k -g AER` shows the port and the error. Drain and reboot the node.
 3. If it recurs: reseat the board or its riser; check power.
 """,
         gpu=aer,
@@ -158,7 +158,7 @@ CHECKS: tuple[Check, ...] = (
         help="The GPU's PCIe link stays below its speed under load.",
         steps="""\
 1. `nvidia-smi -q -d PERFORMANCE,CLOCK` and `lspci -vv`: compare LnkSta with LnkCap, also on the port above the GPU.
-2. Reboot the node; check the slot's BIOS setting.
+2. Drain and reboot the node; check the slot's BIOS setting.
 3. If it stays slow: reseat the board, the riser or the cable.
 """,
         gpu=generation,

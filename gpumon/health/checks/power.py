@@ -130,7 +130,7 @@ CHECKS = (
         help="The power draw that the GPU reports is not plausible.",
         steps="""\
 1. Compare with the BMC, or with the energy of neighbours under the same load.
-2. The sensor is faulty, and so is power limiting. Reset the GPU. If it recurs, replace the board.
+2. The sensor is faulty, and so is power limiting. Drain and reset the GPU. If it recurs, replace the board.
 """,
         gpu=implausible_power,
         after=5 * MINUTE,

@@ -204,7 +204,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="The GPU slows the node's all-reduce.",
         steps=f"""\
-{_FIRST_STEP}2. If its links, clocks and PCIe are ok: reset the GPU and run the probe again.
+{_FIRST_STEP}2. If its links, clocks and PCIe are ok: drain and reset the GPU, and run the probe again.
 3. The next run that is ok clears the verdict. If the GPU is named again, have its seat, bridge and baseboard inspected.
 4. If this bandwidth is intended: `gpumon ack gpu_allreduce_slow --note "..."` starts a new median.
 """,

@@ -100,7 +100,9 @@ def check_unkillable(facts: PreflightFacts) -> Skip | None:
     if not facts.unkillable:
         return None
     pids = ", ".join(map(str, facts.unkillable))
-    return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
+    return Skip(
+        reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): drain and reboot the node."
+    )
 
 
 def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
