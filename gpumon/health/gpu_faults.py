@@ -28,7 +28,7 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "reset_required": Advice(
         "It does not work until it is reset.",
-        "Drain the GPU, then `nvidia-smi --gpu-reset -i <uuid>`; where a reset is refused, drain the node and reboot it.",
+        "Drain the GPU, then `nvidia-smi --gpu-reset -i <uuid>`; if that is refused, drain the node and reboot it.",
     ),
     "no_permission": Advice(
         "The agent has no permission to open it; its state is unknown.",
@@ -41,10 +41,10 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "init_failed": Advice(
         "The driver could not start it.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain the node, reset the GPU or reboot.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain and reset the GPU, or reboot.",
     ),
     "unknown": Advice(
         "It cannot be read, and the driver reports no reason.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain the node, reset the GPU or reboot.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then drain and reset the GPU, or reboot.",
     ),
 }

@@ -155,12 +155,8 @@ def _judge_unkillable(run_pass: Pass, ending: Ending) -> _Verdict | None:
     pids = ", ".join(map(str, ending.abandoned))
     stages = {account.progress.stage for account in run_pass.accounts if account.pid in ending.abandoned}
     files = file_system_hint(run_pass, next(iter(stages))) if len(stages) == 1 else ""
-    where = (
-        f"at a file. {files} If it remains, drain and reboot the node."
-        if files
-        else "in the driver. Drain and reboot the node."
-    )
-    hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where}"
+    where = f"at a file. {files} If it remains, drain" if files else "in the driver. Drain"
+    hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where} and reboot the node."
     if ending.aborted is not None:
         hint = f"{hint} The run was ended ({ending.aborted.reason}): {ending.aborted.hint}"
     return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
