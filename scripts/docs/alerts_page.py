@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from gpumon.health.alert_rules import CHECK_UNKNOWN, AlertRule, duration
+from gpumon.health.alert_rules import CHECK_UNKNOWN, MUTED, AlertRule, duration
 from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.last_verdicts import KEEP_SECONDS
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.verdict_text import clearing_conditions
@@ -21,10 +22,10 @@ _INTRODUCTION = f"""\
 
 An alert is a check that has been active for its time. The agent derives alerts from its verdicts (`gpumon status`,
 `/api/v1/alerts`, the page, the log), and `alert_rules/gpumon.yml` contains the same alerts as Prometheus rules, one for
-each severity of each check: `gpumon_health_check{{check="..."}} == 3`, where 3 is fail (critical), 2 is warn (warning
-or info) and 1 is unknown. The rules have no `for`, because the agent waits before it raises a verdict. An alert has the
-name of its check in CamelCase: `nvlink_slow` is NvlinkSlow. If a check can warn and fail, the alert of the warning ends
-in `Warning`.
+each severity of each check: `instance:gpumon_health_check:last{{check="..."}} == 3`, where 3 is fail (critical), 2 is
+warn (warning or info) and 1 is unknown. The rules have no `for`, because the agent waits before it raises a verdict.
+An alert has the name of its check in CamelCase: `nvlink_slow` is NvlinkSlow. If a check can warn and fail, the alert of
+the warning ends in `Warning`.
 
 `gpumon status` on the node and `/api/v1/health` show the reason, the readings behind it and the first step. In the line
 below the description of an alert:
@@ -38,9 +39,29 @@ below the description of an alert:
 GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
 file; `--stale-seconds` changes the threshold of GpumonStale.
 
+## When the agent is away
+
+An alert outlives the agent. `instance:gpumon_health_check:last` is recorded by the same file: it is the agent's
+`gpumon_health_check` while the agent is scraped, and its last values while it is not, because the agent was killed,
+stopped or upgraded, the host is off or reboots, or the target was removed from the configuration. Then:
+
+- An alert that fires continues to fire with the same labels: nothing is resolved, and nothing is notified a second time.
+  GpumonDown fires beside it (not for a target that was removed).
+- Maintenance that was declared before still mutes until its end.
+- When the agent is scraped again and has read its stored verdicts, its own series decide at once: what it no longer
+  exports resolves.
+- What ended while the agent was scraped (cleared, or a GPU released or removed) does not come back.
+- After {duration(KEEP_SECONDS)} without a scrape the alerts resolve, and GpumonDown remains. The limit is set by
+  `gpumon rules render --keep-seconds`. To mute a node that was dismantled before that, silence its `instance`.
+
+A pause of Prometheus of up to an hour loses nothing; but Alertmanager resolves an alert that no Prometheus has sent for
+some minutes. The rules need Prometheus 2.42 or newer.
+
+## Maintenance
+
 Alerts of severity critical and warning page. While a node is [in maintenance](maintenance.md) they are muted: each of
-these rules ends in `unless on (instance) gpumon_maintenance_end_timestamp_seconds > time()`. An alert that fires when
-maintenance begins resolves, and fires again if the check is still active when maintenance ends.
+these rules ends in `unless on (instance) {MUTED}`. An alert that
+fires when maintenance begins resolves, and fires again if the check is still active when maintenance ends.
 """
 
 

@@ -20,6 +20,7 @@ from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, end_run
+from gpumon.server.page_overview import facts, tiles
 from gpumon.server.page_plot import LABEL_DISTANCE, plot
 from gpumon.server.page_templates import with_code
 from gpumon.state.report import Report
@@ -372,6 +373,38 @@ def test_plot_stays_inside_its_frame() -> None:
         drawn = plot(some)
         assert drawn is not None
         assert all(drawn.left <= mark.x <= drawn.right and 0 <= mark.y <= drawn.floor for mark in drawn.marks)
+
+
+def test_the_gpu_that_does_not_answer_is_the_first_row(node: Node, port: int) -> None:
+    """A broken GPU is not below seven healthy ones; GPUs with verdicts follow it."""
+    report = samples.lost(3)
+    gpus = [replace(state, gpu=replace(state.gpu, health=3.0)) if state.index == 5 else state for state in report.gpus]
+    html = page(node, port, replace(report, gpus=tuple(gpus)))
+    rows = [int(index) for index in re.findall(r'title="All readings of GPU (\d)"', html)]
+    assert rows == [3, 5, 0, 1, 2, 4, 6, 7]
+
+
+def test_the_slowdown_temperature_does_not_change_with_each_reading() -> None:
+    """It is the exported threshold; the driver's margin is shown as such if there is none."""
+    gpu = gpu_document(example_parts.gpu(0)) | {"thermal_margin_celsius": 31.0}
+    for temperature in (50.0, 58.0):
+        *_, shown = facts(gpu | {"temperature_celsius": temperature})
+        assert shown.bar.limit == "slows at 87 °C"
+        *_, shown = facts(gpu | {"temperature_celsius": temperature, "temperature_slowdown_celsius": None})
+        assert shown.bar.limit == "31 °C below slowdown"
+
+
+def test_a_link_that_is_down_without_a_verdict_is_a_pending_one() -> None:
+    """The tile is no fault before the headline reports one."""
+    report = samples.healthy()
+    down = replace(report.gpus[2], links={**report.gpus[2].links, "4": Nvlink(up=0.0)})
+    report = replace(report, gpus=(*report.gpus[:2], down, *report.gpus[3:]))
+    pending = samples.alert("NvlinkDown", 2, "A link is down.", state="pending")
+    for alerts, tone in (((), "critical"), ((pending,), "warning")):
+        document = samples.report_document(replace(report, alerts=alerts))
+        [tile] = [tile for tile in tiles(document) if tile.label == "NVLinks up"]
+        assert tile.tone == tone
+        assert tile.note == "1 down" + ", verdict pending" * len(alerts)
 
 
 def test_healthy_gpu_has_no_warning() -> None:
