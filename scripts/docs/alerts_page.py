@@ -45,7 +45,7 @@ An alert outlives the agent. `instance:gpumon_health_check:last` is recorded by 
 `gpumon_health_check` while the agent is scraped, and its last values while it is not, because the agent was killed,
 stopped or upgraded, the host is off or reboots, or the target was removed from the configuration. Then:
 
-- An alert that fires continues to fire with the same labels: nothing is resolved, and nothing is notified a second time.
+- An alert that fires continues to fire with the same labels: nothing is resolved, and nothing is notified again.
   GpumonDown fires beside it (not for a target that was removed).
 - Maintenance that was declared before still mutes until its end.
 - When the agent is scraped again and has read its stored verdicts, its own series decide at once: what it no longer
