@@ -38,7 +38,7 @@ def transitions_with_causes(
 def ends_with_cause(verdict: Verdict) -> bool:
     """Return whether the verdict ends when its cause is cleared, because nothing that is present now would raise it."""
     check = BY_NAME.get(verdict.check)
-    return check is not None and check.latch is None and (check.ends_with_cause or not verdict.active)
+    return check is not None and check.latch is None and (check.ends_with_cause or verdict.ok_seconds > 0)
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:

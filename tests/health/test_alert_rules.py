@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from promtool_run import Series, Values, check, group
+from promtool_run import Series, Values, check, group, packed
 from recorded_scrape import TARGET, recorded
 
 from gpumon.health.alert_rules import (
@@ -169,7 +169,7 @@ def test_an_alert_survives_an_agent_that_cannot_be_scraped(tmp_path: Path, *, pr
         for case in CHECK_CASES
         for until in (AWAY + 1, BACK, END + 5)  # restarted, upgraded, and repaired while the host was off
     ]
-    check(tmp_path, render(RULES.values()), groups)
+    check(tmp_path, render(RULES.values()), packed(groups))
 
 
 def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Pat
         )
         for case in CHECK_CASES
     ]
-    check(tmp_path, render(RULES.values()), groups)
+    check(tmp_path, render(RULES.values()), packed(groups))
 
 
 def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: 
     away = without_agent(ALWAYS, until=MINUTES)
     [case, *_] = CHECK_CASES
     none = [{"expr": f"{LAST_VERDICT} or {LAST_SEEN}", "eval_time": f"{AWAY + 7}m", "exp_samples": []}]
-    alerts = [expected(case, AWAY + 4, fires=True), *[expected(case, minute, fires=False) for minute in (26, 39)]]
+    alerts = [expected(case, AWAY + 3, fires=True), *[expected(case, minute, fires=False) for minute in (26, 39)]]
     only = group(60, scraped(case, away=away, present=False), alert_rule_test=alerts, promql_expr_test=none)
     check(tmp_path, render(RULES.values(), keep_seconds=300), [only])
 
@@ -217,7 +217,7 @@ def test_maintenance_mutes_the_verdicts_of_an_agent_that_is_stopped(tmp_path: Pa
         )
         for case in CHECK_CASES
     ]
-    check(tmp_path, render(RULES.values()), groups)
+    check(tmp_path, render(RULES.values()), packed(groups))
 
 
 @pytest.mark.slow
