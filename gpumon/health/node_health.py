@@ -77,8 +77,8 @@ class Health:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Return the open verdicts: the worst first, then what is present now, then the oldest."""
-        return tuple(sorted(self.open.values(), key=_rank))
+        """Return the open verdicts, the worst first, then the oldest."""
+        return tuple(sorted(self.open.values(), key=lambda verdict: (-verdict.level, verdict.since, verdict.key)))
 
     @property
     def primary(self) -> tuple[Verdict, ...]:
@@ -101,10 +101,6 @@ class Health:
         """Return the worst level of a device; UNKNOWN is the minimum before the first evaluation."""
         worst = max((verdict.level for verdict in self.open.values() if verdict.device == device), default=OK)
         return worst if self.evaluated else max(worst, UNKNOWN)
-
-
-def _rank(verdict: Verdict) -> tuple[int, bool, float, Key]:
-    return -verdict.level, not verdict.active, verdict.since, verdict.key
 
 
 def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) -> Health:

@@ -17,7 +17,7 @@ from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
-from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, current_reason, title
+from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, current_reason, is_unobserved, title
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.state.report import Report
@@ -44,14 +44,14 @@ class NodeProblem:
     gpu: int | None = None
     since: float | None = None
     """Seconds since the epoch."""
-    active: bool = True
-    """False if it is not present now, or cannot be observed now."""
+    unobserved: bool = False
+    """It cannot be observed now."""
 
 
 def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return verdicts, faults without a verdict yet, a failed probe run and notices.
 
-    The worst is first, then what is present now, then the oldest.
+    The worst is first, then what can be observed now, then the oldest.
     """
     unordered = (
         *_verdicts(report),
@@ -64,7 +64,7 @@ def problems(report: Report) -> tuple[NodeProblem, ...]:
 
 
 def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
-    return SEVERITIES.index(problem.severity), not problem.active, problem.since or 0.0
+    return SEVERITIES.index(problem.severity), problem.unobserved, problem.since or 0.0
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
@@ -99,7 +99,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,
-        active=verdict.active,
+        unobserved=is_unobserved(verdict, report),
     )
 
 

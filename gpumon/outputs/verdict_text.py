@@ -20,11 +20,16 @@ def title(verdict: Verdict) -> str:
     return check.help.rstrip(".") if check else verdict.check
 
 
-def current_reason(verdict: Verdict, report: Report) -> str:
-    """Return the reason; with the time if the GPU that it describes cannot be read now."""
+def is_unobserved(verdict: Verdict, report: Report) -> bool:
+    """Return whether the verdict describes readings of a GPU that cannot be read now."""
     check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
     is_read = state is None or (state.fault is None and not state.released)
-    if verdict.active or is_read or check is None or check.latch is not None:
+    return not (verdict.active or is_read or check is None or check.latch is not None)
+
+
+def current_reason(verdict: Verdict, report: Report) -> str:
+    """Return the reason; with its time if it cannot be observed now."""
+    if not is_unobserved(verdict, report):
         return verdict.reason
     seen = rfc3339(verdict.seen)
     return f"Last observed at {seen[:10]} {seen[11:19]} UTC: {verdict.reason}"

@@ -237,10 +237,10 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Return the end; None until the store has been read, because 0 would end a maintenance from before a restart."""
+    """Return the end; None until the verdicts from before a restart are exported: alert rules keep them until then."""
     if report.maintenance is not None:
         return report.maintenance.until
-    return 0.0 if report.internal.restored else None
+    return 0.0 if report.internal.restored and not report.hides_verdicts else None
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:

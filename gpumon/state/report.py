@@ -142,6 +142,12 @@ class Report:
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
 
+    @property
+    def hides_verdicts(self) -> bool:
+        """Return whether a verdict is not exported yet."""
+        here = {state.uuid for state in self.gpus}
+        return any(device not in here and self._may_be_renamed(device) for _, device in self.health.open)
+
     def _may_be_renamed(self, device: str) -> bool:
         """Return whether the GPU may still get an index: that would be another series and a second alert."""
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None

@@ -18,8 +18,6 @@ HEALTHY = {"idle": True}
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
     one = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
-    one.simulate(LOST)
-    one.start()
     yield one
     one.stop()
 
@@ -51,8 +49,12 @@ def down(stack: AlertStack, times: int) -> None:
     assert firing(stack)
 
 
-def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [HEALTHY, LOST], ids=["lost later", "lost before the first start"])
+def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path, before: dict[str, object]) -> None:
     """One page while the agent is killed, stopped, upgraded and rebooted, and one resolved after the repair."""
+    agent.simulate(before)
+    agent.start()
+    agent.simulate(LOST)
     with AlertStack(tmp_path, agent.port).up() as stack:
         eventually(lambda: stack.notified("GpuLost") == ["firing"])
 
@@ -83,6 +85,9 @@ def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path)
 
 def test_the_page_survives_the_removal_of_the_target(agent: Agent, tmp_path: Path) -> None:
     """A target that is taken out of the configuration of Prometheus resolves nothing; the repaired node does."""
+    agent.simulate(HEALTHY)
+    agent.start()
+    agent.simulate(LOST)
     with AlertStack(tmp_path, agent.port).up() as stack:
         eventually(lambda: stack.notified("GpuLost") == ["firing"])
         stack.scrape()

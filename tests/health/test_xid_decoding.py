@@ -36,7 +36,7 @@ def severity_and_action(code: int, text: str) -> tuple[Severity, str]:
         ("0x2 (Node Reboot Required)", CRITICAL, REBOOT),
         ("0x2 (OS Reboot)", CRITICAL, REBOOT),
         ("0x3 (Drain P2P)", WARNING, "stop the jobs that use this GPU's links"),
-        ("0x4 (Drain and Reset)", CRITICAL, f"stop the jobs that use this GPU's links, then {RESET}"),
+        ("0x4 (Drain and Reset)", CRITICAL, "stop the jobs that use this GPU's links, then reset it"),
         ("0x9 (Sing To It)", WARNING, "perform the action that it names: Sing To It"),
     ],
 )

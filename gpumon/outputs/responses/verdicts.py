@@ -12,7 +12,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse
-from gpumon.outputs.verdict_text import action_values, current_reason, title
+from gpumon.outputs.verdict_text import action_values, current_reason, is_unobserved, title
 from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
@@ -138,10 +138,11 @@ class CurrentHealthResponse(ResponseModel):
 
     @classmethod
     def current(cls, report: Report) -> CurrentHealthResponse:
+        ranked = sorted(report.health.primary, key=lambda verdict: (-verdict.level, is_unobserved(verdict, report)))
         return CurrentHealthResponse(
             level=_level_name(report.health_metrics().node_health),
             score=report.health.score,
-            verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in report.health.primary],
+            verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in ranked],
             gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
             gpus_missing=_missing_gpus(report),
         )
