@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
+
+MAX_SHOWN = 50
+"""Maximum number of problems in the message of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,9 @@ class ConfigurationError(Exception):
     """All problems of a configuration. Its message has one line for each."""
 
     def __init__(self, problems: Collection[ConfigurationProblem]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+        lines = [str(problem) for problem in itertools.islice(problems, MAX_SHOWN)]
+        more = len(problems) - len(lines)
+        super().__init__("\n".join([*lines, f"and {more} more problems"] if more else lines))
         self.problems = tuple(problems)
 
 

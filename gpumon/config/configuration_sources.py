@@ -6,6 +6,7 @@ and costs 4 MB and 100 ms in every command.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,15 +70,16 @@ class ConfigurationSources:
         """Return the origin of a value, else that of an enclosing value, else that of a value inside it."""
         holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
         held = (origin for other, origin in self.origins.items() if other[: len(key)] == key)
-        return next(holding, next(held, ""))
+        return next(itertools.chain(holding, held), "")
 
     def report(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
         """Add a problem."""
         self.problems.append(ConfigurationProblem(origin, ".".join(key), wrong, remedy))
 
     def _put(self, section: str, key: str, value: Any, origin: str) -> None:
-        for overridden in [other for other in self.origins if other[:2] == (section, key)]:
-            del self.origins[overridden]
+        if (section, key) in self.origins:
+            for overridden in [other for other in self.origins if other[:2] == (section, key)]:
+                del self.origins[overridden]
         self.values.setdefault(section, {})[key] = value
         self.origins[section, key] = origin
 

@@ -39,7 +39,7 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
         return
     for code, row in (parsed.values or {}).items():
         origin = f"{path}:{parsed.lines[code,]}"
-        if not code.isdecimal() or int(code) > HIGHEST:
+        if not (code.isdecimal() and len(code) <= len(str(HIGHEST))):
             yield ConfigurationProblem(origin, code, "is not an Xid code", "for example 79")
         elif not isinstance(row, dict) or not row:
             yield ConfigurationProblem(

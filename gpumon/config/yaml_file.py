@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from gpumon.config.configuration_error import ConfigurationProblem
+from gpumon.model import input_file
 
 Key = tuple[str, ...]
 """Path to a value: keys of mappings and indexes of lists."""
@@ -64,22 +65,27 @@ for _name, _pattern in _WORDS.items():
 
 def parse(text: str) -> Parsed:
     """Parse a text. Raises YamlError."""
+    loader: _PlainLoader | None = None
     try:
-        node = yaml.compose(text, _PlainLoader)
+        loader = _PlainLoader(text)
+        node = loader.get_single_node()
+        parsed = _Reader()
+        values = None if node is None else parsed.value(node, ())
+    except YamlError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise YamlError(None, f"is not YAML: {error}") from error
-    parsed = _Reader()
-    values = None if node is None else parsed.value(node, ())
+    # The scanner raises ValueError and OverflowError for the escape of a character that does not exist.
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        raise YamlError(loader.line + 1 if loader else None, f"is not YAML: {error}") from error
     return Parsed(values, parsed.lines, tuple(parsed.repeated))
 
 
 def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
     """Parse a file. Return its problems too: a file that cannot be parsed is empty. `setting` names the file."""
     try:
-        parsed = parse(path.read_text(encoding="utf-8"))
+        parsed = parse(input_file.read_text(path))
     except OSError as error:
         wrong, remedy = f"cannot be read ({error.strerror})", f"correct {setting}"
         return Parsed(None), [ConfigurationProblem(str(path), "", wrong, remedy)]

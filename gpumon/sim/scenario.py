@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from gpumon.model import input_file
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import GUEST, HOST
 from gpumon.sim import port_counters, shapes, stuck, workload
@@ -59,7 +60,12 @@ class Scenario:
 
 def parse(text: str, profile: Profile) -> Scenario:
     """Parse a file. Raises ShapeError, or YAML's own error."""
-    document = yaml.safe_load(text)
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+    except (ValueError, OverflowError) as error:
+        raise yaml.YAMLError(f"line {loader.line + 1}: {error}") from error
+    document = None if node is None else loader.construct_document(node)
     top = {} if document is None else shapes.by_key(_plain_key, _accept)(document, ())
     by_gpu = top.pop("gpus", {})
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
@@ -188,7 +194,7 @@ class ScenarioFile:
 
     def _read(self, path: Path) -> Scenario:
         try:
-            text = path.read_text()
+            text = input_file.read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SimulationError(f"scenario {path}: cannot be read ({error}): name a readable YAML file") from error
         try:
@@ -200,8 +206,9 @@ class ScenarioFile:
         except (
             yaml.YAMLError,
             ValueError,
+            OverflowError,
             RecursionError,
-        ) as error:  # PyYAML accepts some invalid dates and numbers and fails later
+        ) as error:  # PyYAML accepts some invalid dates, numbers and characters and fails later
             raise SimulationError(
                 f"scenario {path}: not YAML ({error}); a key that begins with * has to be quoted"
             ) from error

@@ -1,10 +1,14 @@
-"""The daemon's main loop: descriptors, timers and work posted by other threads. Callbacks must not block."""
+"""The daemon's main loop: descriptors, timers and work posted by other threads. Callbacks must not block.
+
+What escapes from a callback is logged, and the loop continues.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import heapq
 import itertools
+import logging
 import os
 import selectors
 from collections import deque
@@ -14,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpumon.clock import boot_clock
+
+log = logging.getLogger("gpumon.loop")
 
 T = TypeVar("T")
 Callback = Callable[[], object]
@@ -41,6 +47,8 @@ class Loop:
         self._order = itertools.count()
         self._posted: deque[Callback] = deque()
         self._running = False
+        self._logged: set[str] = set()
+        """Callbacks with an error in the log: one that fails each second must not fill the log."""
         wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.watch(wake_reader, lambda: _drain(wake_reader))
 
@@ -73,7 +81,7 @@ class Loop:
 
         def repeat() -> None:
             self.call_after(seconds, repeat)
-            callback()
+            self._call(callback)
 
         repeat()
 
@@ -87,8 +95,16 @@ class Loop:
         """Call back from the loop with a future, which is returned at once. May be called from any thread."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # a client that disconnects must not cancel it
-        self.post(lambda: work(future))
+        self.post(lambda: self._work(work, future))
         return future
+
+    def _work(self, work: Callable[[Future[T]], None], future: Future[T]) -> None:
+        try:
+            work(future)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+            raise
 
     def run(self) -> None:
         """Run until `stop` is called."""
@@ -99,15 +115,28 @@ class Loop:
     def turn(self) -> None:
         """Wait once and make the calls that are due."""
         for key, _ in self._selector.select(self._wait()):
-            if self._selector.get_map().get(key.fileobj) == key:  # not removed by a callback before it
-                key.data()
+            is_watched = self._selector.get_map().get(key.fileobj) == key  # not removed by a callback before it
+            if is_watched and not self._call(key.data):
+                self.unwatch(key.fd)  # it would fail again without end
         while self._posted:
-            self._posted.popleft()()
+            self._call(self._posted.popleft())
         now = boot_clock()
         while self._timers and self._timers[0].at <= now:
             callback = heapq.heappop(self._timers).callback
             if callback is not None:
-                callback()
+                self._call(callback)
+
+    def _call(self, callback: Callback) -> bool:
+        """Return whether the callback did not fail. An error is logged once for each callback."""
+        try:
+            callback()
+        except Exception as error:
+            name = f"{getattr(callback, '__qualname__', type(callback).__name__)} {type(error).__name__}"
+            if name not in self._logged:
+                self._logged.add(name)
+                log.exception("a task of the agent failed: report this bug")
+            return False
+        return True
 
     def stop(self) -> None:
         """End `run`. May be called from any thread."""

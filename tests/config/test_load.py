@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from each_case import each_case
 
-from gpumon.config.configuration_error import ConfigurationError
+from gpumon.config.configuration_error import MAX_SHOWN, ConfigurationError
 from gpumon.config.default_paths import state_directory
 from gpumon.config.effective_configuration import changes, merge_reloaded, show
 from gpumon.config.load import configuration_file, load
 from gpumon.config.settings_table import FLAGS, settings
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import LIMITS
+from gpumon.model.input_file import MAX_BYTES
 
 
 @pytest.fixture
@@ -183,8 +185,13 @@ def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower:
             "probe: {nccl_environment: {PATH: /}}\n",
             ":1: probe.nccl_environment.PATH: must be the name of an NCCL",
         ),
-        ("[" * 2000, ": is not YAML: "),
+        ("[" * 2000, ":1: is not YAML: "),
         ("log: \x00", ": is not YAML: "),
+        (
+            'log:\n  level: "\\UFFFFFFFF"\n',
+            ":2: is not YAML: Python int too large to convert to C int; correct the line",
+        ),
+        ('log:\n  level: "\\U00110000"\n', ":2: is not YAML: chr() arg not in range(0x110000); correct the line"),
     ],
 )
 def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
@@ -205,6 +212,32 @@ def test_files_that_cannot_be_read_are_named(environ: dict[str, str], tmp_path: 
     ]
     assert complaints(tmp_path, environ) == [f"{tmp_path}: cannot be read (Is a directory); correct --config.file"]
     assert complaints(binary, environ) == [f"{binary}: is not UTF-8 at byte 5; save it as UTF-8"]
+
+
+def test_what_is_not_a_small_regular_file_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    """A FIFO, a device without end and a large file are refused, and none of them blocks the reader."""
+    fifo, large = tmp_path / "fifo.yml", tmp_path / "large.yml"
+    os.mkfifo(fifo)
+    large.write_bytes(b"# " * MAX_BYTES)
+    for path, wrong in ((fifo, "is not a regular file"), (Path("/dev/zero"), "is not a regular file")):
+        assert complaints(path, environ) == [f"{path}: cannot be read ({wrong}); correct --config.file"]
+    assert complaints(large, environ) == [f"{large}: cannot be read (has more than 256 KiB); correct --config.file"]
+
+
+@each_case(
+    "text", ["{0}: 1", "log:\n  {0}: 1", "health:\n  thresholds:\n    {0}: 1", "health:\n  disabled_checks: [{0}]"]
+)
+def test_thousands_of_unknown_names_are_a_short_error(environ: dict[str, str], tmp_path: Path, text: str) -> None:
+    """A file full of unknown names is refused with the first problems and the number of the others."""
+    head, _, row = text.rpartition("\n")
+    names = [f"name{number}" for number in range(5000)]
+    listed = row.format(", ".join(names)) if "[" in row else "\n".join(row.format(name) for name in names)
+    path = written(tmp_path, f"{head}\n{listed}")
+
+    lines = complaints(path, environ)
+
+    assert len(lines) == MAX_SHOWN + 1
+    assert lines[-1] == f"and {5000 - MAX_SHOWN} more problems"
 
 
 def test_plain_scalars_are_text(environ: dict[str, str], tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
         ("79: {severity: info}\n79: {severity: info}", "{path}:2: 79: is already set in line 1; delete one of them"),
         ("- 79", "{path}:1: must be a mapping of Xid codes to rows; for example 79:"),
         ("79: [", "{path}:1: is not YAML"),
+        ('79:\n  name: "\\UFFFFFFFF"', "{path}:2: is not YAML"),
+        (f"? {'9' * 5000}\n: {{severity: warning}}", "is not an Xid code"),
     ],
 )
 def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str, problem: str) -> None:

@@ -46,6 +46,7 @@ from gpumon.sim.library import open_node
         ("place: vm\n", "place: must be one of 'host', 'guest', 'container'"),
         ("gpus: {*: {lost: true}}\n", "not YAML.*has to be quoted"),
         ("gpus: {\n", "not YAML"),
+        ('seed: 1\nplace: "\\UFFFFFFFF"\n', r"not YAML \(line 2: Python int too large"),
         ("- lost\n", "the file: must be a mapping"),
     ],
 )

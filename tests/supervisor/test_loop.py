@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
+import pytest
+
 from gpumon.supervisor.loop import Loop
 
 
@@ -28,3 +30,30 @@ def test_a_descriptor_unwatched_in_this_turn_is_not_called() -> None:
     assert len(called) == 1
     for _, writer in pipes:
         os.close(writer)
+
+
+def test_an_error_of_a_callback_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Errors of posted calls, timers and descriptors are logged once each, and the other callbacks are called."""
+    loop, called = Loop(), list[str]()
+    reader, writer = os.pipe()
+
+    def fail() -> None:
+        called.append("failed")
+        raise OverflowError("Python int too large to convert to C int")
+
+    loop.watch(reader, fail)
+    os.write(writer, b"x")
+    loop.post(fail)
+    loop.call_after(0.0, fail)
+    loop.every(0.0, lambda: called.append("regular"))
+    loop.post(lambda: called.append("posted"))
+    future = loop.request(lambda _: fail())
+    loop.turn()
+    loop.turn()
+
+    assert called.count("failed") == 4
+    assert {"regular", "posted"} < set(called)
+    assert isinstance(future.exception(timeout=0), OverflowError)
+    assert [record.message for record in caplog.records] == ["a task of the agent failed: report this bug"] * 2
+    os.close(reader)
+    os.close(writer)
