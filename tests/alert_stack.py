@@ -105,9 +105,13 @@ class AlertStack:
         """Return the notifications about an alert in order: firing or resolved."""
         return [status for status, labels in list(self.notifications) if labels["alertname"] == alert]
 
-    def labels(self, alert: str) -> set[frozenset[tuple[str, str]]]:
-        """Return every set of labels with which an alert was notified."""
-        return {frozenset(labels.items()) for _, labels in list(self.notifications) if labels["alertname"] == alert}
+    def notified_by_labels(self, alert: str) -> dict[frozenset[tuple[str, str]], list[str]]:
+        """Return the notifications about an alert in order, by all its labels."""
+        by_labels: dict[frozenset[tuple[str, str]], list[str]] = {}
+        for status, labels in list(self.notifications):
+            if labels["alertname"] == alert:
+                by_labels.setdefault(frozenset(labels.items()), []).append(status)
+        return by_labels
 
     def query(self, promql: str) -> list[Any]:
         asked = urllib.parse.urlencode({"query": promql})

@@ -78,7 +78,9 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             pass
     report = window_reducer.take(report, message, now)
     report = derive(report, now, settings)
-    return _evaluated(report, now, settings) if isinstance(message, Tick) else report
+    if isinstance(message, Tick):
+        report = _evaluated(report, now, settings)
+    return _with_alerts(report, now) if isinstance(message, Tick | StoredState) else report
 
 
 def _with(report: Report, **internal: object) -> Report:
@@ -193,6 +195,10 @@ def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
     history = report.internal.history
     history = history.add(report.samples(frozenset(history.windows)), now.at)
     report = health_reducer.evaluate(_with(report, history=history), now, settings)
+    return replace(report, node=replace(report.node, exposed_series=float(report.count_series())))
+
+
+def _with_alerts(report: Report, now: Now) -> Report:
     alerts = update_alerts(
         report.alerts,
         report.health,
@@ -201,8 +207,7 @@ def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
         boot_id=report.boot_id,
         in_maintenance=report.maintenance is not None,
     )
-    node = replace(report.node, exposed_series=float(report.count_series()), alerts=_alert_counts(alerts))
-    return replace(report, alerts=alerts, node=node)
+    return replace(report, alerts=alerts, node=replace(report.node, alerts=_alert_counts(alerts)))
 
 
 def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 LOST = {"idle": True, "gpus": {1: {"lost": True}}}
 HEALTHY = {"idle": True}
+FIRING = 'ALERTS{alertname="GpuLost", alertstate="firing"}'
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def start(agent: Agent, stack: AlertStack) -> None:
     """Start the agent and wait until Prometheus has scraped it and has evaluated its rules."""
     scraped = scraped_at(stack)
     agent.start()
+    alerts = agent.get("/api/v1/alerts?state=firing")["alerts"]
+    assert "GpuLost" in {alert["rule"] for alert in alerts}, "the agent's own alerts agree from the start"
     eventually(lambda: scraped_at(stack) > scraped)
     eventually(lambda: stack.query('ALERTS{alertname="GpumonDown"}') == [])
     assert firing(stack), "the agent that is back has the verdict from its store"
-    alerts = agent.get("/api/v1/alerts?state=firing")["alerts"]
-    assert "GpuLost" in {alert["rule"] for alert in alerts}, "the agent's own alerts agree"
 
 
 def scraped_at(stack: AlertStack) -> float:
@@ -40,7 +41,7 @@ def scraped_at(stack: AlertStack) -> float:
 
 
 def firing(stack: AlertStack) -> bool:
-    return bool(stack.query('ALERTS{alertname="GpuLost", alertstate="firing"}'))
+    return bool(stack.query(FIRING))
 
 
 def down(stack: AlertStack, times: int) -> None:
@@ -73,14 +74,15 @@ def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path,
         agent.environment["GPUMON_BOOT_ID"] = "boot-2"
         down(stack, 3)
         start(agent, stack)
-        assert set(stack.notified("GpuLost")) == {"firing"}
+        assert list(stack.notified_by_labels("GpuLost").values()) == [["firing"]]
 
         agent.simulate(HEALTHY)
         eventually(lambda: agent.post("/api/v1/health/ack?check=gpu_lost&note=reseated")[0] == 200)
-        eventually(lambda: "resolved" in stack.notified("GpuLost"))
+        # A GPU that was lost before the first start has another uuid from now on.
+        eventually(lambda: stack.notified("GpuLost")[-1] == "resolved" and not stack.query(FIRING))
         eventually(lambda: stack.notified("GpumonDown").count("resolved") == 3)
-        assert stack.notified("GpuLost") == ["firing", "resolved"]
-        assert len(stack.labels("GpuLost")) == 1
+        by_labels = stack.notified_by_labels("GpuLost")
+        assert list(by_labels.values()) == [["firing", "resolved"]] * (2 if before == LOST else 1)
 
 
 def test_the_page_survives_the_removal_of_the_target(agent: Agent, tmp_path: Path) -> None:
