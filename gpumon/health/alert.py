@@ -112,7 +112,8 @@ def _device_labels(device: str, gpus: Mapping[str, Labels]) -> Labels:
     if device in gpus:
         return gpus[device]
     name, _, port = device.partition("/")
-    return tuple((label, value) for label, value in (("device", name), ("port", port)) if value)
+    labels = ("device", name) if port else ("uuid", name), ("port", port)
+    return tuple((label, value) for label, value in labels if value)
 
 
 def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:

@@ -80,7 +80,8 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
     report = derive(report, now, settings)
     if isinstance(message, Tick):
         report = _evaluated(report, now, settings)
-    return _with_alerts(report, now) if isinstance(message, Tick | StoredState) else report
+    stored_are_shown = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
+    return _with_alerts(report, now) if stored_are_shown or isinstance(message, Tick) else report
 
 
 def _with(report: Report, **internal: object) -> Report:

@@ -332,13 +332,14 @@ def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
 
 
 def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
-    """A stored verdict fires its alert from the first evaluation."""
+    """A stored verdict fires its alert as soon as it is read, and from the first evaluation with the GPU's index."""
     verdict = xid79_verdict("GPU-1")
     report = reduce_all(StoredState(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")))
+    assert [alert.state for alert in report.alerts if alert.rule == "GpuXidCritical"] == ["firing"]
     report = reduce_all(UP, snapshot(gpu_reading(0), gpu_reading(1)), Tick(), report=report, at=101.0)
 
-    firing = [dict(alert.labels)["gpu"] for alert in report.alerts if alert.rule == "GpuXidCritical"]
-    assert firing == ["1"]
+    alerts = [alert for alert in report.alerts if alert.rule == "GpuXidCritical" and alert.state == "firing"]
+    assert [dict(alert.labels)["gpu"] for alert in alerts] == ["1"]
 
 
 def test_link_bytes_processes_and_peer_access_survive_encoding() -> None:
