@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -25,6 +26,7 @@ from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
+from gpumon.store.stored_rows import count_left_out
 from gpumon.store.writer import StoreWriter
 from gpumon.supervisor.loop import Loop
 
@@ -59,6 +61,8 @@ class Persistence:
             path, post=loop.post, on_open=self._read_stored_state, on_reopen=self._write_everything
         )
         self.writes = WriteBehind(loop, self._writer, probe, publish=publish, latest=latest)
+        self._left_out = Counter[str]()
+        """Rows that could not be read, by table. Replaced once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
 
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
@@ -89,12 +93,14 @@ class Persistence:
 
     @property
     def notice(self) -> str | None:
-        """The present error, and where a damaged store was moved."""
-        moved_aside = self._writer.moved_aside
-        if moved_aside is None:
-            return self.error
-        notice = f"{self._path} was damaged and is re-created; the damaged file is {moved_aside}"
-        return f"{self.error}. {notice}" if self.error else notice
+        """The present error, where a damaged store was moved, and how many rows could not be read at the start."""
+        parts = [self.error] if self.error else []
+        if self._writer.moved_aside is not None:
+            parts.append(f"{self._path} was damaged and is re-created; the damaged file is {self._writer.moved_aside}")
+        if left_out := self._left_out:
+            tables = ", ".join(f"{table} {count}" for table, count in sorted(left_out.items()))
+            parts.append(f"{left_out.total()} rows of {self._path} could not be read and are left out ({tables})")
+        return ". ".join(parts) or None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Read from the store. Called from any thread. The future raises StoreError."""
@@ -123,8 +129,9 @@ class Persistence:
 
     def _read_stored_state(self, store: Store) -> None:
         """Read the stored state. Runs in the writer's thread."""
-        with store.reading() as connection:
+        with store.reading() as connection, count_left_out() as left_out:
             stored = stored_state.read(connection, self._probe)
+        self._left_out = left_out
         self._loop.post(lambda: self._restore(stored))
 
     def _restore(self, stored: StoredState) -> None:

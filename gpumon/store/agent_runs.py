@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from gpumon.health.agent_runs import AgentRun
 from gpumon.store.store_table import StoreTable, insert, select, values
+from gpumon.store.stored_rows import records
 
 MAX_ROWS = 1000
 
@@ -32,5 +33,4 @@ TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda run: (run
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:
     """Return the newest runs, the newest last."""
     rows = connection.execute(select("agent_runs", _COLUMNS, "ORDER BY number DESC LIMIT ?"), (limit,)).fetchall()
-    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in reversed(rows))
-    return tuple(AgentRun(**document | {"planned": bool(document["planned"])}) for document in documents)
+    return records("agent_runs", AgentRun, _COLUMNS, reversed(rows))

@@ -17,6 +17,7 @@ from pathlib import Path
 from gpumon.store import APPLICATION_ID
 from gpumon.store.schema import migrate
 from gpumon.store.store_error import StoreError, damage_error, store_errors
+from gpumon.store.stored_rows import text
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
@@ -117,6 +118,7 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
     if not path.exists():
         raise refusal
     memory = sqlite3.connect(":memory:", isolation_level=None)
+    memory.text_factory = text
     folder = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / path.name
@@ -181,6 +183,7 @@ def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
 def _connect(path: Path) -> sqlite3.Connection:
     with store_errors(path), contextlib.ExitStack() as on_failure:
         connection = sqlite3.connect(path, timeout=1, isolation_level=None)
+        connection.text_factory = text
         on_failure.callback(connection.close)
         _prepare(connection, path)
         on_failure.pop_all()

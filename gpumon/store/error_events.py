@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from gpumon.model.error_event import (
     CANCELLED_BY,
+    KINDS,
     KMSG,
     NVML,
     SXID,
@@ -19,12 +21,13 @@ from gpumon.model.error_event import (
     ErrorEvent,
     LogPosition,
 )
-from gpumon.store.store_table import StoreTable, insert, select, values
+from gpumon.store.store_table import StoreTable, insert, select, values, whole
+from gpumon.store.stored_rows import checked, readable, records
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
 _COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
-_FLAGS = ("unnumbered", "historical", "fatal")
+_COUNTS = ("nvml", "kmsg", "unnumbered")
 _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
 """Columns that keep their first value."""
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
@@ -85,7 +88,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
         f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
-        " count = max(count, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
+        f" count = max({whole('count')}, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
         [values(counter, _COUNTER) for counter in counters],
     )
 
@@ -102,17 +105,14 @@ POSITION: StoreTable[LogPosition] = StoreTable(name="kernel_log_position", key=l
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:
     """Return up to which record the kernel log has been processed; None if it never was."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'kernel_log'").fetchone()
-    if row is None:
-        return None
-    boot_id, _, sequence = row[0].partition(" ")
-    return LogPosition(boot_id, int(sequence))
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'kernel_log'")
+    return next(readable("meta", rows, _position), None)
 
 
 def read_counters(connection: sqlite3.Connection) -> tuple[ErrorCounter, ...]:
     """Return all error counters."""
     rows = connection.execute(select("error_counters", _COUNTER, "ORDER BY kind DESC, device, code"))
-    return tuple(ErrorCounter(**dict(zip(_COUNTER, row, strict=True))) for row in rows)
+    return records("error_counters", ErrorCounter, _COUNTER, rows)
 
 
 def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent, ...]:
@@ -124,12 +124,11 @@ def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent
     """Return the events that match, the newest first."""
     conditions = dict(_conditions(query))
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    rest = f"{where} ORDER BY last_wall DESC, number DESC LIMIT ?"
     rows = connection.execute(
-        select("error_events", (*_COLUMNS, _CANCELLED, "number"), rest),
-        (*(value for values in conditions.values() for value in values), query.limit),
+        select("error_events", (*_COLUMNS, _CANCELLED, "number"), f"{where} ORDER BY last_wall DESC, number DESC"),
+        tuple(value for values in conditions.values() for value in values),
     )
-    return tuple(_stored(row) for row in rows)
+    return tuple(itertools.islice(readable("error_events", rows, _stored), query.limit))
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
@@ -143,7 +142,7 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     """Store an event. Return by how much its count exceeds the stored row."""
     event = change.event
-    row = connection.execute("SELECT nvml, kmsg, unnumbered FROM error_events WHERE id = ?", (event.id,)).fetchone()
+    row = connection.execute(select("error_events", tuple(map(whole, _COUNTS)), "WHERE id = ?"), (event.id,)).fetchone()
     document = {name: getattr(event, name) for name in _COLUMNS} | {"texts": json.dumps(event.texts)}
     connection.execute(_UPSERT, tuple(document.values()))
     return change.gained if row is None else max(0, event.count - max(row)) * (not event.historical)
@@ -153,7 +152,7 @@ def _count(connection: sqlite3.Connection, event: ErrorEvent, gained: int) -> No
     if gained and event.kind in _COUNTED:
         connection.execute(
             f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
-            " count = count + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
+            f" count = {whole('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
             (event.kind, event.device, event.code, gained, event.last_wall),
         )
 
@@ -191,10 +190,16 @@ _UPSERT = (
 )
 
 
-def _stored(row: tuple[Any, ...]) -> StoredEvent:
+def _stored(row: Sequence[Any]) -> StoredEvent:
     *columns, cancelled, number = row
     document = dict(zip(_COLUMNS, columns, strict=True))
-    flags = {name: None if document[name] is None else bool(document[name]) for name in _FLAGS}
-    texts = tuple(json.loads(document["texts"]))
-    event = ErrorEvent(**document | flags | {"texts": texts, "cancelled_wall": cancelled})
+    texts = json.loads(document["texts"])
+    event = checked(ErrorEvent, document | {"texts": texts, "cancelled_wall": cancelled})
+    if event.kind not in KINDS:
+        raise ValueError(f"{event.kind!r} is no kind of error")
     return StoredEvent(event, (event.last_wall, number))
+
+
+def _position(row: Sequence[Any]) -> LogPosition:
+    boot_id, _, sequence = row[0].partition(" ")
+    return LogPosition(boot_id, int(sequence))

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.store.store_table import StoreTable, insert, select, values
+from gpumon.store.stored_rows import readable, records
 
 MAX_GPUS = 256
 """Maximum number of rows: GPUs are replaced, and a host may have a long life."""
@@ -39,8 +40,7 @@ TABLE: StoreTable[StoredGpu] = StoreTable(
 def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
     """Return all GPUs, the most recently read last."""
     rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
-    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
-    return tuple(StoredGpu(**document | {"expected": bool(document["expected"])}) for document in documents)
+    return records("gpus", StoredGpu, _COLUMNS, rows)
 
 
 def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
@@ -52,5 +52,5 @@ def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:
     """Return the number of GPUs that the operator has accepted; None if none was accepted."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,)).fetchone()
-    return None if row is None else int(row[0])
+    rows = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,))
+    return next(readable("meta", rows, lambda row: int(row[0])), None)

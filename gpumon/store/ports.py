@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from gpumon.model.port_record import PortRecord
 from gpumon.store.store_table import StoreTable, insert, select, values
+from gpumon.store.stored_rows import records
 
 MAX_PORTS = 256
 """Maximum number of rows: cards are replaced, and virtual functions come and go."""
@@ -36,15 +37,10 @@ TABLE: StoreTable[PortRecord] = StoreTable(
 def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
     """Return all ports, the most recently read last."""
     rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
-    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
-    return tuple(PortRecord(**document | {"expected": _flag(document["expected"])}) for document in documents)
+    return records("ports", PortRecord, _COLUMNS, rows)
 
 
 def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:
     """Store that these ports are no longer expected, and the accepted speed of slower ones. Both by identity."""
     connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[port], port) for port in slow])
     connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(port,) for port in gone])
-
-
-def _flag(value: int | None) -> bool | None:
-    return None if value is None else bool(value)

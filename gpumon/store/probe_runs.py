@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
-
-log = logging.getLogger("gpumon.store")
+from gpumon.store.store_table import whole
+from gpumon.store.stored_rows import checked, readable
 
 MAX_BASELINE_RUNS = 200
 """Number of runs of each probe with the outcome ok that the retention does not delete: baselines need them."""
@@ -76,7 +75,8 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
     )
     if added.rowcount:
         connection.execute(
-            "INSERT INTO probe_counters VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+            "INSERT INTO probe_counters VALUES (?, ?, ?, 1)"  # noqa: S608 - our own names
+            f" ON CONFLICT DO UPDATE SET count = {whole('count')} + 1",
             (result.probe, result.outcome, reason),
         )
 
@@ -97,14 +97,16 @@ def restore(
     outcomes = ((outcome, "", count) for outcome, count in counters.outcomes.items() if outcome != "skipped")
     reasons = (("skipped", reason, count) for reason, count in counters.reasons.items())
     connection.executemany(
-        "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = max(count, excluded.count)",
+        "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT"  # noqa: S608 - our own names
+        f" DO UPDATE SET count = max({whole('count')}, excluded.count)",
         [(probe, *row) for row in (*outcomes, *reasons) if row[2]],
     )
 
 
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
     """Return the counters of a probe."""
-    rows = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,)).fetchall()
+    stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
+    rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, int], row)))
     outcomes: dict[str, int] = {}
     for outcome, _, count in rows:
         outcomes[outcome] = outcomes.get(outcome, 0) + count
@@ -119,7 +121,7 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
         " ORDER BY number",
         (newest, each, MAX_BASELINE_RUNS),
     )
-    return tuple(_readable(rows))
+    return tuple(readable("probe_runs", rows, _result))
 
 
 def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
@@ -132,7 +134,7 @@ def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
         (*(value for values in conditions.values() for value in values), query.limit),
     ).fetchall()
     last = rows[-1][2:] if len(rows) == query.limit else None
-    return RunPage(tuple(_readable((run, text) for run, text, *_ in rows)), last)
+    return RunPage(tuple(readable("probe_runs", rows, _result)), last)
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
@@ -163,16 +165,5 @@ def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield "(started, number) < (?, ?)", query.before
 
 
-def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[ProbeResult]:
-    """Yield the results of ids and documents, without unreadable ones."""
-    for run, text in rows:
-        try:
-            yield from_document(json.loads(text))
-        except (TypeError, ValueError, RecursionError) as error:
-            _warn(run, str(error))
-
-
-@lru_cache(maxsize=1000)
-def _warn(run: str, error: str) -> None:
-    """Log an unreadable run, once however often it is read."""
-    log.warning("ignored an unreadable probe run in the store", extra={"id": run, "error": error})
+def _result(row: Sequence[Any]) -> ProbeResult:
+    return from_document(json.loads(row[1]))

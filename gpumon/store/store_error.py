@@ -52,6 +52,8 @@ def store_errors(path: Path) -> Iterator[None]:
             raise damage_error(path, str(error)) from error
         problem, remedy = _REMEDIES.get(code, ("it failed", f"report it, {_ELSEWHERE}"))
         raise StoreError(path, f"{problem} ({error})", remedy) from error
+    except UnicodeDecodeError as error:  # sqlite3 quotes a damaged name in its message
+        raise damage_error(path, str(error)) from error
     except OSError as error:
         problem, remedy = _REMEDIES.get(_SYSTEM.get(error.errno or 0, 0), ("it failed", f"correct that, {_ELSEWHERE}"))
         raise StoreError(path, f"{problem} ({error.strerror}: {error.filename})", remedy) from error

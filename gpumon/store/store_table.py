@@ -34,6 +34,11 @@ def select(table: str, columns: Sequence[str], rest: str = "") -> str:
     return f"SELECT {', '.join(columns)} FROM {table} {rest}"  # noqa: S608 - our own names
 
 
+def whole(column: str) -> str:
+    """Return SQL for the number in a column; for 0 if a damaged cell has none, so that counting continues."""
+    return f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE 0 END"
+
+
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
     """Return the attributes of a row that are named like the columns."""
     return tuple(getattr(row, column) for column in columns)

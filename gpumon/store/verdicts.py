@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,17 +12,13 @@ from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import (
     FAIL,
     REPAIRS,
-    Action,
-    Clearance,
     Key,
-    Level,
     Verdict,
     VerdictChange,
     VerdictTransition,
 )
 from gpumon.store.store_table import StoreTable, insert
-
-log = logging.getLogger("gpumon.store")
+from gpumon.store.stored_rows import checked, readable
 
 _NOT_STORED = ("check", "device", "active")
 """Fields of a verdict that are columns, or that the next evaluation sets."""
@@ -32,7 +27,8 @@ _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608
 _REPAIRS = ", ".join(f"'{cleared_by}'" for cleared_by in sorted(REPAIRS))
 _WEIGHTY = (
     f"(change = '{VerdictChange.CLEARED}' AND cleared_by IN ({_REPAIRS})"
-    f" OR change = '{VerdictChange.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
+    f" OR change = '{VerdictChange.RAISED}'"
+    f" AND CASE WHEN json_valid(document) THEN json_extract(document, '$.level') END = {FAIL.value})"
 )
 """The condition of `is_significant` of health.node_health, in SQL."""
 _LAST_CLEARED = (
@@ -93,7 +89,7 @@ TABLE: StoreTable[tuple[Verdict, ...]] = StoreTable(name="verdicts", key=lambda 
 def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
     """Return the open verdicts, without unreadable rows."""
     rows = connection.execute("SELECT check_name, device, document FROM verdicts").fetchall()
-    return tuple(verdict for row in rows if (verdict := _verdict(*row)) is not None)
+    return tuple(readable("verdicts", rows, lambda row: _verdict(*row)))
 
 
 def read_transitions(
@@ -103,13 +99,14 @@ def read_transitions(
     rows = connection.execute(
         f"{_SELECT} {f'WHERE {_WEIGHTY}' if weighty else ''} ORDER BY number DESC LIMIT ?", (limit,)
     ).fetchall()
-    return tuple(_transitions(reversed(rows)))
+    return tuple(readable("verdict_transitions", reversed(rows), _transition))
 
 
 def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
     """Return how each verdict was last cleared."""
     rows = connection.execute(f"{_SELECT} WHERE number IN ({_LAST_CLEARED})").fetchall()
-    return {transition.verdict.key: transition for transition in _transitions(rows)}
+    transitions = readable("verdict_transitions", rows, _transition)
+    return {transition.verdict.key: transition for transition in transitions}
 
 
 def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
@@ -126,12 +123,8 @@ PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(
 
 def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
     """Return the stored findings; none if the document is unreadable."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'").fetchone()
-    try:
-        return tuple(map(_pending_verdict, json.loads(row[0] if row else "[]")))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        log.warning("ignored unreadable pending verdicts in the store", extra={"error": str(error)})
-        return ()
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'")
+    return next(readable("meta", rows, lambda row: tuple(map(_pending_verdict, json.loads(row[0])))), ())
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
@@ -166,36 +159,17 @@ def _document(verdict: Verdict) -> str:
     return json.dumps({name: value for name, value in verdict._asdict().items() if name not in _NOT_STORED})
 
 
-def _verdict(check: str, device: str, document: str) -> Verdict | None:
-    """Return the verdict; None for an unreadable row, which is logged."""
-    try:
-        values: Mapping[str, Any] = json.loads(document)
-        inhibited_by = None if values["inhibited_by"] is None else tuple(values["inhibited_by"])
-        typed = {"level": Level(values["level"]), "action": Action(values["action"]), "inhibited_by": inhibited_by}
-        return Verdict(check=check, device=device, active=False, **{**values, **typed})
-    except (KeyError, TypeError, ValueError) as error:
-        log.warning(
-            "ignored an unreadable verdict in the store", extra={"check": check, "device": device, "error": str(error)}
-        )
-        return None
+def _verdict(check: str, device: str, document: str) -> Verdict:
+    values = json.loads(document)
+    verdict = checked(Verdict, {**values, "check": check, "device": device, "active": False})
+    return verdict._replace(evidence=values["evidence"])  # its whole numbers remain such
 
 
-def _transitions(rows: Iterable[tuple[Any, ...]]) -> Iterator[VerdictTransition]:
-    for wall, at, boot_id, check, device, change, cleared_by, note, muted, document in rows:
-        verdict = _verdict(check, device, document)
-        if verdict is not None:
-            yield VerdictTransition(
-                verdict=verdict,
-                change=VerdictChange(change),
-                wall=wall,
-                at=at,
-                boot_id=boot_id,
-                cleared_by=None if cleared_by is None else Clearance(cleared_by),
-                note=note,
-                muted=bool(muted),
-            )
+def _transition(row: Sequence[Any]) -> VerdictTransition:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    verdict = _verdict(values.pop("check_name"), values.pop("device"), values.pop("document"))
+    return checked(VerdictTransition, {**values, "verdict": verdict})
 
 
 def _pending_verdict(document: Mapping[str, Any]) -> PendingVerdict:
-    lasted = {Level(int(level)): seconds for level, seconds in document["lasted"].items()}
-    return PendingVerdict(**{**document, "level": Level(document["level"]), "lasted": lasted})
+    return checked(PendingVerdict, document)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from gpumon.model.durations import LATEST
-from gpumon.model.time_window import MAX_ENDED, TimeWindow, WindowKind, Windows
+from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
 from gpumon.store.store_table import StoreTable, insert, values
-
-log = logging.getLogger("gpumon.store")
+from gpumon.store.stored_rows import checked, readable
 
 _COLUMNS = [field.name for field in fields(TimeWindow)]
 _INSERT = (
@@ -40,18 +38,13 @@ def read(connection: sqlite3.Connection) -> Windows:
     """Return all windows, the newest last, without damaged rows."""
     names = ", ".join(f'"{column}"' for column in _COLUMNS)
     rows = connection.execute(f"SELECT {names} FROM windows ORDER BY number")  # noqa: S608 - our own names
-    windows = (_window(dict(zip(_COLUMNS, row, strict=True))) for row in rows)
-    return tuple(window for window in windows if window is not None)
+    return tuple(readable("windows", rows, _window))
 
 
-def _window(row: dict[str, Any]) -> TimeWindow | None:
-    """Return the window; None for a damaged row: a deadline that never comes would keep the samplers stopped."""
-    try:
-        window = TimeWindow(**row | {"kind": WindowKind(row["kind"])})
-        moments = (window.start, window.start_at, window.until, window.deadline, window.ended)
-        if all(moment is None or abs(moment) <= LATEST for moment in moments):
-            return window
-    except (TypeError, ValueError):
-        pass
-    log.warning("ignored a stored time window that cannot be true", extra={"id": row["id"], "kind": row["kind"]})
-    return None
+def _window(row: Sequence[Any]) -> TimeWindow:
+    """Return the window. Raises ValueError for a deadline that never comes, which would keep the samplers stopped."""
+    window = checked(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
+    moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)
+    if max(map(abs, moments)) > LATEST:
+        raise ValueError(f"{window.kind} {window.id} has a time that cannot be true")
+    return window

@@ -246,7 +246,7 @@ def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: py
         with store.writing() as connection:
             connection.execute("UPDATE verdicts SET document = '{\"level\": 77}' WHERE check_name = 'bad'")
         assert [verdict.check for verdict in read(store, verdicts.read_open)] == ["good"]
-    assert "ignored an unreadable verdict in the store" in caplog.text
+    assert "left out an unreadable row of the store" in caplog.text
 
 
 def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:

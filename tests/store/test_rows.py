@@ -164,7 +164,7 @@ def test_an_invalid_stored_window_is_ignored(tmp_path: Path, caplog: pytest.LogC
             connection.execute(f"UPDATE windows SET {column} = ? WHERE owner = '2'", (value,))  # noqa: S608 - constant column names
         with Store.open(path) as store:
             assert read(store, windows.read) == (good,), column
-    assert [record.message for record in caplog.records] == ["ignored a stored time window that cannot be true"] * 6
+    assert {record.message for record in caplog.records} == {"left out an unreadable row of the store"}
 
 
 def port_record(number: int, last: float = 0.0, *, expected: bool | None = True) -> PortRecord:

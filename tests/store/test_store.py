@@ -173,7 +173,7 @@ def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog
         assert [run.id for run in read(store, probe_runs.read_recent, newest=4, each=1)] == ["r2"]
         assert [run.id for run in read(store, probe_runs.find, RunQuery()).results] == ["r2"]
         assert read(store, probe_runs.find, RunQuery(id=broken)).results == ()
-    assert [record.__dict__["id"] for record in caplog.records] == [broken]
+    assert [record.__dict__["row"] for record in caplog.records] == [broken]
 
 
 def test_retention_bounds_rows_but_not_counters(path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Checks rows as they are read: SQLite stores any value in any cell, and has no checksums.
+
+A row that cannot be read is left out, counted and logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+R = TypeVar("R")
+
+log = logging.getLogger("gpumon.store")
+
+MAX_KEY = 100
+"""Maximum number of characters that are logged of a row."""
+_LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None)
+
+
+@contextmanager
+def count_left_out() -> Iterator[Counter[str]]:
+    """Count the rows that are left out within the block, by table."""
+    left_out = Counter[str]()
+    token = _LEFT_OUT.set(left_out)
+    try:
+        yield left_out
+    finally:
+        _LEFT_OUT.reset(token)
+
+
+def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequence[Any]], R]) -> Iterator[R]:
+    """Yield the values of rows, without those of which `build` raises an exception. The first column is logged."""
+    for row in rows:
+        try:
+            yield build(row)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            left_out = _LEFT_OUT.get()
+            if left_out is not None:
+                left_out[table] += 1
+            _warn(table, str(row[0])[:MAX_KEY], _reason(error))
+
+
+def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
+    """Return the values of rows whose columns are named like the fields."""
+    return tuple(readable(table, rows, lambda row: checked(kind, dict(zip(columns, row, strict=True)))))
+
+
+def checked(kind: type[R], document: object) -> R:
+    """Return the value that a document describes. Raises ValueError unless each field has its type."""
+    return _adapter(kind).validate_python([document])[0]
+
+
+@cache
+def _adapter(kind: type[R]) -> TypeAdapter[list[R]]:
+    # A list, because pydantic refuses a configuration of a dataclass that it does not own.
+    return TypeAdapter(list[kind], config=ConfigDict(allow_inf_nan=False))  # type: ignore[valid-type]
+
+
+def text(stored: bytes) -> str | bytes:
+    """Return a stored text; bytes, which no field accepts, if it is not UTF-8."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
+
+
+@lru_cache(maxsize=1000)
+def _warn(table: str, row: str, reason: str) -> None:
+    """Log an unreadable row, once however often it is read."""
+    log.warning("left out an unreadable row of the store", extra={"table": table, "row": row, "reason": reason})
