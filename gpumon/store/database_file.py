@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
-from gpumon.store.schema import migrate
+from gpumon.store.schema import is_intact, migrate
 from gpumon.store.store_error import StoreError, damage_error, store_errors
 from gpumon.store.stored_rows import text
 
@@ -202,6 +202,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if problem != "ok":
         raise damage_error(path, problem)
     migrate(connection, path)
+    if not is_intact(connection):
+        raise damage_error(path, "the schema is another one")
 
 
 def _move_aside(path: Path) -> Path:

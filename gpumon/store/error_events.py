@@ -21,8 +21,9 @@ from gpumon.model.error_event import (
     ErrorEvent,
     LogPosition,
 )
+from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.store.store_table import StoreTable, insert, select, values, whole
-from gpumon.store.stored_rows import checked, readable, records
+from gpumon.store.stored_rows import checked, readable
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
@@ -112,7 +113,7 @@ def read_position(connection: sqlite3.Connection) -> LogPosition | None:
 def read_counters(connection: sqlite3.Connection) -> tuple[ErrorCounter, ...]:
     """Return all error counters."""
     rows = connection.execute(select("error_counters", _COUNTER, "ORDER BY kind DESC, device, code"))
-    return records("error_counters", ErrorCounter, _COUNTER, rows)
+    return tuple(readable("error_counters", rows, _counter))
 
 
 def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent, ...]:
@@ -198,6 +199,13 @@ def _stored(row: Sequence[Any]) -> StoredEvent:
     if event.kind not in KINDS:
         raise ValueError(f"{event.kind!r} is no kind of error")
     return StoredEvent(event, (event.last_wall, number))
+
+
+def _counter(row: Sequence[Any]) -> ErrorCounter:
+    counter = checked(ErrorCounter, dict(zip(_COUNTER, row, strict=True)))
+    if not counter.device or KEY_SEPARATOR in counter.device:
+        raise ValueError(f"{counter.device!r} is no device")
+    return counter
 
 
 def _position(row: Sequence[Any]) -> LogPosition:

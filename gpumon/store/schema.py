@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
-from gpumon.store.store_error import StoreError
+from gpumon.store.store_error import StoreError, damage_error
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -167,7 +168,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply the missing migrations, all of them or none. Raise StoreError if a newer gpumon has written the store."""
-    version = _version(connection)
+    version = _version(connection, path)
     if version > len(MIGRATIONS):
         problem = f"a newer gpumon has written it (schema {version}, this gpumon supports {len(MIGRATIONS)})"
         raise StoreError(path, problem, "install that gpumon again, or set --store.path to another place")
@@ -176,6 +177,17 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     with connection:  # commits, or rolls back if an exception is raised
         connection.execute("BEGIN IMMEDIATE")
         _apply(connection, version)
+
+
+def is_intact(connection: sqlite3.Connection) -> bool:
+    """Return whether the schema is the one that the migrations create."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        _apply(fresh, 0)
+        return _statements(connection) == _statements(fresh)
+
+
+def _statements(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    return connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name").fetchall()
 
 
 def _apply(connection: sqlite3.Connection, version: int) -> None:
@@ -188,10 +200,12 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
         connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, time.time()))
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the number of applied migrations; 0 for an empty file."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
-    return int(version)
+    if not isinstance(version, int):
+        raise damage_error(path, "its schema has no version")
+    return version

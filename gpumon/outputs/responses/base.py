@@ -90,7 +90,7 @@ def _row_value(row: Row, value: Any) -> Any:
 def _nest(row: Row, values: Mapping[str, float]) -> Document:
     nested: Document = {}
     for key, value in values.items():
-        *outer, (_, last) = labels_of(row.labels, key)
+        *outer, (_, last) = labels_of(row.labels, key) or (("", key),)
         level = nested
         for _, label in outer:
             level = level.setdefault(label, {})
