@@ -22,7 +22,7 @@ from gpumon.model.error_event import (
     LogPosition,
 )
 from gpumon.model.reading import KEY_SEPARATOR
-from gpumon.store.store_table import StoreTable, insert, select, values, whole
+from gpumon.store.store_table import MAX_COUNT, StoreTable, count_of, insert, select, values
 from gpumon.store.stored_rows import checked, readable
 
 _COUNTED = (XID, SXID)
@@ -89,7 +89,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
         f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
-        f" count = max({whole('count')}, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
+        f" count = max({count_of('count')}, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
         [values(counter, _COUNTER) for counter in counters],
     )
 
@@ -143,7 +143,9 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     """Store an event. Return by how much its count exceeds the stored row."""
     event = change.event
-    row = connection.execute(select("error_events", tuple(map(whole, _COUNTS)), "WHERE id = ?"), (event.id,)).fetchone()
+    row = connection.execute(
+        select("error_events", tuple(map(count_of, _COUNTS)), "WHERE id = ?"), (event.id,)
+    ).fetchone()
     document = {name: getattr(event, name) for name in _COLUMNS} | {"texts": json.dumps(event.texts)}
     connection.execute(_UPSERT, tuple(document.values()))
     return change.gained if row is None else max(0, event.count - max(row)) * (not event.historical)
@@ -153,7 +155,7 @@ def _count(connection: sqlite3.Connection, event: ErrorEvent, gained: int) -> No
     if gained and event.kind in _COUNTED:
         connection.execute(
             f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
-            f" count = {whole('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
+            f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
             (event.kind, event.device, event.code, gained, event.last_wall),
         )
 
@@ -203,8 +205,8 @@ def _stored(row: Sequence[Any]) -> StoredEvent:
 
 def _counter(row: Sequence[Any]) -> ErrorCounter:
     counter = checked(ErrorCounter, dict(zip(_COUNTER, row, strict=True)))
-    if not counter.device or KEY_SEPARATOR in counter.device:
-        raise ValueError(f"{counter.device!r} is no device")
+    if not counter.device or KEY_SEPARATOR in counter.device or not 0 <= counter.count <= MAX_COUNT:
+        raise ValueError(f"{counter.device!r} is no device, or {counter.count} is no count")
     return counter
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
-from gpumon.store.store_table import whole
+from gpumon.store.store_table import MAX_COUNT, count_of
 from gpumon.store.stored_rows import checked, readable
 
 MAX_BASELINE_RUNS = 200
@@ -76,7 +76,7 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
     if added.rowcount:
         connection.execute(
             "INSERT INTO probe_counters VALUES (?, ?, ?, 1)"  # noqa: S608 - our own names
-            f" ON CONFLICT DO UPDATE SET count = {whole('count')} + 1",
+            f" ON CONFLICT DO UPDATE SET count = {count_of('count')} + 1",
             (result.probe, result.outcome, reason),
         )
 
@@ -98,7 +98,7 @@ def restore(
     reasons = (("skipped", reason, count) for reason, count in counters.reasons.items())
     connection.executemany(
         "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT"  # noqa: S608 - our own names
-        f" DO UPDATE SET count = max({whole('count')}, excluded.count)",
+        f" DO UPDATE SET count = max({count_of('count')}, excluded.count)",
         [(probe, *row) for row in (*outcomes, *reasons) if row[2]],
     )
 
@@ -106,7 +106,7 @@ def restore(
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
     """Return the counters of a probe."""
     stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
-    rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, int], row)))
+    rows = tuple(readable("probe_counters", stored, _counter))
     outcomes: dict[str, int] = {}
     for outcome, _, count in rows:
         outcomes[outcome] = outcomes.get(outcome, 0) + count
@@ -163,6 +163,13 @@ def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield "started < ?", (query.until,)
     if query.before is not None:
         yield "(started, number) < (?, ?)", query.before
+
+
+def _counter(row: Sequence[Any]) -> tuple[str, str, int]:
+    counter = checked(tuple[str, str, int], row)
+    if not 0 <= counter[2] <= MAX_COUNT:
+        raise ValueError(f"{counter[2]} is no count")
+    return counter
 
 
 def _result(row: Sequence[Any]) -> ProbeResult:

@@ -9,6 +9,9 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
+MAX_COUNT = 2**53
+"""Maximum of a counter: metrics are floating point numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTable(Generic[R]):
@@ -34,9 +37,9 @@ def select(table: str, columns: Sequence[str], rest: str = "") -> str:
     return f"SELECT {', '.join(columns)} FROM {table} {rest}"  # noqa: S608 - our own names
 
 
-def whole(column: str) -> str:
-    """Return SQL for the number in a column; for 0 if a damaged cell has none, so that counting continues."""
-    return f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE 0 END"
+def count_of(column: str) -> str:
+    """Return SQL for the count in a column; for 0 if a damaged cell has none, so that counting continues."""
+    return f"CASE WHEN typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {MAX_COUNT} THEN {column} ELSE 0 END"
 
 
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
