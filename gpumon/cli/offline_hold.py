@@ -15,6 +15,7 @@ from gpumon.model import time_window
 from gpumon.model.now import Now
 from gpumon.model.time_window import (
     COMMAND,
+    END_SOME,
     LOWER_DURATION,
     WindowKind,
     WindowRequest,
@@ -24,6 +25,7 @@ from gpumon.model.time_window import (
     duration_problem,
     in_force,
     new_window,
+    number_problem,
 )
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import PROBES
@@ -62,7 +64,13 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: f
         raise UserError(f"{problem} {LOWER_DURATION}")
     request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, owner=owner, reason=reason)
     window = new_window(request, wall=time.time(), at=boot_clock(), boot_id=boot_id())
-    outcome = _change_store(store, lambda stored: time_window.start(stored, window))
+
+    def start(stored: Windows) -> Windows:
+        if problem := number_problem(stored, window):
+            raise UserError(f"{problem} {END_SOME}")
+        return time_window.start(stored, window)
+
+    outcome = _change_store(store, start)
     ranks, agents = _remaining_ranks(), sorted({*_agents_with_ranks(), *_agents()})
     if agents:
         message = f"Another agent (process {', '.join(agents)}) runs on GPUs of this host, and its probes are not held."

@@ -18,7 +18,7 @@ DEADLINE, REPLACED, REBOOT = "deadline", "replaced", "reboot"
 """What ends a window besides a requester."""
 MAX_REASON_LENGTH = 200
 MAX_OWNER_LENGTH = 100
-MAX_IN_FORCE = 1000
+MAX_IN_FORCE = 256
 """Windows of one kind in force at once; further requests are refused."""
 MAX_ENDED = 20
 """Windows of one kind that are kept after they have ended."""
@@ -26,6 +26,7 @@ STEP_SECONDS = 1.0
 """Difference between both clocks from which the wall clock counts as stepped."""
 SETTLED_SECONDS = 600.0
 """Uptime after which the wall clock is trusted if it is past the end of a window: by then NTP has set it."""
+END_SOME = "End those that are no longer needed: `gpumon status` lists them."
 LOWER_DURATION = "Ask for less, or raise the setting."
 
 
@@ -240,6 +241,14 @@ def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
     if 0 < seconds <= max_seconds:
         return ""
     return f"{seconds:.10g} s is not between 0 and {setting}, which is {max_seconds:.10g}."
+
+
+def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
+    """Return why one more window cannot start. One that replaces another always can."""
+    slots = {other.slot for other in in_force(windows, window.kind)}
+    if len(slots) < MAX_IN_FORCE or window.slot in slots:
+        return ""
+    return f"{len(slots)} windows of kind {window.kind} are in force, and {MAX_IN_FORCE} is the maximum."
 
 
 def reason_problem(reason: str, *, required: bool = False) -> str:

@@ -15,8 +15,8 @@ from typing import Protocol
 from gpumon.clock import boot_clock
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import (
+    END_SOME,
     LOWER_DURATION,
-    MAX_IN_FORCE,
     TimeWindow,
     WindowKind,
     WindowRequest,
@@ -25,6 +25,7 @@ from gpumon.model.time_window import (
     duration_problem,
     in_force,
     new_window,
+    number_problem,
     owner_problem,
     reason_problem,
 )
@@ -118,12 +119,12 @@ class TimeWindows:
         return self._loop.request(lambda future: future.set_result(_STOPPING) if self._stopping else work(future))
 
     def _start(self, request: WindowRequest, future: Future[RequestResult]) -> None:
-        refusal = self._refusal(request)
+        effect, report, at = self._effects[request.kind], self._latest(), boot_clock()
+        window = new_window(request, wall=time.time(), at=at, boot_id=report.boot_id)
+        refusal = self._refusal(request, window)
         if refusal is not None:
             future.set_result(refusal)
             return
-        effect, report, at = self._effects[request.kind], self._latest(), boot_clock()
-        window = new_window(request, wall=time.time(), at=at, boot_id=report.boot_id)
         self._publish(window)
         waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
         effect.follow()
@@ -139,15 +140,14 @@ class TimeWindows:
         else:
             self._answer()
 
-    def _refusal(self, request: WindowRequest) -> RequestResult | None:
+    def _refusal(self, request: WindowRequest, window: TimeWindow) -> RequestResult | None:
         if problem := duration_problem(request.seconds, self._max_seconds[request.kind], SETTINGS[request.kind]):
             return RequestResult(refused=problem, remedy=LOWER_DURATION)
         maintenance = request.kind is WindowKind.MAINTENANCE
         if problem := reason_problem(request.reason, required=maintenance) or owner_problem(request.owner):
             return RequestResult(refused=problem, remedy='Use a few words: --reason "new power supply".')
-        if len(in_force(self._latest().windows, request.kind)) >= MAX_IN_FORCE:
-            refused = f"{MAX_IN_FORCE} windows of kind {request.kind} are in force."
-            return RequestResult(refused=refused, remedy="End some, or let them expire.")
+        if problem := number_problem(self._latest().windows, window):
+            return RequestResult(refused=problem, remedy=END_SOME)
         return None
 
     def _end(self, selection: WindowSelection, end_by: float, future: Future[RequestResult]) -> None:

@@ -6,8 +6,11 @@ import sqlite3
 from dataclasses import dataclass
 
 from gpumon.store import error_events, probe_runs, verdicts
+from gpumon.store.stored_rows import checked, readable
 
 DAY = 86400.0
+MAX_STEP_SECONDS = 6 * 3600.0
+"""Maximum time by which rows age between two prunings, which are an hour apart: a wrong clock deletes few rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,16 @@ class Retention:
 
 def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
     """Delete what the retention does not cover. `now`: seconds since the epoch."""
-    oldest = now - retention.days * DAY
+    oldest = _plausible(connection, now) - retention.days * DAY
     error_events.prune(connection, oldest, retention.rows)
     verdicts.prune(connection, oldest, retention.rows)
     probe_runs.prune(connection, oldest, retention.rows)
+
+
+def _plausible(connection: sqlite3.Connection, now: float) -> float:
+    """Return the time, at most MAX_STEP_SECONDS after that of the last pruning: a clock may be days ahead at a boot."""
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
+    last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
+    plausible = min(now, last + MAX_STEP_SECONDS)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('pruned', ?)", (str(plausible),))
+    return plausible

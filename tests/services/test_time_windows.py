@@ -63,10 +63,10 @@ class Agent:
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         return self
 
-    def start(self, reason: str, seconds: float = 60.0) -> RequestResult:
-        return self._result_of(
-            self.windows.start(WindowRequest(kind=WindowKind.MAINTENANCE, seconds=seconds, by="api", reason=reason))
-        )
+    def start(self, reason: str, seconds: float = 60.0, owner: str = "") -> RequestResult:
+        kind = WindowKind.MAINTENANCE
+        request = WindowRequest(kind=kind, seconds=seconds, by="api", reason=reason, owner=owner)
+        return self._result_of(self.windows.start(request))
 
     def end(self) -> RequestResult:
         return self._result_of(self.windows.end(WindowSelection(kind=WindowKind.MAINTENANCE, by="api")))
@@ -138,10 +138,13 @@ def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
 
 
 def test_too_many_windows_are_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request is refused at the maximum number of windows, so that no script exhausts memory."""
-    monkeypatch.setattr("gpumon.services.time_windows.MAX_IN_FORCE", 1)
-    agent.start("first")
-    assert "1 windows of kind maintenance are in force" in agent.start("second").refused
+    """At the maximum number of windows another owner is refused, and an owner can still replace its own."""
+    monkeypatch.setattr("gpumon.model.time_window.MAX_IN_FORCE", 2)
+    for owner in ("job 1", "job 2", "job 1"):
+        assert agent.start("drain", owner=owner) == RequestResult()
+    answer = agent.start("drain", owner="job 3")
+    assert answer.refused == "2 windows of kind maintenance are in force, and 2 is the maximum."
+    assert "gpumon status" in answer.remedy
 
 
 def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, path: Path) -> None:

@@ -221,6 +221,23 @@ def test_retention_bounds_age(path: Path) -> None:
         assert [run.id for run in read(store, probe_runs.read_recent, newest=10, each=1)] == ["r2"]
 
 
+def test_a_clock_that_jumps_deletes_few_rows(path: Path) -> None:
+    """A wall clock that is 100 days ahead at one start of the agent leaves the rows of the last 90 days."""
+    with Store.open(path) as store:
+        write(store, error_events.record, [change(1)])
+        write(store, prune, Retention(), NOW + 60)
+        write(store, prune, Retention(), NOW + 100 * DAY)
+        assert len(read(store, error_events.read_recent, 10)) == 1
+
+        with store.writing() as connection:  # the clock is right again, and time passes
+            for hour in range(24 * 90):
+                prune(connection, Retention(), NOW + hour * 3600)
+            assert len(error_events.read_recent(connection, 10)) == 1
+            for hour in range(2):
+                prune(connection, Retention(), NOW + 90 * DAY + hour * 3600)
+            assert error_events.read_recent(connection, 10) == ()
+
+
 WRITE_FOR_EVER = f"""
     import sys, itertools
     sys.path.append({str(Path(__file__).parents[1])!r})
