@@ -102,10 +102,21 @@ class _NotGpumonError(Exception):
     """The response does not come from gpumon; the message describes it."""
 
 
+def _printable(value: Any) -> Any:
+    """Return the JSON value without characters that control a terminal. Any process may have answered."""
+    if isinstance(value, dict):
+        return {_printable(key): _printable(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_printable(member) for member in value]
+    if isinstance(value, str) and not value.isprintable():
+        return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
+    return value
+
+
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:
     """Return the response, an object with these members. Raises RefusedError or _NotGpumonError."""
     try:
-        document = json.loads(body)
+        document = _printable(json.loads(body))
     except (ValueError, RecursionError) as error:
         raise _NotGpumonError(f"status {status}, no JSON") from error
     refused = status >= http.client.BAD_REQUEST

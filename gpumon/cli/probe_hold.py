@@ -107,8 +107,12 @@ def _request(
     if args.json:
         print(json.dumps(outcome.document, indent=2))
         return 0
+    try:
+        held = holds(outcome.document["hold"])
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ClientError("the answer is not that of this version of gpumon: restart the agent") from error
     remarks = [outcome.message] if outcome.message else [success, "" if outcome.document["stored"] else STORED_LATER]
-    print(*filter(None, [*(holds(outcome.document["hold"]) or [NO_HOLD]), *remarks]), sep="\n")
+    print(*filter(None, [*(held or [NO_HOLD]), *remarks]), sep="\n")
     return 0
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -170,3 +171,49 @@ def test_history_that_cannot_be_read_is_an_error(
     """Exit code 2, with the remedy."""
     assert main(["probe", *arguments, *flags(port, token_file)]) == 2
     assert words in capsys.readouterr().err
+
+
+class Foreign(http.server.BaseHTTPRequestHandler):
+    """A server that answers every request like the agent, with its own content."""
+
+    answers: Mapping[str, object]
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.answers).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - the name that http.server calls
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def foreign(**answers: object) -> Iterator[int]:
+    handler = type("Handler", (Foreign,), {"answers": answers})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_hold_by_another_server_is_an_error(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A document with the members of the agent's, and other content, is an error with a remedy."""
+    with foreign(hold={"until": "x"}, stored=True) as port:
+        assert main(["probe", "hold", *flags(port, token_file)]) == 2
+    assert "not that of this version of gpumon: restart the agent" in capsys.readouterr().err
+
+
+def test_an_answer_does_not_control_the_terminal(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences and characters that reverse the order of a text are replaced before they are printed."""
+    holder = {"until": "2026-11-20T22:16:33Z", "remaining_seconds": 60, "by": "\x1b]0;me\x07", "owner": "\u202etxt"}
+    with foreign(hold={"until": holder["until"], "holders": [holder | {"reason": "\x9b2J"}]}, stored=True) as port:
+        assert main(["probe", "hold", *flags(port, token_file)]) == 0
+    shown = capsys.readouterr().out
+    assert "]0;me" in shown
+    assert shown.replace("\n", "").isprintable()
