@@ -46,12 +46,8 @@ def acknowledgement(request: AckRequest, health: Health, here: Collection[str]) 
         if request.check in {None, verdict.check} and request.device in {None, verdict.device}
     ]
     named = [verdict for verdict, why_not in matches if not why_not]
-    follows = (
-        other
-        for verdict in named
-        for other in health.consequences(verdict)
-        if ends_with_cause(other) or not _why_not(other, here)
-    )
+    follows = [other for verdict in named for other in health.consequences(verdict)]
+    follows = [other for other in follows if ends_with_cause(other) or not _why_not(other, here)]
     cleared = {verdict.key: verdict for verdict in (*named, *follows)}
     return AckResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 

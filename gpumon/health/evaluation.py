@@ -170,9 +170,7 @@ class _CheckRun:
         Unknown does not clear a verdict, nor does a check whose sample window is not filled yet.
         """
         finding, verdict = self.finding, self.verdict
-        if finding is None or verdict is None or finding.level >= verdict.level:
-            return finding
-        if finding.ended is Clearance.RECOVERED:
+        if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is Clearance.RECOVERED:
             return finding
         return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
 

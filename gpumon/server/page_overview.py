@@ -26,8 +26,6 @@ from gpumon.probe.core.result import DECISIVE
 HOT_RATIO = 0.95
 """Share of the slowdown temperature from which a bar is colored as a warning."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
-LINK_DOWN = "NvlinkDown"
-"""Alert that is pending before a link that is down becomes a verdict."""
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
@@ -205,7 +203,7 @@ def _links(document: Document) -> Iterator[Tile]:
     if not reported:
         return
     note = f"{count(len(reported) - up)} down" if up < len(reported) else "all up"
-    waits = any(alert["state"] == "pending" and alert["rule"] == LINK_DOWN for alert in document["alerts"])
+    waits = any(alert["state"] == "pending" and alert["rule"] == "NvlinkDown" for alert in document["alerts"])
     yield Tile(
         label="NVLinks up",
         value=f"{count(up)} of {len(reported)}",
