@@ -31,7 +31,7 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
-from gpumon.server.hosts import own_names
+from gpumon.server.hosts import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
 from gpumon.server.sources import Sources
 from gpumon.services.driver_release import DriverRelease
@@ -100,7 +100,7 @@ class Services:
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
-            "token": self.front.notice,
+            **self.front.notices,
             "health_file": self.health_file.notice,
         }
         return {subject: notice for subject, notice in notices.items() if notice}
@@ -124,7 +124,8 @@ def build(configuration: Configuration) -> Services:
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)
     probe = _probe(core, samplers)
     driver_release = _driver_release(core, samplers, probe)
-    front = HttpEndpoint(configuration.web, lambda: create_app(_sources(services, configuration)))
+    socket = _socket(configuration)
+    front = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
     services = Services(
         loop=core.loop,
         monitor=core.monitor,
@@ -141,7 +142,7 @@ def build(configuration: Configuration) -> Services:
         inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
         front=front,
         router=MessageRouter(core.monitor, event_recorder),
-        health_file=_health_file(core, front),
+        health_file=_health_file(core, socket),
         epoch=core.epoch,
     )
     return services
@@ -247,10 +248,15 @@ def _windows(core: _Core, driver_release: DriverRelease, probe: ProbeRuns, heart
     )
 
 
-def _health_file(core: _Core, front: HttpEndpoint) -> HealthFile:
+def _health_file(core: _Core, socket: Path) -> HealthFile:
     store = core.configuration.store.path.absolute()
     path = core.configuration.health.file or Path(default_paths.default_health_file(store, os.environ))
-    return HealthFile(core.loop, path, latest=core.latest, store=store, address=front.local_address)
+    return HealthFile(core.loop, path, latest=core.latest, store=store, socket=socket)
+
+
+def _socket(configuration: Configuration) -> Path:
+    store = configuration.store.path.absolute()
+    return configuration.web.socket or Path(default_paths.default_socket(store, os.environ))
 
 
 def _sources(services: Services, configuration: Configuration) -> Sources:
@@ -258,13 +264,16 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         return services.monitor.latest
 
     host, _ = configuration.web.address
+    names = own_names(host) | {name.lower() for name in configuration.web.allowed_hosts}
     return Sources(
         host=platform.node(),
         latest=latest,
         exposition=Renderer(latest).exposition,
         ready=services.router.is_ready,
         token=services.front.token,
-        allowed_hosts=own_names(host) | {name.lower() for name in configuration.web.allowed_hosts},
+        refusals=services.front.refusals,
+        allowed_hosts=names,
+        allowed_hosts_to_read=names if is_loopback(host) else frozenset({ANY}),
         request_probe=services.probe.request,
         start_window=services.windows.start,
         end_windows=services.windows.end,

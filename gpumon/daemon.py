@@ -134,6 +134,7 @@ class Daemon:
             kernel_log_up=kernel_log.up,
             kernel_log_overruns=float(kernel_log.overruns),
             kernel_log_denied=kernel_log.denied,
+            http_refused=dict(services.front.refusals.counts),
             next_probe=services.schedule.next_run() if self._configuration.probe.enabled else None,
             probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | services.notices(),

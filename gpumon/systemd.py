@@ -1,4 +1,4 @@
-"""Notifications to systemd (sd_notify) and its watchdog. Without systemd the functions do nothing."""
+"""Notifications to systemd (sd_notify), its watchdog, and the sockets that it holds. Without it they do nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+
+_FIRST = 3
+"""Descriptor of the first socket of the socket unit."""
 
 
 def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -27,6 +30,16 @@ def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
     """Notify the start of a reload. READY=1 ends it."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     return notify("RELOADING=1", f"MONOTONIC_USEC={now}", environ=environ)
+
+
+def listening_sockets(environ: Mapping[str, str] = os.environ) -> list[socket.socket]:
+    """Return the sockets of the socket unit (sd_listen_fds), which no child inherits."""
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    sockets = [socket.socket(fileno=_FIRST + number) for number in range(int(environ.get("LISTEN_FDS", "0")))]
+    for held in sockets:
+        held.set_inheritable(False)
+    return sockets
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:

@@ -75,7 +75,7 @@ class Agent(Daemon):
         self.services = replace(
             self.services,
             schedule=_Schedule(self.services, timetable(configuration)),
-            front=_Front(configuration.web, FastAPI),
+            front=_Front(configuration.web, Path("/unused"), FastAPI),
         )
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, RefusedError
-from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.errors import UserError
 from gpumon.outputs.verdict_text import name
 
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--all", action="store_true", dest="every", help="every verdict that can be acknowledged")
     parser.add_argument("--note", metavar="TEXT", default="", help="note for the history: what was observed or done")
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
-    add_flags(parser)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpumon import __version__
 from gpumon.cli.errors import UserError
-from gpumon.config.default_paths import LOOPBACK
 from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
@@ -41,13 +43,34 @@ class NoAgentError(ClientError):
     """No process listens on this address."""
 
 
+class _LocalConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")  # the name of a socket has at most 107 bytes
+        finally:
+            os.close(folder)
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client of the agent at this address. `token_file` is read only for requests that need a token."""
+    """A client of the agent of this host, through its unix socket, or of another one by its URL.
 
-    host: str
-    port: int
-    token_file: Path
+    A token is sent to a URL that the operator gave only: another program may listen on a port of this host.
+    """
+
+    address: Path | str
+    """Path of the unix socket, or URL."""
+    token_file: Path | None = None
+    """For requests to a URL that change state."""
     timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
@@ -55,11 +78,15 @@ class Client:
         return self._ask("GET", path, members, {})
 
     def post(self, path: str, members: Collection[str]) -> Any:
-        """Send a POST request with the token and return the response. Raises ClientError."""
+        """Send a POST request and return the response. Raises ClientError."""
         return self.change("POST", path, members)
 
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
-        """Send a request of any method with the token and return the response. Raises ClientError."""
+        """Send a request that changes state and return the response. Raises ClientError."""
+        if isinstance(self.address, Path):
+            return self._ask(method, path, members, {})
+        if self.token_file is None:
+            raise ClientError(f"a change at {self.address} needs a token: give its file with --token-file.")
         try:
             token = read(self.token_file)
         except TokenError as error:
@@ -71,31 +98,33 @@ class Client:
             status, body = self._exchange(method, path, headers)
             return _document(status, body, members)
         except OSError as error:
-            kind = NoAgentError if isinstance(error, ConnectionRefusedError) else ClientError
+            kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
             raise kind(
-                f"no agent answers at {self._address} ({error.strerror or error}). Start it (systemctl start gpumon), "
-                "or name its address with --web.listen-address. `gpumon check` shows its last verdicts."
+                f"no agent answers at {self.address} ({error.strerror or error}). Start it (systemctl start gpumon), "
+                "or name its socket with --web.socket. `gpumon check` shows its last verdicts."
             ) from error
         except (http.client.HTTPException, _NotGpumonError) as error:
             what = str(error) if isinstance(error, _NotGpumonError) else type(error).__name__
             raise ClientError(
-                f"the server at {self._address} is not gpumon, or has another version ({method} {path}: {what}). "
-                "After an upgrade restart the agent. Else `ss -ltnp` shows what listens there: name the address "
-                "of the agent with --web.listen-address."
+                f"the server at {self.address} is not gpumon, or has another version ({method} {path}: {what}). "
+                "After an upgrade restart the agent."
             ) from error
 
-    @property
-    def _address(self) -> str:
-        return f"{self.host or '*'}:{self.port}"
-
     def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(LOOPBACK.get(self.host, self.host), self.port, timeout=self.timeout)
+        connection = self._connection()
         try:
             connection.request(method, path, headers={"User-Agent": AGENT, **headers})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if isinstance(self.address, Path):
+            return _LocalConnection(self.address, self.timeout)
+        url = urlsplit(self.address)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        return kind(url.hostname or "", url.port, timeout=self.timeout)
 
 
 class _NotGpumonError(Exception):

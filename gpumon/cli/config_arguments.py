@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from gpumon import DEFAULT_PORT
 from gpumon.cli.client import Client
 from gpumon.cli.errors import UserError
-from gpumon.cli.health_file import agent_address
+from gpumon.cli.health_file import agent_paths
 from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.load import configuration_file, load
@@ -19,12 +21,25 @@ from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE, FLAGS
 from gpumon.model.orders import is_recording
 
+CLIENT_FLAGS = (CONFIG_FILE.name, "--web.socket", "--store.path", "--health.file")
+"""Settings that lead to the agent of this host."""
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the table of settings."""
     group = parser.add_argument_group("settings", "These override the environment and the file: docs/configuration.md.")
     for flag in FLAGS:
         group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
+
+
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that ask the agent."""
+    group = parser.add_argument_group("agent", "Without these flags: the agent of this host.")
+    group.add_argument("--url", type=_url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="token for changes at --url")
+    for flag in FLAGS:
+        if flag.name in CLIENT_FLAGS:
+            group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="PATH")
 
 
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
@@ -81,17 +96,21 @@ def client(args: argparse.Namespace) -> Client:
 def find_agent(args: argparse.Namespace) -> tuple[Client, Configuration, Path]:
     """Return a client of the agent, the configuration in force, and the store of both. Raises UserError.
 
-    Address and store are the configured ones, else those that the agent has written to its health file.
+    Socket and store are the configured ones, else those that the agent has written to its health file.
     """
     settings = configuration(args)
-    address, store = settings.web.address, settings.store.path
-    configured = settings.origin("store.path") != "default"
-    running = agent_address(
-        default_paths.find_health_file(settings.health.file, store if configured else None, os.environ)
-    )
-    if running is not None:
-        if settings.origin("web.listen_address") == "default" or not address[1]:
-            address = running[0]
-        if not configured:
-            store = Path(running[1])
-    return Client(*address, settings.web.token_file), settings, store
+    store, named = settings.store.path.absolute(), settings.origin("store.path") != "default"
+    running = agent_paths(default_paths.find_health_file(settings.health.file, store if named else None, os.environ))
+    if running is not None and not named:
+        store = Path(running[1])
+    socket = running[0] if running is not None else default_paths.default_socket(store, os.environ)
+    address = args.url or settings.web.socket or Path(socket)
+    return Client(address, args.token_file), settings, store
+
+
+def _url(text: str) -> str:
+    """Return the URL without a path. Raises ArgumentTypeError."""
+    url = urlsplit(text)
+    if url.scheme not in {"http", "https"} or not url.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL: write it as http://gpu-17:{DEFAULT_PORT}")
+    return f"{url.scheme}://{url.netloc}"

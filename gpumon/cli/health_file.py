@@ -85,12 +85,11 @@ def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
         raise _invalid_file(path) from error
 
 
-def agent_address(path: StrPath) -> tuple[tuple[str, int], str] | None:
-    """Return host and port of the agent that wrote the file, and its store; None if there is no usable file."""
+def agent_paths(path: StrPath) -> tuple[str, str] | None:
+    """Return socket and store of the agent that wrote the file; None if there is no usable file."""
     try:
         agent = _document(path)["agent"]
-        host, _, port = agent["address"].rpartition(":")
-        return (host.strip("[]"), int(port)), str(agent["store"])
+        return str(agent["socket"]), str(agent["store"])
     except (CheckError, LookupError, TypeError, ValueError, AttributeError):
         return None
 

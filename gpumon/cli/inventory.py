@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, ClientError, RefusedError
-from gpumon.cli.config_arguments import add_flags, find_agent
+from gpumon.cli.config_arguments import add_client_flags, find_agent
 from gpumon.cli.errors import UserError
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "parts", nargs="*", metavar="PART", help="with accept: only this GPU (uuid or PCI address) or port (mlx5_3/1)"
     )
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
-    add_flags(parser)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

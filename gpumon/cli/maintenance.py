@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client
-from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import reason_problem
@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("duration", nargs="?", metavar="DURATION", help="with start: length, such as 2h")
     parser.add_argument("--reason", help="with start: reason, a short text that every user can read")
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
-    add_flags(parser)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, max_seconds: f
     ranks, agents = _remaining_ranks(), sorted({*_agents_with_ranks(), *_agents()})
     if agents:
         message = f"Another agent (process {', '.join(agents)}) runs on GPUs of this host, and its probes are not held."
-        return HoldOutcome({}, f"{message} Give its --store.path or --web.listen-address.", certain=False)
+        return HoldOutcome({}, f"{message} Give its --store.path or --web.socket.", certain=False)
     if ranks:
         message = f"No agent runs, but a rank of a probe does (process {', '.join(map(str, ranks))})."
         advice = "Retry later; a process that SIGKILL does not end is blocked in the driver."

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpumon.cli import probe_history, probe_hold
 from gpumon.cli.client import Client, RefusedError
-from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
@@ -51,7 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     probe_history.add(parser)
     probe_hold.add(parser)
-    add_flags(parser)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, RefusedError
-from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.outputs.window_sentences import releases
@@ -38,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--end", action="store_true", help="end the release now")
     parser.add_argument("--gpu", action=_Once, metavar="GPU", help="only this GPU: uuid, index or PCI address")
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
-    add_flags(parser)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,12 +8,12 @@ import os
 import shutil
 import sys
 
-from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs import terminal
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
+    add_client_flags(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 

@@ -9,11 +9,9 @@ import os
 from collections.abc import Mapping
 
 StrPath = str | os.PathLike[str]
-STORE, TOKEN, HEALTH_FILE = "gpumon.db", "token", "health.json"
+STORE, TOKEN, HEALTH_FILE, SOCKET = "gpumon.db", "token", "health.json", "gpumon.sock"
 RUNTIME_DIRECTORY = "/run/gpumon"
 """Runtime directory of the systemd unit."""
-LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to listen on, but to connect to
-"""Address at which a program on this host reaches an agent that listens on all addresses, by listen address."""
 HEALTH_FILE_VERSION = 1
 """Version of the schema of the health file, which docs/check.md documents."""
 
@@ -44,6 +42,12 @@ def default_health_file(store: StrPath, environ: Mapping[str, str]) -> str:
     """Return the path to which an agent with this store writes unless health.file is set."""
     runtime = given_runtime_directory(environ)
     return f"{runtime}/{HEALTH_FILE}" if runtime else health_file_beside(store)
+
+
+def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
+    """Return the path of the unix socket of an agent with this store unless web.socket is set."""
+    runtime = given_runtime_directory(environ)
+    return f"{runtime}/{SOCKET}" if runtime else f"{os.fspath(store)}.sock"
 
 
 def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mapping[str, str]) -> str:

@@ -37,6 +37,15 @@ class WebSection(Section):
         example="/var/lib/gpumon/token",
         restart=True,
     )
+    socket: SomePath | None = setting(
+        None,
+        "Unix socket for the commands on this host. Every local user may read. Root, the agent's user and the members "
+        "of the agent's group may change state.",
+        flag="--web.socket",
+        default_in_words="`gpumon.sock` in the runtime directory of the unit, else beside the store",
+        example="/run/gpumon/gpumon.sock",
+        restart=True,
+    )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
         "Accepted names in the Host header besides IP addresses and the names of the host. `*` accepts any name.",

@@ -61,6 +61,12 @@ class Node:
     kernel_log_overruns_total: float | None = agent(
         "Number of times the kernel log was overwritten before it was read."
     )
+    http_refused_total: dict[str, float] | None = agent(
+        "Number of connections and requests that the agent refused.",
+        label="reason",
+        note="connections: too many. descriptors: too many open files. token: a wrong one. user: a local user who may "
+        "not change state.",
+    )
     collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
     snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended.")
     poll_duration_seconds: dict[str, float] | None = agent("Duration of the last poll of this tier.", label="tier")

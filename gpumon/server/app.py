@@ -39,5 +39,5 @@ def create_app(sources: Sources) -> FastAPI:
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)
-    app.add_middleware(Guard, allowed_hosts=sources.allowed_hosts)
+    app.add_middleware(Guard, sources=sources)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -11,20 +12,22 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpumon.server.connections import KEPT_PATHS, Peer
 from gpumon.server.headers import secure
 from gpumon.server.hosts import is_allowed
 from gpumon.server.problem import Problem
+from gpumon.server.sources import Sources
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
-    "Requests from this host need it too."
+    "On this host use the commands of gpumon, which need no token."
 )
 
 
 TOKEN_ERRORS: Mapping[int, str] = {
     401: "No token, or a wrong one.",
-    403: "The request comes from a page of another origin.",
+    403: "The request comes from a page of another origin, or from a local user who may not change state.",
     503: "The main loop does not answer, or the agent has no token.",
 }
 """What every route with `needs_token` can answer."""
@@ -33,9 +36,9 @@ TOKEN_ERRORS: Mapping[int, str] = {
 class Guard:
     """The outermost ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, sources: Sources) -> None:
         self._app = app
-        self._allowed_hosts = allowed_hosts
+        self._sources = sources
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,12 +59,16 @@ class Guard:
             await self._app(scope, receive, send_secured)
 
     def _refusal(self, scope: Scope) -> Problem | None:
+        if scope["state"]["connection"].is_crowded() and not scope["path"].startswith(KEPT_PATHS):
+            return _crowded()
         headers = Headers(scope=scope)
         host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and not is_allowed(host, self._allowed_hosts):
+        reads = scope["method"] in SAFE_METHODS
+        names = self._sources.allowed_hosts_to_read if reads else self._sources.allowed_hosts
+        if host is not None and not is_allowed(host, names):
             return _host_problem(host)
         own = (None,) if host is None else (None, f"http://{host}", f"https://{host}")
-        if scope["method"] not in SAFE_METHODS and origin not in own:
+        if not reads and origin not in own:
             return _origin_problem(origin)
         return None
 
@@ -84,6 +91,11 @@ def _origin_problem(origin: str | None) -> Problem:
     )
 
 
+def _crowded() -> Problem:
+    detail = "Too many requests are in progress; the connections that are left are kept for /metrics."
+    return Problem(503, "Too many requests", detail, "Retry.", headers={"Retry-After": "1", "Connection": "close"})
+
+
 def _missing_token() -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
     return Problem(
@@ -91,8 +103,21 @@ def _missing_token() -> Problem:
     )
 
 
+def local_peer(request: Request) -> Peer | None:
+    """Return the local process that sent the request over the unix socket; None for a request over TCP."""
+    peer: Peer | None = request.scope["state"]["connection"].peer
+    return peer
+
+
 def authorize(request: Request) -> None:
-    """Raise a Problem unless the request carries the token."""
+    """Raise a Problem unless a local user may change state, or the request carries the token."""
+    peer, refusals = local_peer(request), request.app.state.sources.refusals
+    if peer is not None:
+        if not peer.may_write:
+            refusals.add("user", f"uid {peer.uid} may not change state")
+            remedy = f"Run as root, or as a member of the group with id {os.getegid()}."
+            raise Problem(403, "Not permitted", f"uid {peer.uid} may not change the state of the agent.", remedy)
+        return
     token = request.app.state.sources.token()
     if token is None:
         raise Problem(
@@ -105,6 +130,8 @@ def authorize(request: Request) -> None:
     if given is None:
         raise _missing_token()
     if not is_token(given, token):
+        address = request.client.host if request.client else "an unknown address"
+        refusals.add("token", f"a request from {address} has a wrong token")
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
 
@@ -121,7 +148,10 @@ needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:
-    """Return whether the request carries the token, for data that is not public."""
+    """Return whether the client may read data that is not public."""
+    peer = local_peer(request)
+    if peer is not None:
+        return peer.may_write
     token, given = request.app.state.sources.token(), request.headers.get("authorization")
     return token is not None and given is not None and is_token(given, token)
 

@@ -28,6 +28,11 @@ def is_allowed(header: str, names: frozenset[str]) -> bool:
     return ANY in names or host in names or _is_address(host)
 
 
+def is_loopback(listen_host: str) -> bool:
+    """Return whether only programs on this host can connect."""
+    return listen_host == "localhost" or (_is_address(listen_host) and ipaddress.ip_address(listen_host).is_loopback)
+
+
 def host_of(header: str) -> str:
     """Return the host of a Host header without port, brackets and final dot."""
     bracketed, closing, _ = header.partition("]")

@@ -1,42 +1,45 @@
-"""The HTTP endpoint of the daemon: its listening socket, its server and its token."""
+"""The HTTP endpoint of the daemon: its listening sockets, its server and its token."""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from gpumon.config.default_paths import LOOPBACK
+from gpumon import systemd
 from gpumon.config.model import WebSection
+from gpumon.server.connections import Refusals
 from gpumon.server.token import TokenError, ensure, read, warning
-from gpumon.server.uvicorn_thread import Server, listen
+from gpumon.server.uvicorn_thread import ListenError, Server, listen, listen_locally
 
 _log = logging.getLogger("gpumon")
 
 
 class HttpEndpoint:
-    """A socket that listens from the beginning, and a server that answers after `start`."""
+    """A TCP socket that listens from the beginning, a unix socket, and a server that answers after `start`."""
 
-    def __init__(self, web: WebSection, create_app: Callable[[], ASGIApp]) -> None:
-        """Listen on the configured address. Raise ListenError if that fails."""
+    def __init__(self, web: WebSection, local_path: Path, create_app: Callable[[], ASGIApp]) -> None:
+        """Listen on the configured address. Raise ListenError if that fails. `local_path`: of the unix socket."""
         self._web = web
+        self._local_path = local_path
         self._create_app = create_app
-        self._socket = listen(*web.address)
+        self._socket = _inherited(web.address) or listen(*web.address)
         host, port = self._socket.getsockname()[:2]
-        self._url = f"http://{_address(host, port)}/"
-        self.local_address = _address(LOOPBACK.get(web.address[0], host), port)
-        """Host and port at which a program on this host reaches the daemon."""
+        self._url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         self._server: Server | None = None
-        self.notice: str | None = None
-        """Problem with the token file."""
+        self.refusals = Refusals()
+        self.notices: dict[str, str] = {}
+        """Problems with the token file and the unix socket, by subject."""
 
     def start(self) -> None:
         """Create the application and serve it; return when requests are accepted."""
         self._create_token()
-        self._server = Server(self._create_app())
-        self._server.start([self._socket])
-        _log.info("listening", extra={"url": self._url})
+        self._server = Server(self._create_app(), self.refusals)
+        self._server.start([self._socket, *self._listen_locally()])
+        _log.info("listening", extra={"url": self._url, "socket": str(self._local_path)})
 
     def stop(self) -> None:
         """Finish the requests in progress and stop."""
@@ -44,6 +47,8 @@ class HttpEndpoint:
             self._socket.close()
         else:
             self._server.stop()
+            if "socket" not in self.notices:
+                self._local_path.unlink(missing_ok=True)
 
     def token(self) -> str | None:
         """Return the current token of the file, or None if it cannot be read."""
@@ -55,12 +60,29 @@ class HttpEndpoint:
     def _create_token(self) -> None:
         try:
             ensure(self._web.token_file)
-            self.notice = warning(self._web.token_file)
+            notice = warning(self._web.token_file)
         except TokenError as error:
-            self.notice = f"writes are refused: {error}"
-        if self.notice is not None:
-            _log.error(self.notice)
+            notice = f"writes over TCP are refused: {error}"
+        if notice is not None:
+            self._note("token", notice)
+
+    def _listen_locally(self) -> list[socket.socket]:
+        try:
+            return [listen_locally(self._local_path)]
+        except ListenError as error:
+            self._note("socket", f"commands on this host cannot reach the agent: {error}")
+            return []
+
+    def _note(self, subject: str, notice: str) -> None:
+        _log.error(notice)
+        self.notices[subject] = notice
 
 
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _inherited(address: tuple[str, int]) -> socket.socket | None:
+    """Return the socket that the socket unit holds over restarts, if it is for this address."""
+    for inherited in systemd.listening_sockets():
+        if inherited.family != socket.AF_UNIX and inherited.getsockname()[1] == address[1]:
+            return inherited
+        _log.warning("a socket of the socket unit is unused: give its ListenStream= the port of web.listen_address")
+        inherited.close()
+    return None

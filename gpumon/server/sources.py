@@ -11,6 +11,7 @@ from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest
+from gpumon.server.connections import Refusals
 from gpumon.state.report import Report
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
@@ -28,8 +29,11 @@ class Sources:
     """Whether the first poll has ended or its deadline has passed."""
     token: Callable[[], str | None]
     """Returns the token for writes; it is read from its file each time, so that it can be rotated. None: no token."""
+    refusals: Refusals
     allowed_hosts: frozenset[str]
     """Allowed names in the Host header besides IP addresses; "*" allows any name."""
+    allowed_hosts_to_read: frozenset[str]
+    """The same for requests that change nothing. An agent that other hosts can reach has names that it cannot know."""
     request_probe: Callable[[str], Future[ProbeRequest]]
     """Requests a run of this probe. When the future is done, `latest` has the run, which clients can read by id."""
     start_window: Callable[[WindowRequest], Future[RequestResult]]

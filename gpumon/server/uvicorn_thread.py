@@ -6,30 +6,29 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpumon.server.connections import Connection, Refusals
 
 BACKLOG = 128
-REQUEST_DEADLINE = 10.0
-"""Seconds for a client to send a whole request, so that an idle client does not occupy a connection."""
+SEND_BUFFER = 1 << 17
+"""Bytes that the kernel buffers of a response. A page of /metrics has about 200 kB, compressed 20."""
 KEEP_ALIVE = 75
 """Seconds: longer than the usual scrape interval of a minute, so that scrapes share a connection."""
-MAX_CONNECTIONS = 256
-"""Further connections are closed at once, so that idle clients do not use up the file descriptors."""
 SHUTDOWN_SECONDS = 2
 """For requests in progress when the server stops."""
 
-LOG_INTERVAL_SECONDS = 60.0
-"""Min interval of log lines about connections that cannot be accepted: asyncio reports a hundred a second."""
-
-_log = logging.getLogger("gpumon.server")
+# uvicorn warns of each malformed request: 3,000 lines in 5 s from one client, and journald then drops the agent's own.
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 _REMEDIES: Mapping[int | None, str] = {
     errno.EADDRINUSE: "Another process listens there: `ss -ltnp` shows which. Stop it, or give another "
@@ -57,16 +56,46 @@ def listen(host: str, port: int) -> socket.socket:
         raise ListenError(f"cannot listen on {where}: {reason}. {remedy}") from error
     # asyncio sets this only for sockets created with the protocol number. Without it a response waits 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Else the kernel holds up to 4 MB for each client that does not read.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     return listener
+
+
+def listen_locally(path: Path) -> socket.socket:
+    """Return a listening unix socket that every local user can connect to. Raise ListenError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _bind(listener, Path(f"/proc/self/fd/{folder}/{path.name}"))  # the name of a socket has at most 107 bytes
+        finally:
+            os.close(folder)
+    except OSError as error:
+        listener.close()
+        reason = "another agent listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        raise ListenError(f"cannot listen on {path}: {reason}. Give another path as --web.socket.") from error
+    return listener
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    """Bind the socket in the place of one that a killed agent has left. Raise OSError."""
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
+        other.connect(str(path))
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if path.is_socket():
+        path.unlink()
+    listener.bind(str(path))
+    path.chmod(0o666)  # whatever the umask; the server checks the user
+    listener.listen(BACKLOG)
 
 
 class Server:
     """An HTTP server for sockets that are already listening."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, refusals: Refusals) -> None:
         config = uvicorn.Config(
             app,
-            http=_Protocol,
+            http=partial(Connection, refusals),  # type: ignore[arg-type]
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -77,7 +106,7 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = _Uvicorn(config, refusals)
         self._thread: threading.Thread | None = None
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -105,13 +134,13 @@ class Server:
 class _Uvicorn(uvicorn.Server):
     """A uvicorn server that signals when it serves, and waits for the stop event instead of polling it."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, refusals: Refusals) -> None:
         super().__init__(config)
+        self._refusals = refusals
         self.settled = threading.Event()
         """Set when it serves or has failed to start."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
-        self._logged_at: float | None = None
 
     def ask_to_stop(self) -> None:
         """Stop the server; may be called from any thread."""
@@ -127,54 +156,15 @@ class _Uvicorn(uvicorn.Server):
         self.settled.set()
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error of asyncio; limit the rate of errors about file descriptors."""
+        """Log an error of asyncio, which reports a hundred a second about file descriptors."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:
             loop.default_exception_handler(context)
-        elif self._logged_at is None or loop.time() - self._logged_at >= LOG_INTERVAL_SECONDS:
-            self._logged_at = loop.time()
+        else:
             hint = "see /proc/<pid>/fd of the agent for its open files; LimitNOFILE= of its unit sets the limit"
-            _log.error("connections cannot be accepted now", extra={"error": str(error), "hint": hint})
+            self._refusals.add("descriptors", f"connections cannot be accepted now: {error}; {hint}")
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # sets the Date header
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 with a deadline for each request; uvicorn's own timeouts begin after the first response."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self._start_deadline()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self._start_deadline()
-        else:
-            self._cancel_deadline()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.conn.trailing_data[0]:  # the next request has already begun
-            self._start_deadline()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
-        super().connection_lost(exc)
-
-    def _start_deadline(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_DEADLINE, self.transport.close)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

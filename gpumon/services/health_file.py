@@ -36,7 +36,7 @@ class AgentIdentity(ResponseModel):
     version: str
     pid: int
     running: bool
-    address: str
+    socket: str
     """Where a program on this host reaches it."""
     store: str
 
@@ -90,13 +90,13 @@ class HealthFile:
     A thread replaces a file on a disk, because a hung disk must not block the loop. /run is in memory.
     """
 
-    def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, address: str) -> None:
-        """`address` is where a program on this host reaches the agent."""
+    def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, socket: Path) -> None:
+        """`socket` is where a program on this host reaches the agent."""
         self._loop = loop
         self._path = path
         self._latest = latest
         self._store = store
-        self._address = address
+        self._socket = socket
         self._written: tuple[object, ...] = ()
         self._writing = threading.Thread()
         """The last replacement on a disk."""
@@ -134,7 +134,7 @@ class HealthFile:
         if not (restored or report.health.evaluated) or self._writing.is_alive():
             return  # the file of the previous agent may report a failure that this one has not read from the store yet
         agent = AgentIdentity(
-            version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)
+            version=__version__, pid=os.getpid(), running=running, socket=str(self._socket), store=str(self._store)
         )
         text = HealthFileContent.from_report(report, agent).model_dump_json(indent=1) + "\n"
         if self._path.is_relative_to(IN_MEMORY):

@@ -150,6 +150,8 @@ class AgentStatus:
     """None if there is no kernel log to read."""
     kernel_log_overruns: float = 0.0
     kernel_log_denied: bool = False
+    http_refused: Mapping[str, float] = field(default_factory=dict)
+    """Refused connections and requests by reason."""
     next_probe: float | None = None
     """Wall time of the next scheduled run."""
     probe_unkillable: tuple[int, ...] = ()

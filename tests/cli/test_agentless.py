@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from agents import eventually, free_port
+from agents import eventually
 from stores import read
 
 from gpumon.cli import offline_hold, probe_hold
@@ -38,7 +38,7 @@ def flags(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nobody listens there."""
     monkeypatch.setattr(probe_hold, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(offline_hold, "KILLED_SECONDS", 0.2)
-    return [f"--web.listen-address=127.0.0.1:{free_port()}", f"--store.path={path}"]
+    return [f"--store.path={path}"]
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def test_an_agent_that_was_not_found_and_runs_a_probe_is_named(
         assert main(["probe", "hold", *flags]) == 1
     told = capsys.readouterr()
     assert f"Another agent (process {os.getpid()}) runs on GPUs of this host" in told.err
-    assert "--store.path or --web.listen-address" in told.err
+    assert "--store.path or --web.socket" in told.err
     assert "No agent runs" not in told.out
 
 

@@ -13,7 +13,7 @@ import pytest
 import sample_reports
 
 from gpumon.cli import check
-from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, agent_address, read_health
+from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, agent_paths, read_health
 from gpumon.cli.main import main
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
@@ -21,7 +21,9 @@ from gpumon.config.settings_table import FLAGS, settings
 from gpumon.services.health_file import AgentIdentity, HealthFileContent, replace_file
 from gpumon.state.report import Report
 
-AGENT = AgentIdentity(running=True, pid=1, version="0", address="[::1]:17400", store="/var/lib/gpumon/gpumon.db")
+AGENT = AgentIdentity(
+    running=True, pid=1, version="0", socket="/run/gpumon/gpumon.sock", store="/var/lib/gpumon/gpumon.db"
+)
 
 
 def content(report: Report, **values: Any) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def test_what_the_agent_writes_is_read(path: Path) -> None:
     assert [(gpu.number, gpu.uuid) for gpu in health.gpus] == [(state.index, state.uuid) for state in report.gpus]
     assert health.gpus[3].unwatched == "it does not answer (lost)"
     assert (health.level.word, health.stale, health.maintenance) == ("fail", "", None)
-    assert agent_address(path) == (("::1", 17400), AGENT.store)
+    assert agent_paths(path) == (AGENT.socket, AGENT.store)
 
 
 def test_a_file_that_is_not_current_is_stale(path: Path) -> None:
@@ -142,7 +144,7 @@ def test_a_missing_file_is_named_with_the_remedy(path: Path) -> None:
     for missing in (path, path / "health.json"):
         with pytest.raises(CheckError, match=r"no health file .*systemctl start gpumon.*--health\.file"):
             read_health(missing)
-    assert agent_address(path) is None
+    assert agent_paths(path) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

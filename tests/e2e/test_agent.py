@@ -36,7 +36,7 @@ def quiet(agent: Agent, **sections: object) -> str:
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command for this agent."""
-    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def gpumon(agent: Agent, *arguments: str) -> str:
     """Run a command with the path of the store only: the file beside it has the address of the agent."""
-    flags = [f"--store.path={agent.folder / 'gpumon.db'}", f"--web.token-file={agent.folder / 'token'}"]
+    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
 

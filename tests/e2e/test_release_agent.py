@@ -47,7 +47,7 @@ def started(agent: Agent) -> Agent:
 
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
-    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 

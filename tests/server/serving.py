@@ -20,6 +20,7 @@ from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.server.app import create_app
+from gpumon.server.connections import Refusals
 from gpumon.server.sources import Sources
 from gpumon.server.uvicorn_thread import Server, listen
 from gpumon.state.report import Report
@@ -48,6 +49,7 @@ class Node:
     """What the main loop says to a release and to its end; None says nothing."""
     asked: list[tuple[object, ...]] = field(default_factory=list)
     """Releases asked for, and ends of them."""
+    refusals: Refusals = field(default_factory=Refusals)
     store: Path | None = None
     """A store, which is opened for each question; None: it cannot be read."""
 
@@ -113,7 +115,9 @@ class Node:
             exposition=self.exposition,
             ready=lambda: self.ready,
             token=lambda: self.token,
+            refusals=self.refusals,
             allowed_hosts=allowed_hosts,
+            allowed_hosts_to_read=allowed_hosts,
             request_probe=self.request_probe,
             start_window=self.start_window,
             end_windows=self.end_windows,
@@ -142,7 +146,7 @@ class Answer:
 @contextlib.contextmanager
 def serving(node: Node) -> Iterator[int]:
     """The port on which the node is served."""
-    server, socket = Server(create_app(node.sources())), listen("127.0.0.1", 0)
+    server, socket = Server(create_app(node.sources()), node.refusals), listen("127.0.0.1", 0)
     port = socket.getsockname()[1]
     server.start([socket])
     try:

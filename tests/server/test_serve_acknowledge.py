@@ -50,7 +50,7 @@ def sick(node: Node, tmp_path: Path) -> Node:
 
 def flags(port: int, folder: Path) -> list[str]:
     (folder / "token").write_text(TOKEN, encoding="ascii")
-    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={folder / 'token'}"]
+    return [f"--url=http://127.0.0.1:{port}", f"--token-file={folder / 'token'}"]
 
 
 def test_acknowledging_needs_the_token(sick: Node, port: int) -> None:

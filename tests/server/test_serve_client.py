@@ -61,7 +61,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def flags(port: int, token_file: Path) -> list[str]:
-    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={token_file}"]
+    return [f"--url=http://127.0.0.1:{port}", f"--token-file={token_file}"]
 
 
 @each_case("says", STRANGERS.values(), ids=STRANGERS)
@@ -75,15 +75,14 @@ def test_other_server_is_an_error(
     shown = capsys.readouterr()
     assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
     assert f"127.0.0.1:{port} is not gpumon" in shown.err
-    assert "--web.listen-address" in shown.err
 
 
 def test_missing_agent_is_an_error(token_file: Path) -> None:
     """The error has the address and how to start the agent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ClientError, match=rf"no agent answers at 127\.0\.0\.1:{port} .*systemctl start gpumon"):
-        Client("127.0.0.1", port, token_file).get("/api/v1/node", ())
+    with pytest.raises(ClientError, match=rf"no agent answers at http://127\.0\.0\.1:{port} .*systemctl start gpumon"):
+        Client(f"http://127.0.0.1:{port}", token_file).get("/api/v1/node", ())
 
 
 def test_refused_probe_is_a_skipped_result(

@@ -52,7 +52,7 @@ def end(owner: str, by: str) -> WindowSelection:
 @pytest.fixture
 def flags(port: int, tmp_path: Path) -> list[str]:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
+    return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}"]
 
 
 def test_reading_holds_needs_no_token(node: Node, port: int) -> None:

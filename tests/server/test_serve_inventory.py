@@ -67,7 +67,7 @@ def seven() -> Report:
 def flags(port: int, tmp_path: Path) -> list[str]:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
     store = f"--store.path={tmp_path / 'gpumon.db'}"
-    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}", store]
+    return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}", store]
 
 
 def test_reading_the_inventory_needs_no_token(node: Node, port: int) -> None:
@@ -133,7 +133,7 @@ def test_without_an_agent_the_inventory_comes_from_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
     """The output names the store as its source, and accepting needs the agent."""
-    flags = [flag for flag in flags if "listen" not in flag] + ["--web.listen-address=127.0.0.1:9"]
+    flags = [flag for flag in flags if "listen" not in flag] + ["--url=http://127.0.0.1:9"]
     assert main(["inventory", *flags]) == 2
     assert "there is no such store" in capsys.readouterr().err
 

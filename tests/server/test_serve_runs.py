@@ -119,7 +119,7 @@ def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
 @pytest.fixture
 def flags(tmp_path: Path) -> list[str]:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    return [f"--web.token-file={tmp_path / 'token'}", f"--store.path={tmp_path / 'gpumon.db'}"]
+    return [f"--token-file={tmp_path / 'token'}", f"--store.path={tmp_path / 'gpumon.db'}"]
 
 
 def test_history_reads_all_pages(
@@ -128,13 +128,13 @@ def test_history_reads_all_pages(
     """No run is missing, and none is listed twice."""
     monkeypatch.setattr("gpumon.cli.probe_history.PAGE", 3)
     remembering(node, *runs(8))
-    assert main(["probe", "history", "--json", f"--web.listen-address=127.0.0.1:{port}", *flags]) == 0
+    assert main(["probe", "history", "--json", f"--url=http://127.0.0.1:{port}", *flags]) == 0
     assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
 
 
 def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The runs of the store are filtered in the same way; without a store the command fails."""
-    nobody = f"--web.listen-address=127.0.0.1:{free_port()}"
+    nobody = f"--url=http://127.0.0.1:{free_port()}"
     assert main(["probe", "history", nobody, *flags]) == 2
     assert "Its store cannot be read either" in capsys.readouterr().err
     store(tmp_path, *runs(4))

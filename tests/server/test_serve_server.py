@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import Node, ask, serving
+from serving import BEARER, Node, ask, is_problem, serving
 
-from gpumon.server import uvicorn_thread
+from gpumon.server import connections, uvicorn_thread
 from gpumon.server.app import create_app
+from gpumon.server.connections import Refusals
 from gpumon.server.uvicorn_thread import ListenError, Server, listen
 
 
@@ -69,7 +70,7 @@ def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch
 
 def test_server_that_was_never_started_stops() -> None:
     """A start that failed can be cleaned up."""
-    server = Server(create_app(Node().sources()))
+    server = Server(create_app(Node().sources()), Refusals())
     before = threading.enumerate()
     server.stop()
     assert threading.enumerate() == before
@@ -77,7 +78,7 @@ def test_server_that_was_never_started_stops() -> None:
 
 def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that stops in the middle of a request is disconnected too."""
-    monkeypatch.setattr(uvicorn_thread, "REQUEST_DEADLINE", 1.0)
+    monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(Node()) as port:
         for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
@@ -89,7 +90,7 @@ def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for a request, not for the time between two scrapes."""
-    monkeypatch.setattr(uvicorn_thread, "REQUEST_DEADLINE", 1.0)
+    monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
     with serving(Node()) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/-/healthy")
@@ -118,38 +119,66 @@ def test_invalid_requests_are_refused() -> None:
         assert ask(port, "/-/healthy").status == 200
 
 
-def test_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further connections are closed, and there is room again when others close."""
-    monkeypatch.setattr(uvicorn_thread, "MAX_CONNECTIONS", 8)
-    with serving(Node()) as port:
-        mine = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        mine.connect()
-        with contextlib.ExitStack() as idle:
-            others = [idle.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(7)]
-            for _ in range(20):
-                with socket.create_connection(("127.0.0.1", port), 60) as refused:
-                    assert closed(refused)
-            mine.request("GET", "/-/healthy")
-            assert mine.getresponse().read()
-            for other in others:
-                other.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert other.recv(4096).startswith(b"HTTP/1.1 200")
-        mine.close()
-        assert any(ask_once(port) for _ in range(100))
+PARTS = {
+    "nothing": b"",
+    "half a request": b"GET /-/hea",
+    "no more": b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+"""What clients send that then keep their connection."""
+
+
+@pytest.mark.parametrize("sent", PARTS.values(), ids=PARTS)
+def test_idle_clients_shut_no_scrape_out(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """With too many connections, the one that was idle longest is closed, which is counted."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    node = Node()
+    with serving(node) as port, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(20)]
+        for client in idle:
+            with contextlib.suppress(OSError):
+                client.sendall(sent)
+        for _ in range(20):
+            assert ask(port, "/metrics").status == 200
+        assert node.refusals.counts["connections"] >= 12
+        assert closed(idle[0])
+
+
+def test_clients_that_do_not_read_shut_no_scrape_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for more than the buffers hold, and reads nothing, is idle; its connection ends."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.5)
+    with serving(Node()) as port, contextlib.ExitStack() as stack:
+        unread = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(8)]
+        for client in unread:
+            client.sendall(b"GET /api/v1/report HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+        for _ in range(20):
+            assert ask(port, "/metrics").status == 200
+        for client in unread:
+            with contextlib.suppress(ConnectionResetError):
+                while client.recv(1 << 20):
+                    pass
+
+
+def test_connections_are_kept_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While requests wait for the main loop, other requests are refused and /metrics is served."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connections, "KEPT_FOR_METRICS", 4)
+    node = Node(answer=None)
+    with serving(node) as port, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            waiting = stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)))
+            waiting.request("POST", "/probe/allreduce", headers=BEARER)
+        while len(node.requests) < 4:
+            time.sleep(0.01)
+        assert is_problem(ask(port, "/api/v1/node"), 503)
+        assert ask(port, "/metrics").status == 200
+        assert ask(port, "/-/healthy").status == 200
 
 
 def closed(peer: socket.socket) -> bool:
     with contextlib.suppress(ConnectionResetError):
         return peer.recv(1) == b""
     return True
-
-
-def ask_once(port: int) -> bool:
-    """Whether it was answered: connections that have just been closed may still take the places."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        return ask(port, "/-/healthy").status == 200
-    time.sleep(0.05)
-    return False
 
 
 @contextlib.contextmanager
@@ -177,4 +206,5 @@ def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) ->
                 time.sleep(0.01)
         waiting.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert waiting.recv(4096).startswith(b"HTTP/1.1 200")
-    assert [record.getMessage() for record in caplog.records] == ["connections cannot be accepted now"]
+    [record] = caplog.records
+    assert record.getMessage().startswith("connections cannot be accepted now")

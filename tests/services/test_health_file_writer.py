@@ -30,7 +30,9 @@ class Node:
         self.file = self.file_at(path)
 
     def file_at(self, path: Path) -> HealthFile:
-        return HealthFile(self.loop, path, latest=lambda: self.report, store=Path("/s.db"), address="127.0.0.1:1")
+        return HealthFile(
+            self.loop, path, latest=lambda: self.report, store=Path("/s.db"), socket=Path("/run/gpumon/gpumon.sock")
+        )
 
     def content(self) -> dict[str, Any]:
         self.file.update()

@@ -1,0 +1,152 @@
+"""Connections of clients: their deadlines and limits, and the local user at the other end of the unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+import time
+from typing import Any, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_DEADLINE = 10.0
+"""Seconds for a client to send a whole request, so that an idle client does not occupy a connection."""
+WRITE_DEADLINE = 30.0
+"""Seconds for a client to read what it was sent. The kernel and the agent hold the rest of the response meanwhile."""
+MAX_CONNECTIONS = 256
+"""Of TCP. For one more, the connection that was idle longest is closed."""
+MAX_LOCAL_CONNECTIONS = 64
+"""Of the unix socket. Clients on the network cannot use them up."""
+KEPT_FOR_METRICS = 32
+"""Connections of TCP on which only /metrics and /-/ are served."""
+KEPT_PATHS = ("/metrics", "/-/")
+LOG_INTERVAL_SECONDS = 60.0
+"""Min interval of log lines about refusals for the same reason. An attacker causes thousands a second."""
+REASONS = ("connections", "descriptors", "token", "user")
+_PEER = struct.Struct("3i")
+_SO_PEERGROUPS = 59
+_MAX_BYTES = 1024
+"""Longest answer that Python reads: 256 groups."""
+
+_log = logging.getLogger("gpumon.server")
+
+
+class Peer(NamedTuple):
+    """The process at the other end of the unix socket when it connected."""
+
+    pid: int
+    uid: int
+    groups: frozenset[int]
+
+    @property
+    def may_write(self) -> bool:
+        """Return whether it is root, the agent's user, or a member of the agent's group."""
+        return self.uid in {0, os.geteuid()} or os.getegid() in self.groups
+
+
+class Refusals:
+    """Counts what was refused, by reason, and logs it once a minute."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(REASONS, 0.0)
+        self._logged_at: dict[str, float] = {}
+
+    def add(self, reason: str, detail: str) -> None:
+        self.counts[reason] += 1
+        if time.monotonic() >= self._logged_at.get(reason, 0.0) + LOG_INTERVAL_SECONDS:
+            self._logged_at[reason] = time.monotonic()
+            _log.warning(detail, extra={"reason": reason, "refused_total": f"{self.counts[reason]:.0f}"})
+
+
+def peer_of(connection: socket.socket) -> Peer | None:
+    """Return the process at the other end; None for a connection that is not local."""
+    if connection.family != socket.AF_UNIX:
+        return None
+    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    groups = b""
+    with contextlib.suppress(OSError):  # a user with more groups has the first one only
+        groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_BYTES)
+    return Peer(pid, uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
+
+
+class Connection(H11Protocol):
+    """HTTP/1.1 with deadlines for requests and responses; uvicorn's own timeout begins after the first response."""
+
+    def __init__(self, refusals: Refusals, **values: Any) -> None:
+        super().__init__(**values)
+        self.peer: Peer | None = None
+        self.used_at = 0.0
+        self._refusals = refusals
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it waits for its client: for a request, or to read the response."""
+        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.peer = peer_of(transport.get_extra_info("socket"))
+        self.app_state = {**self.app_state, "connection": self}
+        self.used_at = self.loop.time()
+        if len(self._alike()) > (MAX_CONNECTIONS if self.peer is None else MAX_LOCAL_CONNECTIONS):
+            self._make_room()
+        self._start_deadline("request", REQUEST_DEADLINE)
+
+    def is_crowded(self) -> bool:
+        """Return whether the connections that are left are kept for /metrics."""
+        busy = sum(not other.is_idle for other in self._alike())
+        return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
+
+    def data_received(self, data: bytes) -> None:
+        self.used_at = self.loop.time()
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._start_deadline("request", REQUEST_DEADLINE)
+        else:
+            self._end_deadline("request")
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:  # the next request has already begun
+            self._start_deadline("request", REQUEST_DEADLINE)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_deadline("write", WRITE_DEADLINE)
+
+    def resume_writing(self) -> None:
+        self._end_deadline("write")
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.transport.abort()  # `close` would wait for a client that does not read
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in tuple(self._deadlines):
+            self._end_deadline(name)
+        super().connection_lost(exc)
+
+    def _alike(self) -> list[Connection]:
+        """Return the connections of the same socket, this one too."""
+        return [other for other in self.connections if (other.peer is None) == (self.peer is None)]  # type: ignore[union-attr, misc]
+
+    def _make_room(self) -> None:
+        """Close the connection that was idle longest; if none is idle, this one."""
+        idle = [other for other in self._alike() if other is not self and other.is_idle]
+        min(idle, key=lambda other: other.used_at, default=self).transport.abort()
+        self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")
+
+    def _start_deadline(self, name: str, seconds: float) -> None:
+        if name not in self._deadlines:
+            self._deadlines[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _end_deadline(self, name: str) -> None:
+        if name in self._deadlines:
+            self._deadlines.pop(name).cancel()

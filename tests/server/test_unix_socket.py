@@ -1,0 +1,134 @@
+"""The unix socket: every local user may read; root, the agent's user and members of its group may change state."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import Node
+
+from gpumon.cli.client import Client, ClientError, NoAgentError, RefusedError
+from gpumon.server import connections
+from gpumon.server.app import create_app
+from gpumon.server.uvicorn_thread import ListenError, Server, listen_locally
+
+HOLD = "/api/v1/probes/hold?for_seconds=60"
+ASK = """
+import os, socket, sys
+path, groups, gid, uid = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+os.setgroups(groups); os.setgid(gid); os.setuid(uid)
+with socket.socket(socket.AF_UNIX) as agent:
+    agent.connect(path)
+    agent.sendall(sys.argv[5].encode() + b" HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")
+    print(b"".join(iter(lambda: agent.recv(65536), b"")).decode())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Path in a folder that every user may enter, longer than the name of a socket can be."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    folder = tmp_path / ("folder-" * 16)
+    folder.mkdir(mode=0o755)
+    return folder / "gpumon.sock"
+
+
+@contextlib.contextmanager
+def served(path: Path, node: Node) -> Iterator[None]:
+    server = Server(create_app(node.sources()), node.refusals)
+    server.start([listen_locally(path)])
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def ask_as(path: Path, request: str, *, uid: int, gid: int, groups: tuple[int, ...] = ()) -> str:
+    """Return the answer to a process of this user."""
+    with contextlib.ExitStack() as stack:
+        folder = os.open(path.parent, os.O_PATH)
+        stack.callback(os.close, folder)
+        name = f"/proc/self/fd/{folder}/{path.name}"
+        command = [sys.executable, "-I", "-S", "-c", ASK, name, str(list(groups)), str(gid), str(uid), request]
+        return subprocess.run(command, check=True, capture_output=True, text=True, pass_fds=[folder], timeout=60).stdout
+
+
+def test_the_agents_user_needs_no_token(path: Path) -> None:
+    """A client in the agent's user reads and writes."""
+    node = Node(token=None)
+    with served(path, node):
+        assert Client(path).get("/api/v1/health", ("level",))
+        assert Client(path).post("/api/v1/maintenance?for_seconds=60&reason=test", ("maintenance",))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_other_users_may_read_and_not_write(path: Path) -> None:
+    """A member of the agent's group may write, whether the group is its first or another."""
+    node, group = Node(), os.getegid()
+    with served(path, node):
+        assert "200 OK" in ask_as(path, "GET /api/v1/node", uid=65534, gid=65534)
+        refused = ask_as(path, f"POST {HOLD}", uid=65534, gid=65534)
+        assert "403 Forbidden" in refused
+        assert "Run as root, or as a member of the group" in refused
+        assert node.refusals.counts["user"] == 1
+        for gid, groups in ((group, ()), (65534, (group,))):
+            assert "403" not in ask_as(path, f"POST {HOLD}", uid=65534, gid=gid, groups=groups)
+
+
+def test_refusal_names_the_remedy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command prints the sentence of the agent."""
+    monkeypatch.setattr(connections.Peer, "may_write", False)
+    with served(path, Node()), pytest.raises(RefusedError, match=r"uid .* may not change the state .* Run as root"):
+        Client(path).post(HOLD, ())
+
+
+def test_network_clients_do_not_use_up_its_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle local clients close each other, and a new one is served."""
+    monkeypatch.setattr(connections, "MAX_LOCAL_CONNECTIONS", 4)
+    node = Node()
+    with served(path, node), contextlib.ExitStack() as stack:
+        folder = os.open(path.parent, os.O_PATH)
+        stack.callback(os.close, folder)
+        for _ in range(8):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(f"/proc/self/fd/{folder}/{path.name}")
+        assert Client(path).get("/api/v1/health", ("level",))
+        assert node.refusals.counts["connections"] >= 4
+
+
+def test_the_socket_of_a_killed_agent_is_replaced(path: Path) -> None:
+    """That of a running agent is not, nor a file of another kind."""
+    listen_locally(path).close()
+    with pytest.raises(NoAgentError, match="no agent answers"):
+        Client(path).get("/api/v1/node", ())
+    with listen_locally(path), pytest.raises(ListenError, match="another agent listens there"):
+        listen_locally(path)
+    path.unlink()
+    path.write_text("x")
+    with pytest.raises(ListenError, match=r"--web\.socket"):
+        listen_locally(path)
+
+
+def test_no_token_is_sent_to_a_port_of_this_host(tmp_path: Path) -> None:
+    """Another program may have bound the agent's port; the token goes to a URL that the operator gave."""
+    token = tmp_path / "token"
+    token.write_text("a-token-of-this-test")
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        squatter.settimeout(0.0)
+        with pytest.raises(ClientError, match="no agent answers"):
+            Client(tmp_path / "gpumon.sock", token).post(HOLD, ())
+        with pytest.raises(BlockingIOError):
+            squatter.accept()
+
+
+def test_documents_over_the_socket_are_those_over_tcp(path: Path) -> None:
+    """The API is the same."""
+    with served(path, Node()):
+        assert json.dumps(Client(path).get("/api/v1/health", ("level",)))
