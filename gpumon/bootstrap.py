@@ -263,7 +263,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
     def latest() -> Report:
         return services.monitor.latest
 
-    host, _ = configuration.web.address
+    host = services.front.host
     names = own_names(host) | {name.lower() for name in configuration.web.allowed_hosts}
     return Sources(
         host=platform.node(),

@@ -75,6 +75,7 @@ class Agent:
         self.profile = profile
         simulated = {} if profile is None else {SIMULATED: profile}  # allows GPUMON_BOOT_ID
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **simulated, **(environment or {})}
+        self.inherited: tuple[int, ...] = ()
         self.launcher = [sys.executable, "-m", "gpumon"]
         self.process: subprocess.Popen[bytes]
         self.simulate({})
@@ -99,7 +100,11 @@ class Agent:
             arguments += [f"--simulate={self.profile}", f"--simulate.scenario={self.scenario}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*arguments, *flags], env=self.environment, stderr=log, stdin=subprocess.DEVNULL
+                [*arguments, *flags],
+                env=self.environment,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                pass_fds=self.inherited,
             )
 
     def _has_polled(self) -> bool:

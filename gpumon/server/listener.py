@@ -27,8 +27,8 @@ class HttpEndpoint:
         self._local_path = local_path
         self._create_app = create_app
         self._socket = _inherited(web.address) or listen(*web.address)
-        host, port = self._socket.getsockname()[:2]
-        self._url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        self.host, port = self._socket.getsockname()[:2]
+        self._url = f"http://[{self.host}]:{port}/" if ":" in self.host else f"http://{self.host}:{port}/"
         self._server: Server | None = None
         self.refusals = Refusals()
         self.notices: dict[str, str] = {}
@@ -79,10 +79,9 @@ class HttpEndpoint:
 
 
 def _inherited(address: tuple[str, int]) -> socket.socket | None:
-    """Return the socket that the socket unit holds over restarts, if it is for this address."""
-    for inherited in systemd.listening_sockets():
-        if inherited.family != socket.AF_UNIX and inherited.getsockname()[1] == address[1]:
-            return inherited
-        _log.warning("a socket of the socket unit is unused: give its ListenStream= the port of web.listen_address")
-        inherited.close()
-    return None
+    """Return the TCP socket that the socket unit holds over restarts; None without a socket unit."""
+    given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
+    if given is not None and given.getsockname()[:2] != address:
+        hint = "gpumon.socket decides: change its ListenStream= (systemctl edit gpumon.socket)"
+        _log.warning("web.listen_address is not used", extra={"address": given.getsockname()[:2], "hint": hint})
+    return given

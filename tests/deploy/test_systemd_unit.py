@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpumon import DEFAULT_PORT
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "gpumon.service"
+SOCKET = SYSTEMD / "gpumon.socket"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
 PROCESSES = SYSTEMD / "gpumon.service.d" / "processes.conf"
 EXPOSURE = 40
@@ -62,6 +64,11 @@ def test_the_unit_uses_the_watchdog_and_stops_all_children() -> None:
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
+def test_the_socket_has_the_default_address() -> None:
+    """The agent uses the socket only if it has the port of web.listen_address."""
+    assert directives(SOCKET)["ListenStream"] == [f"127.0.0.1:{DEFAULT_PORT}"]
+
+
 def test_every_user_can_read_the_health_file() -> None:
     """The runtime directory is kept over a restart and is readable for every user."""
     unit = directives(UNIT)
@@ -74,11 +81,12 @@ def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
     """The installed systemd knows every directive, including those of enabled drop-ins."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gpumon/bin/gpumon", "/bin/true")
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
+    shutil.copy(SOCKET, tmp_path)
     (tmp_path / "gpumon.service.d").mkdir()
     for drop_in in (DEVICES, PROCESSES):
         enabled = re.sub(r"(?m)^#(?=\w+=)", "", drop_in.read_text(encoding="utf-8"))
         (tmp_path / "gpumon.service.d" / drop_in.name).write_text(enabled, encoding="utf-8")
-    ran = _ran("systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name))
+    ran = _ran("systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name), str(tmp_path / SOCKET.name))
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
