@@ -25,8 +25,8 @@ Every setting has a default. A flag overrides the environment, which overrides t
   `$XDG_STATE_HOME/gpumon` or `~/.local/state/gpumon`.
 
 `gpumon config check` reports every mistake with its file and line. `gpumon config show` prints the effective
-configuration with the source of each setting. SIGHUP reloads the file; an invalid file changes nothing. Settings marked
-with * take effect after a restart. A flag follows the meaning.
+configuration with the source of each setting. SIGHUP reloads the file; an invalid file changes nothing. The file is a
+regular file of at most 256 KiB. Settings marked with * take effect after a restart. A flag follows the meaning.
 """
 
 
