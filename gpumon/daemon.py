@@ -40,6 +40,7 @@ class Daemon:
         self._configuration = configuration
         self._reread = reread
         self._notices: dict[str, str] = {}
+        self._tick_failed = False
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT. Return the exit code."""
@@ -105,10 +106,10 @@ class Daemon:
         signal.signal(signal.SIGHUP, lambda *_: loop.post(self.reload))
 
     def _start_watchdog(self) -> None:
-        """Notify systemd from the loop. A driver that hangs does not stop the loop, an agent that hangs does."""
+        """Notify systemd from the loop. A driver that hangs does not stop it; an agent that hangs or fails does."""
         interval = systemd.watchdog_interval()
         if interval is not None:
-            self.services.loop.every(interval / 2, lambda: systemd.notify("WATCHDOG=1"))
+            self.services.loop.every(interval / 2, lambda: self._tick_failed or systemd.notify("WATCHDOG=1"))
 
     def _wait_for_children(self) -> None:
         deadline = boot_clock() + STOP_SECONDS
@@ -118,12 +119,13 @@ class Daemon:
     # Periodic work
 
     def _tick(self) -> None:
-        services = self.services
+        services, self._tick_failed = self.services, True
         services.schedule.tick()
         services.monitor.take(self._agent_state())
         services.monitor.take(Tick())
         services.verdict_writer.tick()
         services.persistence.tick()
+        self._tick_failed = False
 
     def _agent_state(self) -> AgentStatus:
         services = self.services

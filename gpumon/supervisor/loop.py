@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import selectors
+import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -48,7 +49,7 @@ class Loop:
         self._posted: deque[Callback] = deque()
         self._running = False
         self._logged: set[str] = set()
-        """Callbacks with an error in the log: one that fails each second must not fill the log."""
+        """Places of errors in the log: a callback that fails each second must not fill it."""
         wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.watch(wake_reader, lambda: _drain(wake_reader))
 
@@ -127,13 +128,13 @@ class Loop:
                 self._call(callback)
 
     def _call(self, callback: Callback) -> bool:
-        """Return whether the callback did not fail. An error is logged once for each callback."""
+        """Return whether the callback did not fail. An error is logged once for each place in the code."""
         try:
             callback()
         except Exception as error:
-            name = f"{getattr(callback, '__qualname__', type(callback).__name__)} {type(error).__name__}"
-            if name not in self._logged:
-                self._logged.add(name)
+            place = repr(traceback.extract_tb(error.__traceback__)[-1])
+            if place not in self._logged:
+                self._logged.add(place)
                 log.exception("a task of the agent failed: report this bug")
             return False
         return True

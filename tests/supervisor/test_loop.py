@@ -33,7 +33,7 @@ def test_a_descriptor_unwatched_in_this_turn_is_not_called() -> None:
 
 
 def test_an_error_of_a_callback_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    """Errors of posted calls, timers and descriptors are logged once each, and the other callbacks are called."""
+    """Errors of posted calls, timers and descriptors are logged once, and the other callbacks are called."""
     loop, called = Loop(), list[str]()
     reader, writer = os.pipe()
 
@@ -54,6 +54,6 @@ def test_an_error_of_a_callback_does_not_end_the_loop(caplog: pytest.LogCaptureF
     assert called.count("failed") == 4
     assert {"regular", "posted"} < set(called)
     assert isinstance(future.exception(timeout=0), OverflowError)
-    assert [record.message for record in caplog.records] == ["a task of the agent failed: report this bug"] * 2
+    assert [record.message for record in caplog.records] == ["a task of the agent failed: report this bug"]
     os.close(reader)
     os.close(writer)
