@@ -21,6 +21,7 @@ from gpumon.server import (
 )
 from gpumon.server.context import IndentedJson
 from gpumon.server.guard import Guard
+from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
 
 
@@ -35,6 +36,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
+    app.state.rendered = RenderedDocuments()
     for part in (metrics, probe, windows, windows_by_kind, probe_history, report, acknowledge, events, inventory, page):
         app.include_router(part.router)
     problem.install(app)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from gpumon.outputs.responses.base import HostTime
 from gpumon.server.problem import Problem
+from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
 
 T = TypeVar("T")
@@ -37,6 +38,11 @@ class IndentedJson(JSONResponse):
 def sources(request: Request) -> Sources:
     given: Sources = request.app.state.sources
     return given
+
+
+def rendered(request: Request) -> RenderedDocuments:
+    documents: RenderedDocuments = request.app.state.rendered
+    return documents
 
 
 def host_time(request: Request) -> HostTime:

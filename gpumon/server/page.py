@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.server import openapi
-from gpumon.server.context import IndentedJson, host_time, sources
+from gpumon.server.context import IndentedJson, host_time, rendered, sources
 from gpumon.server.problem import Problem
 
 router = APIRouter(include_in_schema=False)
@@ -29,20 +29,24 @@ MAX_EVENTS = 10
 @router.get("/")
 def page(request: Request) -> Response:
     """Return the whole status page."""
-    return _html("page.html", _context(request))
+    return _live_html(request, "page.html")
 
 
 @router.get("/live")
 def live(request: Request) -> Response:
     """Return the part of the page that its script refreshes."""
-    return _html("live.html", _context(request))
+    return _live_html(request, "live.html")
 
 
 @router.get("/docs")
 def docs(request: Request) -> Response:
     """Return the OpenAPI document as a page."""
-    document = request.app.openapi()
-    return _html("docs.html", {"document": document, "operations": openapi.operations(document)})
+
+    def render() -> bytes:
+        document = request.app.openapi()
+        return _html("docs.html", {"document": document, "operations": openapi.operations(document)})
+
+    return Response(rendered(request).get("docs.html", None, render), media_type="text/html")
 
 
 @router.get("/openapi.json")
@@ -59,15 +63,20 @@ def static(name: str) -> Response:
     return Response(_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
 
 
-def _context(request: Request) -> dict[str, Any]:
-    report = ReportResponse.from_report(sources(request).latest(), host_time(request))
-    return {"report": report.document(), "max_events": MAX_EVENTS}
+def _live_html(request: Request, template: str) -> Response:
+    report = sources(request).latest()
+
+    def render() -> bytes:
+        document = ReportResponse.from_report(report, host_time(request)).document()
+        return _html(template, {"report": document, "max_events": MAX_EVENTS})
+
+    return Response(rendered(request).get(template, report, render), media_type="text/html")
 
 
-def _html(template: str, context: dict[str, Any]) -> Response:
+def _html(template: str, context: dict[str, Any]) -> bytes:
     from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, which most agents never need
 
-    return Response(page_templates.render(template, context, version=_version), media_type="text/html")
+    return page_templates.render(template, context, version=_version).encode()
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
+from starlette.responses import Response
 
 from gpumon.outputs.responses.alerts import AlertResponse, AlertsResponse
 from gpumon.outputs.responses.gpus import GpuResponse, GpusResponse
@@ -14,7 +15,7 @@ from gpumon.outputs.responses.node import NodeResponse
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.server import parameters
-from gpumon.server.context import Filter, NoParameters, host_time, sources
+from gpumon.server.context import Filter, IndentedJson, NoParameters, host_time, rendered, sources
 from gpumon.server.problem import errors
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
@@ -29,9 +30,14 @@ class AlertFilter(Filter):
     severity: Literal["critical", "warning", "info"] | None = Field(None, description="Only of this severity.")
 
 
-@router.get("/report", summary="The whole report")
-async def report(request: Request, _: NoParameters) -> ReportResponse:
-    return ReportResponse.from_report(sources(request).latest(), host_time(request))
+@router.get("/report", summary="The whole report", response_model=ReportResponse)
+def report(request: Request, _: NoParameters) -> Response:
+    latest = sources(request).latest()
+
+    def render() -> bytes:
+        return IndentedJson(ReportResponse.from_report(latest, host_time(request))).body
+
+    return Response(rendered(request).get("report", latest, render), media_type="application/json")
 
 
 @router.get("/node", summary="The node, the agent, and their problems")

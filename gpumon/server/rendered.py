@@ -1,0 +1,27 @@
+"""Documents that take milliseconds to render, rendered once for each report however many clients ask."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gpumon.state.report import Report
+
+
+class RenderedDocuments:
+    """The last rendering of each document. Clients that ask while it is rendered wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._documents: dict[str, tuple[Report | None, bytes]] = {}
+
+    def get(self, name: str, report: Report | None, render: Callable[[], bytes]) -> bytes:
+        """Return the document as rendered from this report; None for a document that never changes."""
+        rendered = self._documents.get(name)
+        if rendered is not None and rendered[0] is report:
+            return rendered[1]
+        with self._lock:
+            rendered = self._documents.get(name)
+            if rendered is None or rendered[0] is not report:
+                rendered = self._documents[name] = (report, render())
+        return rendered[1]
