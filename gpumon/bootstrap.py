@@ -34,6 +34,7 @@ from gpumon.server.app import create_app
 from gpumon.server.hosts import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
 from gpumon.server.sources import Sources
+from gpumon.services.audit_log import AuditLog
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
@@ -69,6 +70,7 @@ class Services:
     loop: Loop
     monitor: Monitor
     persistence: Persistence
+    audit_log: AuditLog
     event_recorder: EventRecorder
     verdict_writer: VerdictWriter
     heartbeat: Heartbeat
@@ -130,6 +132,7 @@ def build(configuration: Configuration) -> Services:
         loop=core.loop,
         monitor=core.monitor,
         persistence=core.persistence,
+        audit_log=AuditLog(core.persistence),
         event_recorder=event_recorder,
         verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
         heartbeat=heartbeat,
@@ -281,6 +284,8 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         accept_inventory=services.inventory_acceptance.request,
         find_events=services.persistence.find_events,
         find_runs=services.persistence.find_runs,
+        record_change=services.audit_log.record,
+        find_changes=services.audit_log.find,
         wall=time.time,
         boot=boot_clock,
     )

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.probe.runner import shared_memory
 from gpumon.probe.runner.containment import end_remains
 from gpumon.probe.runner.process_marks import end_orphans
@@ -147,6 +149,7 @@ class Daemon:
     def reload(self) -> None:
         """Read the configuration again and apply it. An invalid configuration changes nothing."""
         systemd.notify_reloading()
+        self.services.audit_log.record(AuditEntry(wall=time.time(), request="SIGHUP", client="signal"))
         try:
             configuration = self._reread()
         except ConfigurationError as error:

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from gpumon import __version__
 from gpumon.server import (
     acknowledge,
+    audit,
     events,
     inventory,
     metrics,
@@ -37,7 +38,20 @@ def create_app(sources: Sources) -> FastAPI:
     )
     app.state.sources = sources
     app.state.rendered = RenderedDocuments()
-    for part in (metrics, probe, windows, windows_by_kind, probe_history, report, acknowledge, events, inventory, page):
+    parts = (
+        metrics,
+        probe,
+        windows,
+        windows_by_kind,
+        probe_history,
+        report,
+        acknowledge,
+        audit,
+        events,
+        inventory,
+        page,
+    )
+    for part in parts:
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)

@@ -16,9 +16,12 @@ from gpumon.server.connections import KEPT_PATHS, Peer
 from gpumon.server.headers import secure
 from gpumon.server.hosts import is_allowed
 from gpumon.server.problem import Problem
+from gpumon.server.request_audit import entry_of
 from gpumon.server.sources import Sources
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+AUTHORIZED = "authorized"
+"""Key of the state of a request that may change the state of the agent."""
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "On this host use the commands of gpumon, which need no token."
@@ -47,6 +50,8 @@ class Guard:
 
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if scope["method"] not in SAFE_METHODS and scope["state"].get(AUTHORIZED):
+                    self._sources.record_change(entry_of(scope, message["status"]))
                 secure(MutableHeaders(scope=message))
             await send(message)
 
@@ -103,6 +108,10 @@ def _missing_token() -> Problem:
     )
 
 
+def _authorized(request: Request) -> None:
+    request.scope["state"][AUTHORIZED] = True
+
+
 def local_peer(request: Request) -> Peer | None:
     """Return the local process that sent the request over the unix socket; None for a request over TCP."""
     peer: Peer | None = request.scope["state"]["connection"].peer
@@ -117,6 +126,7 @@ def authorize(request: Request) -> None:
             refusals.add("user", f"uid {peer.uid} may not change state")
             remedy = f"Run as root, or as a member of the group with id {os.getegid()}."
             raise Problem(403, "Not permitted", f"uid {peer.uid} may not change the state of the agent.", remedy)
+        _authorized(request)
         return
     token = request.app.state.sources.token()
     if token is None:
@@ -134,6 +144,7 @@ def authorize(request: Request) -> None:
         refusals.add("token", f"a request from {address} has a wrong token")
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
+    _authorized(request)
 
 
 async def _require_token(

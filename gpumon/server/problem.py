@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from gpumon.server.headers import secure
 
+MAX_PATH = 200
 MEDIA_TYPE = "application/problem+json"
 REMEDIES: Mapping[int, str] = {
     404: "See /docs for the paths that exist.",
@@ -77,10 +78,15 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
             title=self.kind,
             status=self.status,
             detail=self.detail,
-            instance=path,
+            instance=_cut(path),
             remedy=self.remedy,
             **self.more,
         ).model_dump(mode="json")
+
+
+def _cut(path: str) -> str:
+    """Return the path as far as an answer repeats it."""
+    return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}..."
 
 
 def install(app: FastAPI) -> None:
@@ -102,7 +108,7 @@ async def _http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = _allowed_methods(request)
-    detail = f"{request.method} {request.url.path}: {status.phrase.lower()}."
+    detail = f"{request.method} {_cut(request.url.path)}: {status.phrase.lower()}."
     remedy = REMEDIES.get(status, "See /docs.")
     return Problem(status, status.phrase, detail, remedy, headers=headers).response(request.scope)
 
@@ -118,7 +124,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    detail = f"{type(error).__name__} while answering {request.method} {request.url.path}."
+    detail = f"{type(error).__name__} while answering {request.method} {_cut(request.url.path)}."
     response = Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
     secure(response.headers)  # this response does not pass the guard
     return response

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gpumon.health.acknowledge import AckRequest, AckResult
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
@@ -48,6 +49,10 @@ class Sources:
     """Reads events from the store; the future raises StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
     """Reads runs of the probes from the store; the future raises StoreError if the store cannot be read."""
+    record_change: Callable[[AuditEntry], None]
+    """Records a request that was authorized."""
+    find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
+    """Reads that many of the newest entries; the future raises StoreError if the store cannot be read."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     boot: Callable[[], float]

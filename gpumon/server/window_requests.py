@@ -37,7 +37,7 @@ STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
 MISSING_GPU = "No such GPU; `gpus` lists those that exist."
 STILL_OPEN_TEXT = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="Length; the configuration sets a maximum.")]
+Seconds = Annotated[float, Field(ge=1, allow_inf_nan=False, description="Length; the configuration sets a maximum.")]
 Gpu = Annotated[str | None, Field(description="Only this GPU: uuid, index or PCI address. Without it the whole node.")]
 Owner = Annotated[
     str,

@@ -109,6 +109,10 @@ class Persistence:
         self._writer.submit(query, answer.set_result, answer.set_exception)
         return answer
 
+    def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Write to the store if it can be written. Called from any thread."""
+        self._writer.submit(work)
+
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """Return a page of stored events."""
         return self.read(partial(error_events.find, query=query))

@@ -162,6 +162,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ended_by TEXT NOT NULL
         )
         """,
+        """
+        CREATE TABLE audit (
+            number INTEGER PRIMARY KEY,
+            wall REAL NOT NULL,
+            request TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            client TEXT NOT NULL,
+            uid INTEGER,
+            login_uid INTEGER,
+            status INTEGER
+        )
+        """,
     ),
 )
 

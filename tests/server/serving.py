@@ -15,6 +15,7 @@ import sample_reports as samples
 from stores import read
 
 from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition, Renderer
@@ -49,6 +50,8 @@ class Node:
     """What the main loop says to a release and to its end; None says nothing."""
     asked: list[tuple[object, ...]] = field(default_factory=list)
     """Releases asked for, and ends of them."""
+    changes: list[AuditEntry] = field(default_factory=list)
+    """Requests that were authorized."""
     refusals: Refusals = field(default_factory=Refusals)
     store: Path | None = None
     """A store, which is opened for each question; None: it cannot be read."""
@@ -108,6 +111,11 @@ class Node:
                 future.set_result(read(store, probe_runs.find, query))
         return future
 
+    def find_changes(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
+        future: Future[tuple[AuditEntry, ...]] = Future()
+        future.set_result(tuple(reversed(self.changes))[:limit])
+        return future
+
     def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
         return Sources(
             host="gpu-17",
@@ -125,6 +133,8 @@ class Node:
             accept_inventory=self._let_go,
             find_events=self.find_events,
             find_runs=self.find_runs,
+            record_change=lambda entry: self.changes.append(entry),  # noqa: PLW0108 - a test replaces the list,
+            find_changes=self.find_changes,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,
         )

@@ -1,0 +1,39 @@
+"""The audit as JSON."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpumon.model.audit_entry import AuditEntry
+from gpumon.outputs.formatting import rfc3339
+from gpumon.outputs.responses.base import ResponseModel, timestamp
+
+
+class AuditEntryResponse(ResponseModel):
+    """One request that changed the state of the agent, or started work."""
+
+    time: str | None = timestamp("When it was answered.")
+    request: str = Field(description="Method and path with parameters, or the signal.")
+    reason: str = Field(description="Reason or note that the client gave; empty without one.")
+    client: str = Field(description="`local` for the unix socket, else the address.")
+    uid: int | None = Field(description="User of a local client; null for a client with a token.")
+    login_uid: int | None = Field(description="User who logged in to the session of a local client, also after sudo.")
+    status: int | None = Field(description="HTTP status of the answer; null for a signal.")
+
+    @classmethod
+    def from_entry(cls, entry: AuditEntry) -> AuditEntryResponse:
+        return cls(
+            time=rfc3339(entry.wall),
+            request=entry.request,
+            reason=entry.reason,
+            client=entry.client,
+            uid=entry.uid,
+            login_uid=entry.login_uid,
+            status=entry.status,
+        )
+
+
+class AuditResponse(ResponseModel):
+    """Requests that changed the state of the agent, newest first."""
+
+    entries: list[AuditEntryResponse]

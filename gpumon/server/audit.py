@@ -1,0 +1,35 @@
+"""/api/v1/audit: who changed the state of the agent, for clients that may change it too."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from gpumon.outputs.responses.audit import AuditEntryResponse, AuditResponse
+from gpumon.server.context import Filter, sources
+from gpumon.server.guard import TOKEN_ERRORS, needs_token
+from gpumon.server.problem import Problem, errors
+from gpumon.store.store_error import StoreError
+
+router = APIRouter(prefix="/api/v1", tags=["agent"])
+
+STORE_TIMEOUT_SECONDS = 5.0
+
+
+class AuditFilter(Filter):
+    limit: int = Field(100, ge=1, le=10_000, description="Maximum number, newest first.")
+
+
+@router.get("/audit", dependencies=[needs_token], summary="Who changed the state", responses=errors(TOKEN_ERRORS))
+async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> AuditResponse:
+    """Return the requests that changed the state of the agent, newest first."""
+    try:
+        future = asyncio.wrap_future(sources(request).find_changes(chosen.limit))
+        entries = await asyncio.wait_for(future, STORE_TIMEOUT_SECONDS)
+    except (StoreError, TimeoutError) as error:
+        detail = f"The store cannot be read: {error or 'it does not answer'}."
+        raise Problem(503, "Store unavailable", detail, "Retry. The agent's log has the same entries.") from error
+    return AuditResponse(entries=[AuditEntryResponse.from_entry(entry) for entry in entries])

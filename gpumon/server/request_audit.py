@@ -1,0 +1,41 @@
+"""The audit entry of a request: what was requested, and by whom."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.types import Scope
+
+from gpumon.model.audit_entry import AuditEntry
+from gpumon.server.connections import Peer
+
+MAX_LENGTH = 500
+"""Characters of a request that are recorded."""
+_NO_LOGIN = 0xFFFFFFFF
+
+
+def entry_of(scope: Scope, status: int) -> AuditEntry:
+    """Return the entry for a request that was authorized."""
+    peer: Peer | None = scope["state"]["connection"].peer
+    query = scope["query_string"].decode(errors="replace")
+    given = parse_qs(query)
+    return AuditEntry(
+        wall=time.time(),
+        request=f"{scope['method']} {scope['path']}{'?' if query else ''}{query}"[:MAX_LENGTH],
+        reason=next(iter(given.get("reason", []) + given.get("note", [])), ""),
+        client=(scope["client"] or ("unknown",))[0] if peer is None else "local",
+        uid=None if peer is None else peer.uid,
+        login_uid=None if peer is None else _login_uid(peer.pid),
+        status=status,
+    )
+
+
+def _login_uid(pid: int) -> int | None:
+    """Return the user of the login session, which sudo does not change; None for a service."""
+    try:
+        uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if uid == _NO_LOGIN else uid

@@ -1,0 +1,31 @@
+"""Records who changed the state of the agent: in the log, and in the store."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import partial
+
+from gpumon.model.audit_entry import AuditEntry
+from gpumon.services.persistence import Persistence
+from gpumon.store import audit
+
+_log = logging.getLogger("gpumon.audit")
+
+
+class AuditLog:
+    """The audit. Any thread may use it."""
+
+    def __init__(self, persistence: Persistence) -> None:
+        self._persistence = persistence
+
+    def record(self, entry: AuditEntry) -> None:
+        """Log the entry and write it to the store. If the store fails, the log alone has it."""
+        words = {name: value for name, value in asdict(entry).items() if name != "wall" and value not in ("", None)}
+        _log.info("change requested", extra=words)
+        self._persistence.write(partial(audit.put, entry=entry))
+
+    def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
+        """Return the newest entries. The future raises StoreError."""
+        return self._persistence.read(partial(audit.read, limit=limit))

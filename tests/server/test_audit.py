@@ -1,0 +1,91 @@
+"""The audit: every write that was authorized, with its client, its reason and its answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent, eventually
+from serving import BEARER, Node, ask, is_problem, serving
+
+from gpumon.cli.client import Client
+from gpumon.model.audit_entry import AuditEntry
+from gpumon.store import audit
+from gpumon.store.store import Store
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def port(node: Node) -> Iterator[int]:
+    with serving(node) as port:
+        yield port
+
+
+def test_writes_over_tcp_are_recorded_with_their_answer(node: Node, port: int) -> None:
+    """Reads and refused requests are not, and an audit can be read by those who may write."""
+    assert ask(port, "/api/v1/audit").status == 401
+    ask(port, "/api/v1/node")
+    assert ask(port, "/api/v1/maintenance?for_seconds=60", "POST", {"Authorization": "Bearer wrong"}).status == 401
+    answer = ask(port, "/api/v1/maintenance?for_seconds=60&reason=new+fan", "POST", BEARER)
+    [entry] = ask(port, "/api/v1/audit", headers=BEARER).document["entries"]
+    assert entry["request"] == "POST /api/v1/maintenance?for_seconds=60&reason=new+fan"
+    assert (entry["reason"], entry["client"], entry["uid"]) == ("new fan", "127.0.0.1", None)
+    assert entry["status"] == answer.status
+    assert node.refusals.counts["token"] == 1
+
+
+def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
+    """A request that was authorized and failed may have changed something."""
+    node.answer = None
+    assert ask(port, "/probe/allreduce?unknown=1", "POST", BEARER).status == 422
+    assert [entry.status for entry in node.changes] == [422]
+
+
+def test_local_writes_have_the_user_and_the_login(tmp_path: Path) -> None:
+    """They are in the store, in the log and in the API, and survive a restart; a reload is recorded too."""
+    agent = Agent(tmp_path, profile="t4x1").start()
+    try:
+        client = Client(tmp_path / "gpumon.db.sock")
+        client.post("/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
+        agent.process.send_signal(1)
+        eventually(lambda: len(client.get("/api/v1/audit", ("entries",))["entries"]) == 2)
+        agent.stop()
+        agent.start()
+        reload, maintenance = client.get("/api/v1/audit", ("entries",))["entries"]
+        assert (reload["request"], reload["client"]) == ("SIGHUP", "signal")
+        assert (maintenance["client"], maintenance["uid"], maintenance["reason"]) == ("local", os.geteuid(), "new fan")
+        assert "change requested" in agent.log.read_text()
+        assert 'reason="new fan"' in agent.log.read_text()
+    finally:
+        agent.stop()
+
+
+def test_the_audit_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest entries are deleted."""
+    monkeypatch.setattr(audit, "MAX_ROWS", 5)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        for number in range(8):
+            with store.writing() as connection:
+                audit.put(connection, AuditEntry(wall=float(number), request=f"POST /{number}"))
+        with store.reading() as connection:
+            assert [entry.wall for entry in audit.read(connection, 100)] == [7.0, 6.0, 5.0, 4.0, 3.0]
+
+
+def test_a_long_path_is_not_repeated() -> None:
+    """An answer to an unknown path has the beginning of it."""
+    with serving(Node()) as port:
+        answer = ask(port, "/" + "x" * 20_000)
+        assert is_problem(answer, 404)
+        assert len(answer.body) < 2000
+
+
+@pytest.mark.parametrize("seconds", ["0", "5e-324", "0.5"])
+def test_a_window_lasts_at_least_a_second(port: int, seconds: str) -> None:
+    """A shorter one would end before the processes have closed the GPUs."""
+    assert ask(port, f"/api/v1/release?for_seconds={seconds}", "POST", BEARER).status == 422
