@@ -111,7 +111,11 @@ class Daemon:
         """Notify systemd from the loop. A driver that hangs does not stop it; an agent that hangs or fails does."""
         interval = systemd.watchdog_interval()
         if interval is not None:
-            self.services.loop.every(interval / 2, lambda: self._tick_failed or systemd.notify("WATCHDOG=1"))
+            self.services.loop.every(interval / 2, self._feed_watchdog)
+
+    def _feed_watchdog(self) -> None:
+        if not self._tick_failed:
+            systemd.notify("WATCHDOG=1")
 
     def _wait_for_children(self) -> None:
         deadline = boot_clock() + STOP_SECONDS

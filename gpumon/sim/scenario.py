@@ -62,10 +62,10 @@ def parse(text: str, profile: Profile) -> Scenario:
     """Parse a file. Raises ShapeError, or YAML's own error."""
     loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
+        root = loader.get_single_node()
     except (ValueError, OverflowError) as error:
         raise yaml.YAMLError(f"line {loader.line + 1}: {error}") from error
-    document = None if node is None else loader.construct_document(node)
+    document = None if root is None else loader.construct_document(root)
     top = {} if document is None else shapes.by_key(_plain_key, _accept)(document, ())
     by_gpu = top.pop("gpus", {})
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)

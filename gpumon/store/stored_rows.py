@@ -54,13 +54,14 @@ def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Se
 
 def checked(kind: type[R], document: object) -> R:
     """Return the value that a document describes. Raises ValueError unless each field has its type."""
-    return _adapter(kind).validate_python([document])[0]
+    value: R = _adapter(kind).validate_python([document])[0]  # type: ignore[arg-type]
+    return value
 
 
 @cache
-def _adapter(kind: type[R]) -> TypeAdapter[list[R]]:
+def _adapter(kind: Any) -> TypeAdapter[list[Any]]:
     # A list, because pydantic refuses a configuration of a dataclass that it does not own.
-    return TypeAdapter(list[kind], config=ConfigDict(allow_inf_nan=False))  # type: ignore[valid-type]
+    return TypeAdapter(list[kind], config=ConfigDict(allow_inf_nan=False))
 
 
 def text(stored: bytes) -> str | bytes:

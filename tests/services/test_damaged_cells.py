@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_reports as samples
@@ -93,7 +94,9 @@ def fill(path: Path) -> None:
         )
         gpus.put(connection, [gpu, replace(gpu, uuid="GPU-7", bus_id="00000000:7B:00.0", gpu=7, energy=1.5)])
         gpus.accept(connection, 3, ())
-        text = dict.fromkeys(("device", "port", "bus_id", "guid", "link_layer", "board", "firmware"), "1")
+        text: dict[str, Any] = dict.fromkeys(
+            ("device", "port", "bus_id", "guid", "link_layer", "board", "firmware"), "1"
+        )
         ports.put(connection, [PortRecord(identity="p", first_wall=WALL, last_wall=WALL, expected=True, **text)])
         agent_run = AgentRun(boot_id="boot-1", version="1", began=WALL, began_at=1.0, last=WALL)
         agent_runs.put(connection, [agent_run, replace(agent_run, boot_id="boot-0", stopped=WALL, planned=True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from functools import partial
 
 import pytest
@@ -47,7 +48,7 @@ def test_an_error_of_a_callback_does_not_end_the_loop(caplog: pytest.LogCaptureF
     loop.call_after(0.0, fail)
     loop.every(0.0, lambda: called.append("regular"))
     loop.post(lambda: called.append("posted"))
-    future = loop.request(lambda _: fail())
+    future: Future[None] = loop.request(lambda _: fail())
     loop.turn()
     loop.turn()
 

@@ -356,7 +356,7 @@ def test_a_crash_of_an_unprivileged_user_is_no_error_of_a_gpu() -> None:
         Path(folder).chmod(0o755)
         code = Path(folder, "GPU has fallen off the bus.")
         code.write_bytes(b"\x31\xc0\xc6\x00\x01".ljust(4096, b"\x90"))  # mov byte [0], 1
-        command = ["/usr/bin/python3", "-I", "-c", CRASH, code]
+        command = ["/usr/bin/python3", "-I", "-c", CRASH, str(code)]
         crashed = subprocess.run(command, user=65534, group=65534, extra_groups=[], check=False)
     records = [record.text for record in read_all(log) if record.text.startswith("NVRM: 61:00.0[")]
     log.close()
