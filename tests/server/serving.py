@@ -56,11 +56,14 @@ class Node:
     store: Path | None = None
     """A store, which is opened for each question; None: it cannot be read."""
 
+    def __post_init__(self) -> None:
+        self._renderer = Renderer(self.latest)
+
     def latest(self) -> Report:
         return self.report
 
     def exposition(self) -> Exposition:
-        return Renderer(lambda: self.report).exposition()
+        return self._renderer.exposition()
 
     def request_probe(self, name: str) -> Future[ProbeRequest]:
         self.requests.append(name)
