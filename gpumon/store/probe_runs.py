@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
-from gpumon.store.store_table import MAX_COUNT, count_of
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.store_table import count_of
+from gpumon.store.stored_rows import Count, checked, readable
 
 MAX_BASELINE_RUNS = 200
 """Number of runs of each probe with the outcome ok that the retention does not delete: baselines need them."""
@@ -106,7 +106,7 @@ def restore(
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
     """Return the counters of a probe."""
     stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
-    rows = tuple(readable("probe_counters", stored, _counter))
+    rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, Count], row)))
     outcomes: dict[str, int] = {}
     for outcome, _, count in rows:
         outcomes[outcome] = outcomes.get(outcome, 0) + count
@@ -163,13 +163,6 @@ def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield "started < ?", (query.until,)
     if query.before is not None:
         yield "(started, number) < (?, ?)", query.before
-
-
-def _counter(row: Sequence[Any]) -> tuple[str, str, int]:
-    counter = checked(tuple[str, str, int], row)
-    if not 0 <= counter[2] <= MAX_COUNT:
-        raise ValueError(f"{counter[2]} is no count")
-    return counter
 
 
 def _result(row: Sequence[Any]) -> ProbeResult:

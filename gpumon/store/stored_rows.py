@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from gpumon.store.store_table import MAX_COUNT
 
 R = TypeVar("R")
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 log = logging.getLogger("gpumon.store")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pynvml
@@ -81,6 +82,13 @@ def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None
         assert pynvml.nvmlDeviceGetCount() == 7
         assert simulation.node.place == GUEST
     assert open_node("h100x8", scenario=scenario, epoch=0.0).place == CONTAINER
+
+
+def test_a_fifo_as_scenario_is_refused(tmp_path: Path) -> None:
+    """A FIFO blocks no process that reads the scenario."""
+    os.mkfifo(tmp_path / "s.yml")
+    with pytest.raises(SimulationError, match="is not a regular file"):
+        open_node("t4x1", scenario=tmp_path / "s.yml", epoch=0.0)
 
 
 def test_a_missing_scenario_is_refused(tmp_path: Path) -> None:

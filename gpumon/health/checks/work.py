@@ -131,10 +131,9 @@ CHECKS = (
         name="gpu_process_stuck",
         help="A process that holds a GPU is blocked in the kernel.",
         steps="""\
-1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: is it in the driver,
-   or in a file system that hangs?
-2. File system: restore its server, and the process continues.
-3. Driver: drain and reboot the node. SIGKILL has no effect, and a reset is refused while the process holds the GPU.
+1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: is it in the driver?
+   A process that waits for a file system or for its child is not reported if the agent can read that.
+2. Drain and reboot the node. SIGKILL has no effect, and a reset is refused while the process holds the GPU.
 """,
         node=process_stuck,
         limits=(STUCK,),
