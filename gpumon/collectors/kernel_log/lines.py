@@ -38,9 +38,9 @@ _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
 """The detail lines of an SXid, which repeat its number and belong to the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(
-    rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {_PCI}:? (?:(?:GPU )?has fallen off the bus\.|"
+    rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {_PCI}:? (?:(?:GPU )?has fallen off the bus\.?|"
     r"\(PCI ID: [0-9a-f]{4}:[0-9a-f]{4}\) installed in this system has fallen off the bus and is"
-    r" not responding to commands\.)",
+    r" not responding to commands\.?)",
     re.IGNORECASE,
 )
 _SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
