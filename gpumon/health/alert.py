@@ -63,7 +63,8 @@ def update_alerts(
 ) -> tuple[Alert, ...]:
     """Return the pending, firing and recently resolved alerts. In maintenance nothing that pages is active."""
     before = {alert.identity: alert for alert in previous}
-    labels = {state.uuid: (("gpu", str(state.index)), ("uuid", state.uuid)) for state in gpus}
+    names = ((state.index, name) for state in gpus for name in (state.uuid, state.unnamed))
+    labels = {name: (("gpu", str(index)), ("uuid", name)) for index, name in names}
     active = {
         alert.identity: alert
         for alert in (*_of_verdicts(health, labels, now, boot_id), *_of_pending(health, labels, now))

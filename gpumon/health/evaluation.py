@@ -29,7 +29,6 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
-from gpumon.model.error_event import UNNAMED
 
 GONE_AFTER = 10 * MINUTE
 """Seconds without a device in the inventory after which its verdicts are cleared."""
@@ -271,7 +270,7 @@ def _without_evaluation(
     pending: dict[Key, Pending],
 ) -> Iterator[VerdictTransition]:
     """Yield transitions of disabled checks, of GPUs that have reported their uuid, and of devices that are gone."""
-    names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
+    names = {state.unnamed: state.uuid for state in facts.gpus}
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:

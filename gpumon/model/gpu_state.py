@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpumon.model.error_event import UNNAMED
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
@@ -59,6 +60,11 @@ class GpuState:
     """Boot clock at which they were read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
+
+    @property
+    def unnamed(self) -> str:
+        """Return its uuid before it was read."""
+        return f"{UNNAMED}{self.bus_id.lower()}"
 
     @property
     def labels(self) -> Labels:

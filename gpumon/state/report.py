@@ -133,7 +133,7 @@ class Report:
 
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a table of metrics."""
-        places = {state.uuid: f"{state.index},{state.uuid},," for state in self.gpus}
+        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
         levels = {
             f"{verdict.check},{_place(verdict.device, places)}": float(verdict.level)
             for verdict in self.health.primary
