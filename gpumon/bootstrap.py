@@ -280,7 +280,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         request_probe=services.probe.request,
         start_window=services.windows.start,
         end_windows=services.windows.end,
-        acknowledge=services.verdict_writer.acknowledge,
+        clear_verdicts=services.verdict_writer.clear,
         accept_inventory=services.inventory_acceptance.request,
         find_events=services.persistence.find_events,
         find_runs=services.persistence.find_runs,

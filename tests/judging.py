@@ -11,7 +11,7 @@ import example_parts
 from sample_windows import MAINTENANCE, window
 
 from gpumon.health import evaluation, table
-from gpumon.health.acknowledge import AckRequest, acknowledgement
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import PendingVerdict, pending_to_store, restore_pending
 from gpumon.health.policy import Policy
@@ -264,10 +264,10 @@ class Ward:
         return sorted({check for check, _ in self.verdicts})
 
 
-def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
-    """Acknowledge a check as `gpumon ack CHECK` does."""
+def clear(ward: Ward, check: str) -> tuple[Verdict, ...]:
+    """Clear a check as `gpumon clear CHECK` does."""
     health = ward.report.health
-    answer = acknowledgement(AckRequest(check=check), health, {state.uuid for state in ward.report.gpus})
+    answer = requested_clearance(ClearRequest(check=check), health, {state.uuid for state in ward.report.gpus})
     told = tuple(
         VerdictTransition(
             verdict=one,
@@ -275,7 +275,7 @@ def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
             wall=ward.wall,
             at=ward.at,
             boot_id=ward.report.boot_id,
-            cleared_by=Clearance.ACKNOWLEDGED,
+            cleared_by=Clearance.OPERATOR,
         )
         for one in answer.cleared
     )

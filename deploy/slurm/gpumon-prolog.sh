@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prolog of slurm.conf, or a part of yours: holds gpumon's own all-reduce off the GPUs until the epilog, then checks the
 # GPUs of the job that is about to start, and writes the result to the system log unless it is "ok". With
-# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. It takes a second or two, and at most 18 s.
+# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. It takes a second or two, 7 s without an agent, and
+# at most 18 s.
 #
 # What this does not do:
 # - It refuses no job by default: without GPUMON_SLURM_REFUSE it only writes to the log.
@@ -24,7 +25,7 @@ fi
 
 [ -n "${SLURM_JOB_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ] || exit 0
 
-probe hold --ttl "${GPUMON_SLURM_HOLD:-24h}" --reason "Slurm job"
+probe hold --for "${GPUMON_SLURM_HOLD:-24h}" --reason "Slurm job"
 run_check --for-job
 [ "$code" -eq 0 ] || log "job ${SLURM_JOB_ID:-?}: $line (exit code $code)"
 

@@ -10,15 +10,19 @@ import sys
 
 from gpumon.cli import job_gpus
 from gpumon.cli.check_result import CheckResult, check_result, unknown
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
 from gpumon.config import default_paths
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
 """Flags, and the environment variables of the same settings. A test compares them with the table of settings."""
+UNKNOWN_HEALTH = 3
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.usage_error, parser.on_error = UNKNOWN_HEALTH, _print_unknown
+    parser.set_examples("gpumon check", "gpumon check --for-job --json")
     parser.description = (
         "Report the health of this node, or of a job's GPUs, in one line. Exit code: 0 ok, 1 warn, 2 fail, 3 unknown."
     )
@@ -61,6 +65,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="read the health file beside this store, of an agent that systemd did not start "
         f"(environment {VARIABLES[STORE]})",
     )
+
+
+def _print_unknown(message: str) -> None:
+    """Print a usage error as Nagios reads it: the first line of standard output."""
+    print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
 
 
 def run(args: argparse.Namespace) -> int:

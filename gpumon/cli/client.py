@@ -101,7 +101,7 @@ class Client:
             kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
             raise kind(
                 f"no agent answers at {self.address} ({error.strerror or error}). Start it (systemctl start gpumon), "
-                "or name its socket with --web.socket. `gpumon check` shows its last verdicts."
+                "or name it with --socket or --url. `gpumon check` shows its last verdicts."
             ) from error
         except (http.client.HTTPException, _NotGpumonError) as error:
             what = str(error) if isinstance(error, _NotGpumonError) else type(error).__name__

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.config.effective_configuration import show
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon config check --config.file /etc/gpumon/gpumon.yml", "gpumon config show")
     parser.add_argument("action", choices=("check", "show"), help="check: validate the configuration; show: print it")
     add_flags(parser)
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from gpumon import DEFAULT_PORT
 from gpumon.cli.client import Client
 from gpumon.cli.errors import UserError
-from gpumon.cli.health_file import agent_paths
 from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.load import configuration_file, load
@@ -21,25 +20,23 @@ from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE, FLAGS
 from gpumon.model.orders import is_recording
 
-CLIENT_FLAGS = (CONFIG_FILE.name, "--web.socket", "--store.path", "--health.file")
-"""Settings that lead to the agent of this host."""
 
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the table of settings."""
+def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the flags of the table of settings; with names only these."""
     group = parser.add_argument_group("settings", "These override the environment and the file: docs/configuration.md.")
     for flag in FLAGS:
-        group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
+        if not names or flag.name in names:
+            group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of commands that ask the agent."""
-    group = parser.add_argument_group("agent", "Without these flags: the agent of this host.")
-    group.add_argument("--url", type=_url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
+    """Add the flags of every command that asks the agent."""
+    parser.add_argument("--json", action="store_true", help="print the response as JSON")
+    group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
+    address = group.add_mutually_exclusive_group()
+    address.add_argument("--socket", type=Path, metavar="PATH", help="unix socket of the agent (its web.socket)")
+    address.add_argument("--url", type=_url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
     group.add_argument("--token-file", type=Path, metavar="FILE", help="token for changes at --url")
-    for flag in FLAGS:
-        if flag.name in CLIENT_FLAGS:
-            group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="PATH")
 
 
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
@@ -89,28 +86,28 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
 
 
 def client(args: argparse.Namespace) -> Client:
-    """Return a client of the agent. Raises UserError."""
-    return find_agent(args)[0]
+    """Return a client of the agent that the flags name, else of the running agent of this host. Raises UserError."""
+    if args.token_file is not None and args.url is None:
+        raise UserError("--token-file goes with --url: the agent of this host needs no token")
+    return Client(args.url or args.socket or _local_socket(args), args.token_file)
 
 
-def find_agent(args: argparse.Namespace) -> tuple[Client, Configuration, Path]:
-    """Return a client of the agent, the configuration in force, and the store of both. Raises UserError.
-
-    Socket and store are the configured ones, else those that the agent has written to its health file.
-    """
+def _local_socket(args: argparse.Namespace) -> Path:
+    """Return the configured socket, else that of a running agent. Raises UserError."""
     settings = configuration(args)
-    store, named = settings.store.path.absolute(), settings.origin("store.path") != "default"
-    running = agent_paths(default_paths.find_health_file(settings.health.file, store if named else None, os.environ))
-    if running is not None and not named:
-        store = Path(running[1])
-    socket = running[0] if running is not None else default_paths.default_socket(store, os.environ)
-    address = args.url or settings.web.socket or Path(socket)
-    return Client(address, args.token_file), settings, store
+    if settings.web.socket is not None:
+        return settings.web.socket
+    configured = settings.origin("store.path") != "default"
+    return Path(default_paths.find_socket(settings.store.path.absolute(), os.environ, configured=configured))
 
 
 def _url(text: str) -> str:
     """Return the URL without a path. Raises ArgumentTypeError."""
-    url = urlsplit(text)
-    if url.scheme not in {"http", "https"} or not url.hostname:
+    try:
+        url = urlsplit(text)
+        valid = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+    except ValueError:  # the port, or the brackets of an IPv6 address
+        valid = False
+    if not valid:
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL: write it as http://gpu-17:{DEFAULT_PORT}")
     return f"{url.scheme}://{url.netloc}"

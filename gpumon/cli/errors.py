@@ -1,4 +1,6 @@
-"""The error that every subcommand may raise."""
+"""The error that every subcommand may raise, and the exit code of invalid arguments."""
+
+USAGE_ERROR = 2
 
 
 class UserError(Exception):

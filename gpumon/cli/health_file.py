@@ -85,15 +85,6 @@ def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
         raise _invalid_file(path) from error
 
 
-def agent_paths(path: StrPath) -> tuple[str, str] | None:
-    """Return socket and store of the agent that wrote the file; None if there is no usable file."""
-    try:
-        agent = _document(path)["agent"]
-        return str(agent["socket"]), str(agent["store"])
-    except (CheckError, LookupError, TypeError, ValueError, AttributeError):
-        return None
-
-
 def _document(path: StrPath) -> Any:
     try:
         content = _content(path)

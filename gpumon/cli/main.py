@@ -7,62 +7,45 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from gpumon import __version__
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.errors import USAGE_ERROR, UserError
 
-USAGE_ERROR, UNKNOWN_HEALTH = 2, 3
 SEPARATOR = "--"
-_FORMATTER = partial(argparse.HelpFormatter, width=100)
-"""Help has a fixed width, because reading that of the terminal takes 4 ms of every `gpumon check`."""
 
 
 class Command(NamedTuple):
     """A subcommand and the module that runs it: gpumon.cli.<module>, functions `add` and `run`."""
 
     name: str
-    module: str
     help: str
     runs: bool = False
     """The arguments behind `--` are a program and its arguments."""
-    usage_error: int = USAGE_ERROR
-    """Exit code for invalid arguments."""
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(f"gpumon.cli.{self.name}")
 
 
 COMMANDS = (
-    Command("serve", "serve", "run the agent"),
-    Command("once", "once", "read the GPUs once, without an agent, and print the readings"),
-    Command("status", "status", "show what is wrong on this node and what to do"),
-    Command(
-        "check",
-        "check",
-        "report the health of this node, or of a job's GPUs, in one line and an exit code",
-        usage_error=UNKNOWN_HEALTH,
-    ),
-    Command("inventory", "inventory", "show the expected GPUs and ports, or accept that some are gone"),
-    Command("ack", "ack", "acknowledge verdicts of faults that are over"),
-    Command("probe", "probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
-    Command("release", "release", "close the GPUs for some time, for a reset or a driver upgrade"),
-    Command("maintenance", "maintenance", "announce planned work, during which no alert pages"),
-    Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),
-    Command("record", "record", "record the answers of NVML on this host, to replay them elsewhere"),
-    Command("metrics", "metrics", "list the metrics"),
-    Command("rules", "rules", "print the Prometheus alert rules"),
-    Command("xid", "xid", "explain an Xid and what to do about it"),
-    Command("config", "config", "check or show the configuration"),
+    Command("serve", "run the agent"),
+    Command("status", "show what is wrong on this node and what to do"),
+    Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
+    Command("clear", "clear verdicts of faults that are over"),
+    Command("maintenance", "mute the alerts of this node for some time, or end that"),
+    Command("release", "close the GPUs for some time, for a reset or a driver upgrade"),
+    Command("probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
+    Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
+    Command("xid", "explain an Xid and what to do about it"),
+    Command("config", "check or show the configuration"),
+    Command("metrics", "list the metrics"),
+    Command("rules", "print the Prometheus alert rules"),
+    Command("once", "read the GPUs once, without an agent, and print the readings"),
+    Command("simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),
+    Command("record", "record the answers of NVML on this host, to replay them elsewhere"),
 )
-
-
-class _Parser(argparse.ArgumentParser):
-    usage_error = USAGE_ERROR
-
-    def error(self, message: str) -> NoReturn:
-        if self.usage_error == UNKNOWN_HEALTH:  # Nagios reads the first line of standard output
-            print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
-        self.print_usage(sys.stderr)
-        self.exit(self.usage_error, f"{self.prog}: error: {message}\n")
 
 
 class _Version(argparse.Action):
@@ -78,14 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     ends = given.index(SEPARATOR) if SEPARATOR in given else len(given)
-    parser = _parser(given[:ends])
+    first = [command for command in COMMANDS if [command.name] == given[:1]]
+    parser = command_parser(first)
+    if not given:
+        parser.print_help()
+        return 0
     args = parser.parse_args(given[:ends])
-    command = next(command for command in COMMANDS if command.name == args.command)
     args.program = given[ends + 1 :]
+    (command,) = first
     if args.program and not command.runs:
-        parser.error(f"{command.name} does not run a program: {SEPARATOR} {args.program[0]}")
+        args.parser.error(f"{command.name} does not run a program: {SEPARATOR} {args.program[0]}")
     try:
-        return int(_module(command).run(args))
+        return int(command.module.run(args))
     except UserError as error:
         print(f"gpumon: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -96,28 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    first = [command for command in COMMANDS if [command.name] == given[:1]]  # building all parsers takes time
-    named = next((command for word in given for command in COMMANDS if command.name == word), COMMANDS[0])
-    parser = _Parser(
-        prog="gpumon", description="Monitor the GPUs of this host.", allow_abbrev=False, formatter_class=_FORMATTER
-    )
-    parser.usage_error = named.usage_error
+def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
+    """Return the parser. Only commands in `complete` have their arguments, because importing all takes time."""
+    parser = CommandParser(prog="gpumon", description="Monitor the GPUs of this host.")
+    parser.set_examples("gpumon status", "gpumon probe history --since 7d")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=parser.prog)
-    for command in first or COMMANDS:
-        sub = subcommands.add_parser(
-            command.name,
-            help=command.help,
-            description=command.help,
-            allow_abbrev=False,
-            formatter_class=_FORMATTER,
-        )
-        sub.usage_error = command.usage_error
-        if command.name in given:  # the others are not imported
-            _module(command).add(sub)
+    for command in complete or COMMANDS:
+        sub = subcommands.add_parser(command.name, help=command.help, description=command.help)
+        if command in complete:
+            command.module.add(sub)
     return parser
-
-
-def _module(command: Command) -> Any:
-    return importlib.import_module(f"gpumon.cli.{command.module}")

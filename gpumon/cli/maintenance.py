@@ -1,4 +1,4 @@
-"""`gpumon maintenance`: announce planned work on the node, during which no alert pages."""
+"""`gpumon maintenance`: mute the alerts of the node for planned work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
@@ -16,21 +17,33 @@ from gpumon.outputs import window_sentences
 
 PATH, MEMBERS = "/api/v1/maintenance", ("maintenance",)
 CHANGED = (*MEMBERS, "stored")
+EXAMPLE = 'gpumon maintenance start --for 2h --reason "new power supply"'
 NONE = "The node is not in maintenance."
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    accept_negative_values(parser)
-    parser.add_argument("action", nargs="?", choices=("start", "end"), help="without an action: show the maintenance")
-    parser.add_argument("duration", nargs="?", metavar="DURATION", help="with start: length, such as 2h")
-    parser.add_argument("--reason", help="with start: reason, a short text that every user can read")
-    parser.add_argument("--json", action="store_true", help="print the response as JSON")
-    add_client_flags(parser)
+def add(parser: CommandParser) -> None:
+    parser.default_action = "show"
+    parser.set_examples(EXAMPLE, "gpumon maintenance end")
+    show = parser.add_action(
+        "show", "show the maintenance (default)", "gpumon maintenance", "gpumon maintenance --json"
+    )
+    start = parser.add_action(
+        "start",
+        "mute the alerts of this node; the agent must run",
+        EXAMPLE,
+        'gpumon maintenance start --for 30m --reason "reboot" --json',
+    )
+    accept_negative_values(start)
+    start.add_argument("--for", dest="duration", required=True, metavar="DURATION", help="length, such as 2h")
+    start.add_argument("--reason", required=True, help="a short text that every user can read")
+    end = parser.add_action(
+        "end", "end the maintenance before its deadline", "gpumon maintenance end", "gpumon maintenance end --json"
+    )
+    for action in (show, start, end):
+        add_client_flags(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action != "start" and (args.duration or args.reason):
-        raise UserError("a duration and --reason go with start: gpumon maintenance start 2h --reason WHY")
     response = _send(client(args), args)
     if args.json:
         print(json.dumps(response, indent=2))
@@ -42,13 +55,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _send(agent: Client, args: argparse.Namespace) -> Any:
-    if args.action is None:
+    if args.action == "show":
         return agent.get(PATH, MEMBERS)
     if args.action == "end":
         return agent.change("DELETE", PATH, CHANGED)
-    if args.duration is None:
-        raise UserError("start needs a duration: gpumon maintenance start 2h --reason WHY")
-    query = {"for_seconds": parse_duration(args.duration), "reason": _reason(args.reason or "")}
+    query = {"for_seconds": parse_duration(args.duration, "--for"), "reason": _reason(args.reason)}
     return agent.post(f"{PATH}?{urlencode(query)}", CHANGED)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from gpumon.cli.command_parser import CommandParser
 from gpumon.outputs.metric_catalogue import catalogue, document, text
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon metrics", "gpumon metrics --json")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 

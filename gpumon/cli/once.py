@@ -11,10 +11,12 @@ import sys
 import time
 
 from gpumon import log
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
+from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.snapshot import (
     ChildMessage,
     DriverStatus,
@@ -44,9 +46,12 @@ LINKS_SECONDS = 5.0
 FAILED = 1
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
-    parser.add_argument("--format", choices=("table", "json", "prometheus"), default="table", help="output format")
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon once", "gpumon once --simulate h100x8 --json")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the report as JSON")
+    form.add_argument("--prometheus", action="store_true", help="print the metrics as Prometheus reads them")
+    add_flags(parser, CONFIG_FILE.name, "--simulate", "--simulate.scenario")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     log.configure(level="warning", format=settings.log.format)
     reading = SingleReading(settings)
     report = reading.run()
-    print(_render(report, args.format), end="")
+    print(_render(report, args), end="")
     if reading.failure is not None:
         print(f"gpumon: {reading.failure}", file=sys.stderr)
     return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0
@@ -120,12 +125,12 @@ class SingleReading:
             self._loop.call_after(LINKS_SECONDS, self._loop.stop)
 
 
-def _render(report: Report, form: str) -> str:
-    if form == "prometheus":
+def _render(report: Report, args: argparse.Namespace) -> str:
+    if args.prometheus:
         return Renderer(lambda: report).render(report)
     now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
     document = ReportResponse.from_report(report, now).document()
-    if form == "json":
+    if args.json:
         return json.dumps(document, indent=2) + "\n"
     return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=_color())
 

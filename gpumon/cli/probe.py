@@ -17,6 +17,7 @@ from typing import Any
 
 from gpumon.cli import probe_history, probe_hold
 from gpumon.cli.client import Client, RefusedError
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
@@ -28,42 +29,32 @@ RECORD_SECONDS = 10.0
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
-ACTIONS = {probe_history.NAME: probe_history.run, **probe_hold.ACTIONS}
-"""Actions besides the names of probes."""
+ACTIONS = {"history": probe_history.run, "hold": probe_hold.begin, "unhold": probe_hold.end}
+"""Actions besides the probes."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run a probe and wait for its result (exit code: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped), "
-        "show earlier results, or hold probes off the GPUs (exit code: 0 no process of a probe is on a GPU, "
-        "1 a process may still be on a GPU, 2 refused)."
-    )
-    parser.add_argument(
-        "name",
-        choices=(*sorted(PROBES), *ACTIONS),
-        metavar="NAME",
-        help=f"the probe to run: {', '.join(PROBES)}; history: earlier runs; hold, unhold: hold probes off the GPUs",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the response as JSON, as a run does without a terminal",
-    )
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon probe allreduce", "gpumon probe history --since 7d")
+    for name, probe in PROBES.items():
+        action = parser.add_action(
+            name,
+            f"run the probe {probe.name} now and wait (exit code: 0 ok, 1 any other outcome, 2 no agent, 3 skipped)",
+            f"gpumon probe {name}",
+            f"gpumon probe {name} --json",
+        )
+        add_client_flags(action)
     probe_history.add(parser)
     probe_hold.add(parser)
-    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    probe_history.check(args)
-    probe_hold.check(args)
-    return ACTIONS.get(args.name, _run)(args)
+    return ACTIONS.get(args.action, _run)(args)
 
 
 def _run(args: argparse.Namespace) -> int:
     agent = client(args)
-    document = _wait(agent, _begin(agent, args.name))
-    if args.json or not sys.stdout.isatty():
+    document = _wait(agent, _begin(agent, args.action))
+    if args.json:
         print(json.dumps(document, indent=2))
     else:
         print(table(_result(document)), end="")

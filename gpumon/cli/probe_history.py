@@ -1,51 +1,37 @@
-"""`gpumon probe history`: print the stored runs, a line each, also without an agent.
-
-Exit code 0, or 2 if neither the agent nor its store answers.
-"""
+"""`gpumon probe history`: print the stored runs, a line each."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import Client, ClientError, RefusedError
-from gpumon.cli.config_arguments import find_agent
-from gpumon.cli.errors import UserError
-from gpumon.model import durations
+from gpumon.cli.client import Client
+from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs.probe_history import history
-from gpumon.outputs.responses.probes import RunResponse
 from gpumon.probe.core.probes import PROBES
-from gpumon.store import probe_runs
-from gpumon.store.probe_runs import RunQuery
-from gpumon.store.store import Store
-from gpumon.store.store_error import StoreError
 
-NAME = "history"
 PATH, MEMBERS = "/api/v1/probes", ("probes",)
 PAGE = 1000
 """Maximum number of runs in one response of the agent."""
-MAX_RUNS = 100_000
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since", metavar="WHEN", help="with history: only runs since then: 7d, RFC 3339, or seconds since the epoch"
+def add(parser: CommandParser) -> None:
+    action = parser.add_action(
+        "history", "show earlier runs", "gpumon probe history --since 7d", "gpumon probe history --probe copy --json"
     )
-    parser.add_argument("--probe", choices=sorted(PROBES), help="with history: only runs of this probe")
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise UserError if a flag of history is given without it."""
-    if args.name != NAME and (args.since or args.probe):
-        raise UserError("--since and --probe go with history: gpumon probe history --since 7d")
+    action.add_argument(
+        "--since", metavar="WHEN", help="only runs since then: 7d, RFC 3339, or seconds since the epoch"
+    )
+    action.add_argument("--probe", choices=sorted(PROBES), help="only runs of this probe")
+    add_client_flags(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    documents = _runs(args)
+    documents = list(_runs(client(args), args))
     if args.json:
         print(json.dumps(documents, indent=2))
     else:
@@ -53,23 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _runs(args: argparse.Namespace) -> list[Any]:
-    """Return the runs from the agent, or from its store if it does not answer. Raises UserError."""
-    agent, _, path = find_agent(args)
-    try:
-        return list(_from_agent(agent, args))
-    except RefusedError:
-        raise
-    except ClientError as silence:
-        query = _query(args)
-        try:
-            with Store.open_copy(path) as store, store.reading() as connection:
-                return [RunResponse.from_result(run).document() for run in probe_runs.find(connection, query).results]
-        except StoreError as error:
-            raise UserError(f"{silence} Its store cannot be read either: {error}") from error
-
-
-def _from_agent(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
+def _runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
     """Yield the runs, page by page."""
     wanted = {"since": args.since, "probe": args.probe, "limit": PAGE}
     while True:
@@ -79,10 +49,3 @@ def _from_agent(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
         if len(page) < PAGE:
             return
         wanted["until"] = page[-1]["started"]
-
-
-def _query(args: argparse.Namespace) -> RunQuery:
-    since = None if args.since is None else durations.moment(args.since, time.time())
-    if args.since is not None and since is None:
-        raise UserError(f"--since {args.since!r} is invalid: give 7d, RFC 3339, or seconds since the epoch")
-    return RunQuery(probe=args.probe, since=since, limit=MAX_RUNS)

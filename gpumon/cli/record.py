@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpumon import __version__, log
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
@@ -19,6 +20,7 @@ from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
+from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.orders import SimulationError
 from gpumon.sim.capture import Header, read, write
 from gpumon.sim.recording.builder import Builder
@@ -28,13 +30,14 @@ from gpumon.sim.recording.summary import brief, summary
 CUT_SHORT = 1
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon record node.capture --for 60s", "gpumon record node.capture --summary")
     accept_negative_values(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="recording to write or to summarise")
     parser.add_argument("--for", dest="duration", default="60s", metavar="DURATION", help="length, such as 5m (60s)")
     parser.add_argument("--unmasked", action="store_true", help="do not mask serials, uuids and process ids")
     parser.add_argument("--summary", action="store_true", help="print what FILE holds, and record nothing")
-    add_flags(parser)
+    add_flags(parser, CONFIG_FILE.name, "--poll.interval", "--simulate", "--simulate.scenario")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, RefusedError
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
@@ -29,15 +30,18 @@ class _Once(argparse.Action):
         setattr(args, self.dest, value)
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon release --for 5m --gpu 3", "gpumon release --end")
     accept_negative_values(parser)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
-        "--for", dest="duration", metavar="DURATION", help="length, such as 5m; without it: show the releases"
+        "--for",
+        dest="duration",
+        metavar="DURATION",
+        help="release for this time, such as 5m; without it: show the releases",
     )
     group.add_argument("--end", action="store_true", help="end the release now")
     parser.add_argument("--gpu", action=_Once, metavar="GPU", help="only this GPU: uuid, index or PCI address")
-    parser.add_argument("--json", action="store_true", help="print the response as JSON")
     add_client_flags(parser)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from gpumon.cli.command_parser import CommandParser
 from gpumon.health.alert_rules import STALE_SECONDS, render, rules
 from gpumon.health.last_verdicts import KEEP_SECONDS
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon rules render > gpumon.yml", "gpumon rules render --stale-seconds 120")
     parser.add_argument("action", choices=("render",))
     parser.add_argument(
         "--stale-seconds",

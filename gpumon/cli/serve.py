@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from gpumon import log
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, profile_names, reader
 from gpumon.cli.errors import UserError
 from gpumon.config.configuration_error import ConfigurationError
@@ -16,7 +17,8 @@ DRIVER_SECONDS = 60.0
 """Longest wait for the driver to initialise."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon serve", "gpumon serve --simulate h100x8 --store.path ./gpumon.db")
     add_flags(parser)
     parser.add_argument(
         FALLBACK,

@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 import yaml
 
 import gpumon
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import simulation_problem
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
@@ -44,7 +45,10 @@ class Program(NamedTuple):
     arguments: Sequence[str]
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples(
+        "gpumon simulate h100x8 -- nvitop -1", "gpumon simulate h100x8 --scenario faults.yml --at 5m -- nvitop"
+    )
     parser.usage = "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]"
     parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording")
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="file with the events of the simulated node")

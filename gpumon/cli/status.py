@@ -8,13 +8,15 @@ import os
 import shutil
 import sys
 
+from gpumon import DEFAULT_PORT
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs import terminal
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon status", f"gpumon status --url http://gpu-17:{DEFAULT_PORT}")
     add_client_flags(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

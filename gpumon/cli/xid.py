@@ -7,20 +7,23 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration
 from gpumon.cli.errors import UserError
 from gpumon.collectors.kernel_log.lines import parse_quoted, without_processes
 from gpumon.config.component_settings import xid_catalogue
+from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.config.xid_file import KEYS
 from gpumon.health.catalogue import Catalogue, Explanation
 from gpumon.model.error_event import SXID, XID
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.set_examples("gpumon xid 79", 'gpumon xid --text "NVRM: Xid (PCI:0000:18:00): 48, pid=4711, DBE"')
     parser.add_argument("code", nargs="?", metavar="CODE", help="number of an Xid; without it all are listed")
     parser.add_argument("--text", help="a line of the kernel log, or its part after the number")
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
-    add_flags(parser)
+    add_flags(parser, CONFIG_FILE.name)
 
 
 @dataclass(frozen=True, slots=True)

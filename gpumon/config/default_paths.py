@@ -47,7 +47,21 @@ def default_health_file(store: StrPath, environ: Mapping[str, str]) -> str:
 def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
     """Return the path of the unix socket of an agent with this store unless web.socket is set."""
     runtime = given_runtime_directory(environ)
-    return f"{runtime}/{SOCKET}" if runtime else f"{os.fspath(store)}.sock"
+    return f"{runtime}/{SOCKET}" if runtime else _socket_beside(store)
+
+
+def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
+    """Return the unix socket of a running agent: of the systemd unit, else of one with this store.
+
+    The socket of the store has precedence if the store is `configured`.
+    """
+    unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
+    paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))
+    return next(filter(os.path.exists, paths), paths[0])
+
+
+def _socket_beside(store: StrPath) -> str:
+    return f"{os.fspath(store)}.sock"
 
 
 def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mapping[str, str]) -> str:

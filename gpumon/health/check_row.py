@@ -30,7 +30,7 @@ class XidCause:
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A verdict that stays after its fault is no longer active, until a repair, an acknowledgement or quiet time."""
+    """A verdict that stays after its fault is no longer active, until a repair, an operator or quiet time clears it."""
 
     quiet: float | None = None
     """Observed seconds without the fault after which the verdict is cleared; None: never."""
@@ -116,7 +116,7 @@ class Check:
     notice: str = ""
     """Subject of the agent's notice that reports the same fault."""
     acceptable: bool = False
-    """Whether acknowledging the check by name accepts the measured value as the new baseline."""
+    """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: bool = True
     """False if a warning has severity info."""
 

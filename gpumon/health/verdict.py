@@ -56,7 +56,7 @@ class Clearance(enum.StrEnum):
     RESET = "reset"
     REBOOT = "reboot"
     QUIET = "quiet"
-    ACKNOWLEDGED = "acknowledged"
+    OPERATOR = "operator"
     GONE = "gone"
     NAMED = "named"
     OFF = "off"
@@ -67,7 +67,7 @@ CLEARANCE_TEXTS: Mapping[Clearance, str] = {
     Clearance.RESET: "the GPU was reset, and the check has passed since",
     Clearance.REBOOT: "the node was rebooted, and the check has passed since",
     Clearance.QUIET: "the fault has not recurred for long enough",
-    Clearance.ACKNOWLEDGED: "an operator acknowledged it",
+    Clearance.OPERATOR: "an operator cleared it",
     Clearance.GONE: "the device is no longer expected",
     Clearance.NAMED: "the GPU reported its uuid, and the verdict continues under it",
     Clearance.OFF: "the check, or its threshold, is switched off",
@@ -190,10 +190,10 @@ class VerdictTransition(NamedTuple):
     cleared_by: Clearance | None = None
     """What cleared the verdict."""
     note: str = ""
-    """Note of the operator who acknowledged the verdict."""
+    """Note of the operator who cleared the verdict."""
     muted: bool = False
     """Whether the node was in maintenance."""
 
 
-REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.ACKNOWLEDGED})
+REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.OPERATOR})
 """Clearances that are the work of an operator."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from gpumon.outputs.formatting import ABSENT, columns
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.responses.inventory import STORE
 from gpumon.outputs.terminal import printable
 
 GPU_COLUMNS = {
@@ -54,8 +53,6 @@ def render_inventory(document: Document) -> str:
 def _heading(document: Document) -> list[str]:
     expected, visible = document["gpus_expected"], document["gpus_visible"]
     should = f"{expected} GPU{'' if expected == 1 else 's'} expected, {document['basis_text']}"
-    if document["source"] == STORE:
-        return ["The agent does not answer; this is the inventory of its store.", f"{should}."]
     counted = "the driver does not report a count" if visible is None else f"the driver counts {visible}"
     lines = [f"{should}; {counted}."]
     if document["gpus_possible"] is not None:

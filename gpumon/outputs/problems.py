@@ -20,6 +20,7 @@ from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, current_reason, is_unobserved, title
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.result import ProbeResult
 from gpumon.state.report import Report
 
 DRIVER = "driver"
@@ -121,7 +122,7 @@ def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
     elif check.latch.repair and performed_repair(verdict, report.boot_id) is Clearance.RESET:
         until = f"until it has been ok for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
     effect = "accepts the present state" if check.acceptable else "clears it"
-    return f"The verdict is latched {until}; `gpumon ack {verdict.check}{flag}` {effect}."
+    return f"The verdict is latched {until}; `gpumon clear {verdict.check}{flag}` {effect}."
 
 
 def _consequences(verdict: Verdict, report: Report) -> str:
@@ -184,7 +185,7 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
     has_verdict = any(
         SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
     )
-    if run is not None and run.outcome != "ok" and not has_verdict:
+    if run is not None and run.outcome != "ok" and not has_verdict and not _is_cleared(run, report):
         note = partial_run_note(report.probe, ALL_REDUCE)
         wrong = f"{run.wrong_elements} elements were wrong: silent data corruption." if run.wrong_elements else ""
         yield NodeProblem(
@@ -194,6 +195,16 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
             action=run.hint,
             since=run.ended,
         )
+
+
+def _is_cleared(run: ProbeResult, report: Report) -> bool:
+    """Return whether an operator has cleared a verdict of this run."""
+    return any(
+        transition.cleared_by is Clearance.OPERATOR
+        and SUBJECT_OF.get(transition.verdict.check) == "probe"
+        and transition.wall >= run.ended
+        for transition in report.health.cleared.values()
+    )
 
 
 def _notices(report: Report) -> Iterator[NodeProblem]:

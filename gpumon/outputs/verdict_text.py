@@ -36,7 +36,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:
-    """Return what clears a latched verdict of this check, besides an acknowledgement."""
+    """Return what clears a latched verdict of this check, besides an operator."""
     if check.latch is None:
         return ()
     repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()

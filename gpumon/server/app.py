@@ -6,8 +6,8 @@ from fastapi import FastAPI
 
 from gpumon import __version__
 from gpumon.server import (
-    acknowledge,
     audit,
+    clear,
     events,
     inventory,
     metrics,
@@ -45,7 +45,7 @@ def create_app(sources: Sources) -> FastAPI:
         windows_by_kind,
         probe_history,
         report,
-        acknowledge,
+        clear,
         audit,
         events,
         inventory,

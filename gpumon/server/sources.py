@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from gpumon.health.acknowledge import AckRequest, AckResult
+from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
@@ -41,7 +41,7 @@ class Sources:
     """Starts a time window. Done when it is stored and its effect is complete, or cannot be completed in time."""
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
     """Ends time windows."""
-    acknowledge: Callable[[AckRequest], Future[AckResult]]
+    clear_verdicts: Callable[[ClearRequest], Future[ClearResult]]
     """Clears verdicts on request of an operator. Done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
     """Expects the GPUs and ports that are present. Done when the change is stored."""

@@ -1,4 +1,4 @@
-"""Stores verdict transitions before they take effect, and clears acknowledged verdicts."""
+"""Stores verdict transitions before they take effect, and clears verdicts for an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from gpumon.clock import boot_clock
-from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
+from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.services.write_behind import WriteBehind
@@ -23,7 +23,7 @@ UPDATE_SECONDS = 60.0
 
 
 class VerdictWriter:
-    """The writer of verdicts. Use from the loop's thread, except for `acknowledge`."""
+    """The writer of verdicts. Use from the loop's thread, except for `clear`."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class VerdictWriter:
         self._latest = latest
         self._in_flight = False
         """Transitions were submitted to the store, and have not taken effect."""
-        self._requests: list[tuple[AckRequest, Future[AckResult]]] = []
+        self._requests: list[tuple[ClearRequest, Future[ClearResult]]] = []
         self._stopping = False
 
     def start(self) -> None:
@@ -65,14 +65,14 @@ class VerdictWriter:
             self._in_flight = True
             self._writes.record_transitions(due, lambda _: self._settle())
 
-    def acknowledge(self, request: AckRequest) -> Future[AckResult]:
+    def clear(self, request: ClearRequest) -> Future[ClearResult]:
         """Clear these verdicts. Called from any thread.
 
         The future has an answer when the transitions are stored, or cannot be.
         """
         return self._loop.request(lambda answer: self._enqueue(request, answer))
 
-    def _enqueue(self, request: AckRequest, answer: Future[AckResult]) -> None:
+    def _enqueue(self, request: ClearRequest, answer: Future[ClearResult]) -> None:
         if self._stopping:
             answer.set_result(_STOPPING)
             return
@@ -84,14 +84,14 @@ class VerdictWriter:
         self._process_requests()
 
     def _process_requests(self) -> None:
-        """Process the requests in their order. Transitions in flight may change what can be acknowledged."""
+        """Process the requests in their order. Transitions in flight may change what can be cleared."""
         while self._requests and not self._in_flight:
             request, answer = self._requests.pop(0)
             self._process(request, answer)
 
-    def _process(self, request: AckRequest, answer: Future[AckResult]) -> None:
+    def _process(self, request: ClearRequest, answer: Future[ClearResult]) -> None:
         report = self._latest()
-        result = acknowledgement(request, report.health, {state.uuid for state in report.gpus})
+        result = requested_clearance(request, report.health, {state.uuid for state in report.gpus})
         if not result.cleared:
             answer.set_result(result)
             return
@@ -101,21 +101,21 @@ class VerdictWriter:
             answer.set_result(replace(result, stored=stored))
             self._settle()
 
-        transitions = [_acknowledgement(verdict, request.note, report) for verdict in result.cleared]
+        transitions = [_operator_clearance(verdict, request.note, report) for verdict in result.cleared]
         self._writes.record_transitions(transitions, settle)
 
 
-_STOPPING = AckResult(error="The agent is stopping.")
+_STOPPING = ClearResult(error="The agent is stopping.")
 
 
-def _acknowledgement(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
+def _operator_clearance(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
     return VerdictTransition(
         verdict=verdict,
         change=VerdictChange.CLEARED,
         wall=time.time(),
         at=boot_clock(),
         boot_id=report.boot_id,
-        cleared_by=Clearance.ACKNOWLEDGED,
+        cleared_by=Clearance.OPERATOR,
         note=note,
         muted=report.maintenance is not None,
     )

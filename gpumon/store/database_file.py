@@ -60,15 +60,6 @@ def open_file(path: Path) -> OpenFile:
         return replace(opened, lock=lock, files=files)
 
 
-def open_copy(path: Path) -> OpenFile:
-    """Open a copy in memory, with neither lock nor write in the folder of the file. Raises StoreError."""
-    with store_errors(path):
-        if not path.exists():
-            raise StoreError(path, "there is no such store", "name it with --store.path")
-        _is_intact(path)
-        return _copy(path, StoreError(path, "it cannot be read", "start the agent, which repairs it"))
-
-
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
     """Raise StoreError if one of the files was deleted, moved or replaced."""
     changed = [file for file, identity in files.items() if _identity(file) != identity]

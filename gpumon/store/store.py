@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from gpumon.store.database_file import OpenFile, open_copy, open_file, prove_in_place
+from gpumon.store.database_file import OpenFile, open_file, prove_in_place
 from gpumon.store.store_error import store_errors
 
 
@@ -30,11 +30,6 @@ class Store:
     def open(cls, path: Path) -> Self:
         """Open or create the file. A file that cannot be written can be read. Raises StoreError."""
         return cls(path, open_file(path))
-
-    @classmethod
-    def open_copy(cls, path: Path) -> Self:
-        """Open a copy in memory, to read what an agent that does not run has stored. Raises StoreError."""
-        return cls(path, open_copy(path))
 
     def __enter__(self) -> Self:
         return self

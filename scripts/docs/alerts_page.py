@@ -32,8 +32,8 @@ below the description of an alert:
 
 - *after*: how long the fault lasts before it becomes a verdict; if not given, at once. *grace*: the check is not
   evaluated in the first {duration(BOOT_GRACE)} after a boot (`health.boot_grace_seconds`).
-- *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. *ack* is `gpumon ack`
-  ([docs/verdicts.md](verdicts.md)).
+- *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. *clear* is
+  `gpumon clear` ([docs/verdicts.md](verdicts.md)).
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
 GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
@@ -120,4 +120,4 @@ def _end(check: Check) -> str:
         if check.clear_after == MINUTE:
             return ""
         return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
-    return ", ".join((*clearing_conditions(check), "ack"))
+    return ", ".join((*clearing_conditions(check), "clear"))

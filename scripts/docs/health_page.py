@@ -42,7 +42,7 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | event | result |
 | --- | --- |
 | uncorrectable ECC error while the agent runs | fail |
-| uncorrectable ECC error counted before the agent started | warn, until a reset or `gpumon ack` |
+| uncorrectable ECC error counted before the agent started | warn, until a reset or `gpumon clear` |
 | corrected ECC errors | normal; a verdict only at a high rate or a very high count |
 | pending row remapping (Xid 63) | warn after 15 minutes: the next reset replaces the row |
 | one Xid 45, or one application Xid (13, 31, ...) | no verdict |
@@ -54,8 +54,8 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | fatal counter of InfiniBand (`link_downed`, ...) | warn: a port that is down has a verdict of its own |
 | kernel log cannot be read | warn: NVML still reports Xids |
 
-`gpumon ack` restarts the daily counts (`gpu_xid_recurring`, `gpu_xid_app_repeated`, `xid_app_everywhere`). A file named
-by [xids.file](configuration.md) changes the severity of a code.
+`gpumon clear` restarts the daily counts (`gpu_xid_recurring`, `gpu_xid_app_repeated`, `xid_app_everywhere`). A file
+named by [xids.file](configuration.md) changes the severity of a code.
 
 ## Limitations
 

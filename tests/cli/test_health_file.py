@@ -13,7 +13,7 @@ import pytest
 import sample_reports
 
 from gpumon.cli import check
-from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, agent_paths, read_health
+from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, read_health
 from gpumon.cli.main import main
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
@@ -50,7 +50,6 @@ def test_what_the_agent_writes_is_read(path: Path) -> None:
     assert [(gpu.number, gpu.uuid) for gpu in health.gpus] == [(state.index, state.uuid) for state in report.gpus]
     assert health.gpus[3].unwatched == "it does not answer (lost)"
     assert (health.level.word, health.stale, health.maintenance) == ("fail", "", None)
-    assert agent_paths(path) == (AGENT.socket, AGENT.store)
 
 
 def test_a_file_that_is_not_current_is_stale(path: Path) -> None:
@@ -144,7 +143,6 @@ def test_a_missing_file_is_named_with_the_remedy(path: Path) -> None:
     for missing in (path, path / "health.json"):
         with pytest.raises(CheckError, match=r"no health file .*systemctl start gpumon.*--health\.file"):
             read_health(missing)
-    assert agent_paths(path) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -32,8 +32,8 @@ def test_other_commands_print_errors_to_standard_error(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["maintenance", "start", "-5m", "--reason", "new fans"],
-        ["probe", "hold", "--ttl", "-5m"],
+        ["maintenance", "start", "--for", "-5m", "--reason", "new fans"],
+        ["probe", "hold", "--for", "-5m"],
         ["release", "--for", "-5m"],
         ["record", "--for", "-5m", "node.capture"],
     ],

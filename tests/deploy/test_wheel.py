@@ -58,7 +58,7 @@ def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
 
     assert _run(gpumon, "--version", cwd=tmp_path) == f"gpumon {__version__} ({REVISION})\n"
     assert "gpumon_gpu_up{gpu, uuid}" in _run(gpumon, "metrics", cwd=tmp_path)
-    page = _run(gpumon, "once", "--simulate", "t4x1", "--format", "prometheus", cwd=tmp_path)
+    page = _run(gpumon, "once", "--simulate", "t4x1", "--prometheus", cwd=tmp_path)
     assert 'name="Tesla T4"' in page
     assert "gpumon_simulated 1" in page
 

@@ -36,7 +36,7 @@ def quiet(agent: Agent, **sections: object) -> str:
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command for this agent."""
-    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
+    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
 
@@ -56,7 +56,7 @@ def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: Agent) ->
     assert agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 1
     assert agent.status("/probe/allreduce?assert=ok&max_age=1h") == 200
 
-    ran = gpumon(agent, "probe", "allreduce")
+    ran = gpumon(agent, "probe", "allreduce", "--json")
     assert (json.loads(ran.stdout)["outcome"], ran.returncode) == ("ok", 0)
     eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 2)
 
@@ -86,7 +86,7 @@ def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> No
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 80}))
     try:
-        ran = gpumon(agent, "probe", "allreduce")
+        ran = gpumon(agent, "probe", "allreduce", "--json")
         result = json.loads(ran.stdout)
         assert (result["outcome"], ran.returncode) == ("wrong", 1)
         assert result["wrong_elements"] > 0

@@ -77,7 +77,7 @@ def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path,
         assert list(stack.notified_by_labels("GpuLost").values()) == [["firing"]]
 
         agent.simulate(HEALTHY)
-        eventually(lambda: agent.post("/api/v1/health/ack?check=gpu_lost&note=reseated")[0] == 200)
+        eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
         # A GPU that was lost before the first start has another uuid from now on.
         eventually(lambda: all("resolved" in each for each in stack.notified_by_labels("GpuLost").values()))
         eventually(lambda: stack.notified("GpumonDown").count("resolved") == 3)
@@ -101,7 +101,7 @@ def test_the_page_survives_the_removal_of_the_target(agent: Agent, tmp_path: Pat
         assert firing(stack)
 
         agent.simulate(HEALTHY)
-        eventually(lambda: agent.post("/api/v1/health/ack?check=gpu_lost&note=reseated")[0] == 200)
+        eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
         stack.scrape(agent.port)
         stack.reload()
         eventually(lambda: stack.notified("GpuLost") == ["firing", "resolved"])

@@ -166,7 +166,7 @@ def test_a_recording_of_a_compiled_library_replays_without_it(host: Host, tmp_pa
     path, config = tmp_path / "host.capture", str(tmp_path / "gpumon.yml")
     record = ["record", str(path), "--for", "1s", "--unmasked", "--config.file", config]
     printed = host.command(*record, environment=host.agent.environment)
-    once = json.loads(host.command("once", "--simulate", str(path), "--format", "json"))
+    once = json.loads(host.command("once", "--simulate", str(path), "--json"))
 
     assert "2 GPUs" in printed
     assert "NOT masked" in printed

@@ -39,7 +39,7 @@ def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, 
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 1)
         polls = agent.metrics().value("gpumon_polls_total", tier="slow") or 0
         eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="slow") or 0) > polls)
-        assert _firing_here(agent, "GpuLost")  # it was neither reset nor acknowledged, so it may fall off again
+        assert _firing_here(agent, "GpuLost")  # it was neither reset nor cleared, so it may fall off again
         assert ("GpuLost", LOST) in stack.firing()
 
     assert not scrapes.failed

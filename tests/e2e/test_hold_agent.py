@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,16 @@ from agents import Agent, alive, eventually
 pytestmark = pytest.mark.slow
 
 RANKS = "gpumon/probe/worker"
+WINDOW = ("--for", "2h", "--reason", "new fans")
 
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
-    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
-    flags += [f"--store.path={agent.folder / 'gpumon.db'}"]
+    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 
 
-def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
+def test_a_hold_outlives_its_agent(tmp_path: Path) -> None:
     """No rank is left when the command returns, and no probe runs until the hold ends, over kills and restarts."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
     agent.simulate({"idle": True})
@@ -29,7 +30,7 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         agent.start()
         assert agent.post("/probe/allreduce")[0] == 202
         ranks = eventually(lambda: agent.children(RANKS))
-        began = gpumon(agent, "probe", "hold", "--ttl", "2h", "--owner", "4711", "--reason", "prolog")
+        began = gpumon(agent, "probe", "hold", "--for", "2h", "--owner", "4711", "--reason", "prolog")
         assert not alive(ranks)
         assert (began.returncode, "No process of a probe is on a GPU." in began.stdout) == (0, True), began
         assert eventually(lambda: agent.get("/probe/allreduce")["last"])["reason"] == "held"
@@ -37,16 +38,15 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         assert "held by command for 4711 (prolog)" in gpumon(agent, "status").stdout
 
         agent.kill()
-        alone = gpumon(agent, "probe", "hold", "--owner", "4712")
-        assert (alone.returncode, "No agent runs" in alone.stdout) == (0, True), alone
-        assert "for 4711 (prolog); by command for 4712" in alone.stdout
         agent.start()
         assert agent.post("/probe/allreduce")[1]["reason"] == "held"
 
-        assert gpumon(agent, "probe", "unhold", "--owner", "4711").returncode == 0
         agent.stop()
-        assert "No hold is in force." in gpumon(agent, "probe", "unhold", "--owner", "4712").stdout
+        alone = gpumon(agent, "probe", "unhold", "--owner", "4711")
+        assert (alone.returncode, "Nothing was changed" in alone.stderr) == (1, True), alone
         agent.start()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+        assert gpumon(agent, "probe", "unhold", "--owner", "4711").returncode == 0
         assert agent.get("/api/v1/probes/hold") == {"hold": None}
         assert agent.post("/probe/allreduce")[0] == 202
         log = agent.log.read_text(encoding="utf-8")
@@ -56,10 +56,25 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_a_hold_without_an_agent_and_a_store_creates_no_store(tmp_path: Path) -> None:
-    """The prolog succeeds. A store created by root would block an agent that runs as another user."""
+def test_a_job_that_begins_while_the_agent_starts_is_held(tmp_path: Path) -> None:
+    """The command waits for an agent that restarts, because it must learn of the job."""
     agent = Agent(tmp_path)
-    began = gpumon(agent, "probe", "hold")
-    assert (began.returncode, "No agent runs, so no process of gpumon is on a GPU." in began.stdout) == (0, True), began
-    assert "there is no store" in began.stdout
-    assert not (tmp_path / "gpumon.db").exists()
+    with ThreadPoolExecutor() as pool:
+        began = pool.submit(gpumon, agent, "probe", "hold", "--owner", "4711")
+        try:
+            agent.start()
+            assert began.result().returncode == 0, began.result()
+            assert agent.get("/api/v1/probes/hold")["hold"]["holders"][0]["owner"] == "4711"
+        finally:
+            agent.stop()
+
+
+@pytest.mark.parametrize("command", [["probe", "hold"], ["probe", "unhold"], ["maintenance", "start", *WINDOW]])
+def test_a_command_without_an_agent_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+    """A command of root writes no file in the folder of the agent, which could be a link to any file."""
+    agent = Agent(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    ran = gpumon(agent, *command)
+    assert ran.returncode != 0
+    assert "no agent answers" in ran.stderr
+    assert sorted(tmp_path.iterdir()) == before

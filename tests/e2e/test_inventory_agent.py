@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 from agents import Agent, eventually
 
 from gpumon.store import gpus, ports
-from gpumon.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def stored(agent: Agent, what: str) -> bool:
     """Return whether the store has all eight GPUs or ports."""
-    with Store.open_copy(agent.folder / "gpumon.db") as store, store.reading() as connection:
+    with closing(sqlite3.connect(f"file:{agent.folder / 'gpumon.db'}?mode=ro", uri=True)) as connection:
         return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
 
 

@@ -70,7 +70,7 @@ def evaluated(agent: Agent) -> set[tuple[str, str | None]]:
 def test_kills_at_random_moments(agent: Agent) -> None:
     """Each verdict is there after a restart unless its clearing is recorded, and each transition is recorded once.
 
-    A reboot and frequent restarts have verdicts of their own. An acknowledged verdict does not return.
+    A reboot and frequent restarts have verdicts of their own. A cleared verdict does not return.
     """
     before: set[tuple[str, str | None]] = set()
     for _ in range(KILLS):
@@ -94,10 +94,10 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     page = agent.metrics()
     assert page.value("gpumon_health_check", check="gpu_lost", gpu="1") == 3
     assert page.value("gpumon_health_check", check="node_unexpected_reboot") == 2
-    assert agent.post("/api/v1/health/ack?check=gpu_lost")[0] == 409
+    assert agent.post("/api/v1/clear?check=gpu_lost")[0] == 409
 
     agent.simulate({})
-    eventually(lambda: agent.post("/api/v1/health/ack?check=gpu_lost&note=reseated")[0] == 200)
+    eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
     agent.kill()
     transitions(agent)
     agent.start()

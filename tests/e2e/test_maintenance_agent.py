@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def gpumon(agent: Agent, *arguments: str) -> str:
-    """Run a command with the path of the store only: the file beside it has the address of the agent."""
-    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
+    """Run a command at the agent's socket."""
+    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
 
@@ -33,7 +33,9 @@ def test_a_fault_during_maintenance_alerts_when_it_ends(tmp_path: Path) -> None:
     agent.simulate({"idle": True})
     try:
         agent.start()
-        assert "new power supply" in gpumon(agent, "maintenance", "start", "2h", "--reason", "new power supply")
+        assert "new power supply" in gpumon(
+            agent, "maintenance", "start", "--for", "2h", "--reason", "new power supply"
+        )
         agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
         eventually(lambda: "gpu_lost" in verdicts(agent))
         eventually(lambda: agent.metrics().value("gpumon_health_check", check="gpu_lost", gpu="3") == 3)

@@ -47,7 +47,7 @@ def started(agent: Agent) -> Agent:
 
 
 def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
-    flags = [f"--store.path={agent.folder / 'gpumon.db'}"]
+    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from judging import EVERY, Ward, acknowledge
+from judging import EVERY, Ward, clear
 
 from gpumon.health.verdict import Clearance, Level, VerdictChange
 
@@ -36,7 +36,7 @@ def test_failed_calls_end_with_the_lost_gpu() -> None:
         assert (ward.verdict("gpumon_poll_errors") is not None) == (minutes > 10)
         ward.fault(1, None)
         ward.go_on(EVERY)
-        assert "gpu_lost" in {verdict.check for verdict in acknowledge(ward, "gpu_lost")}
+        assert "gpu_lost" in {verdict.check for verdict in clear(ward, "gpu_lost")}
         assert not ward.verdicts
         assert not primary_since(ward, 1200)
 
@@ -50,7 +50,7 @@ def test_calls_that_still_fail_are_a_verdict_of_their_own() -> None:
     failing_calls(ward, 900)
     ward.fault(1, None)
     ward.go_on(EVERY)
-    acknowledge(ward, "gpu_lost")
+    clear(ward, "gpu_lost")
     failing_calls(ward, 500)
     assert not ward.verdicts
     failing_calls(ward, 200)

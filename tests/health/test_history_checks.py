@@ -155,7 +155,7 @@ def record_repair(
 
 
 def test_a_gpu_repaired_three_times_is_to_be_replaced() -> None:
-    """Three repairs within 30 days ask for a replacement, until an operator acknowledges the verdict."""
+    """Three repairs within 30 days ask for a replacement, until an operator clears the verdict."""
     node = Ward(gpus=4, ports=0)
     for _ in range(2):
         record_repair(node, 2, Clearance.RESET)
@@ -169,7 +169,7 @@ def test_a_gpu_repaired_three_times_is_to_be_replaced() -> None:
     node.reboot()
     node.go_on(3600, every=60)
     assert node.verdict("node_repeat_offender"), "a reboot does not make it forgotten"
-    record_repair(node, None, Clearance.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
+    record_repair(node, None, Clearance.OPERATOR, level=WARN, check="node_repeat_offender")
     assert not node.go_on(3600, every=60).verdicts
 
 
@@ -245,7 +245,7 @@ def test_five_repairs_of_a_node_ask_for_an_inspection() -> None:
         record_repair(node, index, Clearance.QUIET)
         record_repair(node, index, Clearance.RESET)
     assert not node.go_on(DAY, every=3600).verdicts
-    record_repair(node, 6, Clearance.ACKNOWLEDGED)
+    record_repair(node, 6, Clearance.OPERATOR)
     verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT

@@ -183,7 +183,7 @@ def test_an_inhibited_verdict_is_primary_as_soon_as_its_cause_clears() -> None:
         verdict=lost._replace(active=False),
         change=VerdictChange.CLEARED,
         wall=ward.wall,
-        cleared_by=Clearance.ACKNOWLEDGED,
+        cleared_by=Clearance.OPERATOR,
     )
     ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]

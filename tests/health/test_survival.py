@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from judging import Ward
 from stores import read, write
 
-from gpumon.health.acknowledge import AckRequest, acknowledgement
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
@@ -73,10 +73,10 @@ class Node(Ward):
         )
         self.report = health_reducer.restore(self.report, remembered, self.moment)
 
-    def acknowledge(self) -> None:
+    def clear(self) -> None:
         health = self.report.health
         if health.evaluated:
-            answer = acknowledgement(AckRequest(), health, {state.uuid for state in self.report.gpus})
+            answer = requested_clearance(ClearRequest(), health, {state.uuid for state in self.report.gpus})
             self.rule(
                 tuple(
                     VerdictTransition(
@@ -85,7 +85,7 @@ class Node(Ward):
                         wall=self.wall,
                         at=self.at,
                         boot_id=self.report.boot_id,
-                        cleared_by=Clearance.ACKNOWLEDGED,
+                        cleared_by=Clearance.OPERATOR,
                     )
                     for one in answer.cleared
                 )
@@ -126,7 +126,7 @@ STEPS = st.one_of(
     st.tuples(st.just("here"), GPUS),
     st.tuples(st.just("reset"), GPUS),
     st.tuples(st.just("reboot"), st.just(0)),
-    st.tuples(st.just("acknowledge"), st.just(0)),
+    st.tuples(st.just("clear"), st.just(0)),
     st.tuples(st.just("wall"), st.sampled_from((-86400, -30, 30, 86400))),
     st.tuples(st.just("pause"), st.sampled_from((30, 3600))),
     st.tuples(st.just("kill"), st.just(0)),
@@ -152,8 +152,8 @@ def take(one: Node, what: str, number: int, boots: Iterator[int]) -> None:  # no
             one.reset(number)
         case "reboot":
             one.reboot(f"boot-{next(boots)}")
-        case "acknowledge":
-            one.acknowledge()
+        case "clear":
+            one.clear()
         case "wall":
             one.step(number)
         case "pause":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import Ward, acknowledge
+from judging import Ward, clear
 
 from gpumon.health.check_row import DAY, HOUR
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
@@ -133,7 +133,7 @@ def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
         ward.step(step)
         ward.go_on(60, every=30)
         assert ward.active_checks() == ["gpu_missing", "gpu_xid_critical"]
-    assert acknowledge(ward, "gpu_xid_critical")
+    assert clear(ward, "gpu_xid_critical")
     for step in (-YEAR, 2 * YEAR, -YEAR):
         ward.step(step)
         ward.go_on(60, every=30)
@@ -153,7 +153,7 @@ def test_an_error_after_a_reboot_is_new_if_the_clock_was_ahead_before() -> None:
     ward = Ward(gpus=5, ports=0)
     ward.step(YEAR)
     with_critical_xid(ward)
-    assert acknowledge(ward, "gpu_xid_critical")
+    assert clear(ward, "gpu_xid_critical")
     ward.step(-YEAR)
     ward.reboot()
     assert not ward.go_on(700, every=20).verdicts
@@ -258,22 +258,22 @@ def test_an_open_verdict_survives_a_restart() -> None:
     assert len(ward.transitions) == raised
 
 
-def test_an_active_fault_cannot_be_acknowledged() -> None:
-    """A verdict can be acknowledged only after its fault ends, and a recurrence raises it again."""
+def test_an_active_fault_cannot_be_cleared() -> None:
+    """A verdict can be cleared only after its fault ends, and a recurrence raises it again."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "missing")
     ward.go_on(90)
-    assert not acknowledge(ward, "gpu_missing")
+    assert not clear(ward, "gpu_missing")
     ward.fault(1, None)
     ward.go_on()
-    assert acknowledge(ward, "gpu_missing")
+    assert clear(ward, "gpu_missing")
     assert not ward.go_on(600, every=15).verdicts
     ward.fault(1, "missing")
     assert ward.go_on(90).verdict("gpu_missing", 1)
 
 
-def test_an_acknowledgement_includes_inhibited_verdicts() -> None:
-    """An acknowledged verdict takes the verdicts that it inhibits with it, so that none of them becomes primary."""
+def test_a_clearing_includes_inhibited_verdicts() -> None:
+    """A cleared verdict takes the verdicts that it inhibits with it, so that none of them becomes primary."""
     ward = Ward(gpus=5, ports=0)
     ward.event(1, 79)
     ward.fault(1, "lost")
@@ -281,7 +281,7 @@ def test_an_acknowledgement_includes_inhibited_verdicts() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
     ward.fault(1, None)
     ward.go_on()
-    assert [one.check for one in acknowledge(ward, "gpu_lost")] == ["gpu_lost", "gpu_xid_critical"]
+    assert [one.check for one in clear(ward, "gpu_lost")] == ["gpu_lost", "gpu_xid_critical"]
     assert not ward.go_on(60).verdicts
 
 

@@ -16,7 +16,7 @@ from sample_reports import gpu_document, report_document
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.gpu_faults import FAULTS as ADVICE
 from gpumon.health.node_health import Health
-from gpumon.health.verdict import Action, Level
+from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.health_metrics import HealthMetrics
@@ -32,7 +32,7 @@ from gpumon.outputs.responses.base import row_values
 from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.probe.core.probe_metrics import AllReduce
-from gpumon.probe.core.state import ProbeState
+from gpumon.probe.core.state import ProbeState, end_run
 
 STAMP = samples.STAMP
 
@@ -234,7 +234,7 @@ def test_no_second_reboot_while_the_first_is_verified() -> None:
     assert told["repaired_at"] == whole(report)["node"]["booted"]
     assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
     assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
-    assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
+    assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon clear gpu_lost" in problem.detail
 
 
 def test_no_second_reset_while_the_first_is_verified() -> None:
@@ -275,7 +275,7 @@ def test_latched_verdict_shows_how_to_clear_it() -> None:
     """The problem names the command that clears it."""
     (problem, *_) = problems(samples.judged(replace(samples.lost(3), gpus=samples.healthy().gpus)))
     assert problem.title == "GPU 3: The GPU fell off the bus"
-    assert "`gpumon ack gpu_lost --gpu 3` clears it" in problem.detail
+    assert "`gpumon clear gpu_lost --gpu 3` clears it" in problem.detail
 
 
 def test_missing_driver_is_one_problem() -> None:
@@ -328,3 +328,17 @@ def test_age_of_the_evaluation_grows() -> None:
     assert [HealthResponse.from_report(report, boot).evaluation_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
     unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)
     assert (unjudged.evaluated, unjudged.evaluation_age_seconds) == (None, None)
+
+
+def test_a_cleared_run_is_no_problem_any_more() -> None:
+    """`gpumon status` shows no problem of a slow run after `gpumon clear allreduce_slow`, as `gpumon check` does."""
+    run = replace(example.run(), outcome="degraded")
+    report = replace(samples.healthy(), probe=end_run(ProbeState(), run))
+    assert [problem.title for problem in problems(report)] == ["The last all-reduce: degraded"]
+    verdict = samples.lost(3).health.verdicts[0]._replace(check="allreduce_slow", device="")
+    for wall, titles in ((run.ended - 1, ["The last all-reduce: degraded"]), (run.ended + 1, [])):
+        over = VerdictTransition(
+            verdict=verdict, change=VerdictChange.CLEARED, wall=wall, cleared_by=Clearance.OPERATOR
+        )
+        cleared = replace(report, health=replace(report.health, cleared={verdict.key: over}))
+        assert [problem.title for problem in problems(cleared)] == titles

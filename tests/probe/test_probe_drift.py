@@ -84,7 +84,7 @@ class Host:
         stored = [from_document(json.loads(json.dumps(to_document(result)))) for result in self.report.probe.results]
         self.report = replace(self.report, probe=restore(ProbeState(), stored, {}, {}))
 
-    def acknowledge(self) -> None:
+    def clear(self) -> None:
         verdict = Verdict(
             check="allreduce_slow",
             device="",
@@ -97,7 +97,7 @@ class Host:
             boot_id="",
         )
         transition = VerdictTransition(
-            verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, cleared_by=Clearance.ACKNOWLEDGED
+            verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, cleared_by=Clearance.OPERATOR
         )
         self.report = replace(self.report, health=Health(history=(transition,)))
 
@@ -140,11 +140,11 @@ def test_a_faster_host_has_a_higher_best_median() -> None:
     assert host.run(500e9).best == 500e9
 
 
-def test_an_acknowledged_slowness_restarts_median_and_best() -> None:
-    """An acknowledged slowness restarts median and best, also after the acknowledgement is no longer stored."""
+def test_a_cleared_slowness_restarts_median_and_best() -> None:
+    """A cleared slowness restarts median and best, also after the transition is no longer stored."""
     host = Host()
     low = host.decline_until_low()
-    host.acknowledge()
+    host.clear()
     fresh = host.run(low.busbw)
     assert (fresh.low, fresh.baseline, fresh.best, fresh.runs) == ("", None, None, 0)
     host.report = replace(host.report, health=Health())
@@ -155,13 +155,13 @@ def test_an_acknowledged_slowness_restarts_median_and_best() -> None:
     assert host.decline_until_low(weekly=0.02).low == "drift"
 
 
-def test_an_acknowledgement_is_reported_as_a_changed_condition() -> None:
-    """The acknowledgement is reported as the reason for the missing median."""
+def test_a_cleared_slowness_is_reported_as_a_changed_condition() -> None:
+    """The clearing is reported as the reason for the missing median."""
     host = Host()
     for _ in range(5):
         host.run(FIRST)
-    host.acknowledge()
-    assert host.judge().changed_conditions(2, {}) == "slowness was acknowledged at 2026-01-02T06:00:00Z"
+    host.clear()
+    assert host.judge().changed_conditions(2, {}) == "an operator accepted the bandwidth at 2026-01-02T06:00:00Z"
 
 
 def test_the_hint_of_a_drift_names_the_best_median() -> None:

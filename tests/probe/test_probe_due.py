@@ -114,7 +114,7 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (report_after_repair(begun=None), FREE, False),
         (report_after_repair(begun=AT - 3000.0), FREE, False),
         (report_after_repair(begun=None, uuid="GPU-9"), FREE, True),
-        (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.ACKNOWLEDGED)), FREE, True),
+        (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.OPERATOR)), FREE, True),
         (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.RECOVERED)), FREE, False),
         (report_after_repair(ran=()), FREE, False),
         (report_after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.probe.runner import process_marks
-from gpumon.probe.runner.process_marks import AGENT, RANK, is_orphaned_rank, is_other_agent_alive
+from gpumon.probe.runner.process_marks import AGENT, RANK, is_other_agent_alive
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 
@@ -42,5 +42,5 @@ def test_an_agent_in_another_time_namespace_counts_as_alive(
     """The start time of an agent in another time namespace is not compared, so its ranks are not killed."""
     if began is not None:
         add_process(proc, str(AGENT_PID), began, clock)
-    assert is_orphaned_rank(proc / str(RANK_PID)) == (not alive)
+    assert process_marks._is_orphan(proc / str(RANK_PID)) == (not alive)
     assert is_other_agent_alive(f"{AGENT_PID}-100") == alive

@@ -14,7 +14,7 @@ from typing import Any
 import sample_reports as samples
 from stores import read
 
-from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
+from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
@@ -85,14 +85,14 @@ class Node:
             future.set_result(self.let_go)
         return future
 
-    def acknowledge(self, asked: AckRequest) -> Future[AckResult]:
+    def clear_verdicts(self, asked: ClearRequest) -> Future[ClearResult]:
         """As the daemon does, with a store that always answers."""
         health = self.report.health
-        answer = acknowledgement(asked, health, {state.uuid for state in self.report.gpus})
+        answer = requested_clearance(asked, health, {state.uuid for state in self.report.gpus})
         left = {one.key: one for one in health.open.values() if one not in answer.cleared}
         self.report = replace(self.report, health=replace(health, open=left))
         self.asked.append((asked,))
-        future: Future[AckResult] = Future()
+        future: Future[ClearResult] = Future()
         future.set_result(replace(answer, stored=self.store is not None))
         return future
 
@@ -132,7 +132,7 @@ class Node:
             request_probe=self.request_probe,
             start_window=self.start_window,
             end_windows=self.end_windows,
-            acknowledge=self.acknowledge,
+            clear_verdicts=self.clear_verdicts,
             accept_inventory=self._let_go,
             find_events=self.find_events,
             find_runs=self.find_runs,

@@ -146,7 +146,7 @@ def test_an_agent_that_does_not_respond_is_an_error(
 def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints two lines, or JSON."""
     node.report = report_with_holds("4711")
-    assert main(["probe", "hold", "--ttl", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
+    assert main(["probe", "hold", "--for", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
     assert capsys.readouterr().out == f"{SAID.format('')}\nNo process of a probe is on a GPU.\n"
     assert main(["probe", "hold", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"hold": SHOWN, "stored": True}
@@ -164,11 +164,9 @@ def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys
 @each_case(
     ("arguments", "message"),
     [
-        (["hold", "--ttl", "soon"], "--ttl 'soon' is not a duration: write 90s, 5m or 1h30m"),
+        (["hold", "--for", "soon"], "--for 'soon' is not a duration: write 90s, 5m or 1h30m"),
         (["hold", "--owner", "x" * 101], "101 characters"),
         (["hold", "--reason", "a\nb"], "characters that cannot be printed"),
-        (["unhold", "--ttl", "2h"], "go with hold"),
-        (["allreduce", "--owner", "4711"], "goes with hold and unhold"),
     ],
 )
 def test_the_command_refuses_invalid_arguments(

@@ -1,4 +1,4 @@
-"""/api/v1/inventory and `gpumon inventory`: of the running agent, of its store, and what a person accepts."""
+"""/api/v1/inventory and `gpumon inventory`: of the running agent, and what a person accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import example_parts
 import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
-from stores import write
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
@@ -21,8 +20,6 @@ from gpumon.outputs.inventory_table import GPU_COLUMNS
 from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.report import Report
-from gpumon.store import gpus
-from gpumon.store.store import Store
 
 PATH, ACCEPT = "/api/v1/inventory", "/api/v1/inventory/accept"
 WALL = samples.STAMP.wall
@@ -66,8 +63,7 @@ def seven() -> Report:
 @pytest.fixture
 def flags(port: int, tmp_path: Path) -> list[str]:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    store = f"--store.path={tmp_path / 'gpumon.db'}"
-    return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}", store]
+    return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}"]
 
 
 def test_reading_the_inventory_needs_no_token(node: Node, port: int) -> None:
@@ -88,7 +84,7 @@ def test_accepting_needs_the_token(node: Node, port: int) -> None:
     """Only a GPU count that can be read and stored is accepted; a refusal has the remedy."""
     assert ask(port, ACCEPT, method="POST").status == 401
     assert not node.asked
-    assert ask(port, ACCEPT, method="POST", headers=BEARER).document["source"] == "agent"
+    assert ask(port, ACCEPT, method="POST", headers=BEARER).status == 200
     assert len(node.asked) == 1
 
     node.let_go = RequestResult(refused="It cannot be stored: the disk is full.", remedy="Free space.")
@@ -127,29 +123,3 @@ def test_the_inventory_of_a_guest_has_the_possible_count() -> None:
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
     shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
-
-
-def test_without_an_agent_the_inventory_comes_from_the_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
-) -> None:
-    """The output names the store as its source, and accepting needs the agent."""
-    flags = [flag for flag in flags if "listen" not in flag] + ["--url=http://127.0.0.1:9"]
-    assert main(["inventory", *flags]) == 2
-    assert "there is no such store" in capsys.readouterr().err
-
-    with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, gpus.put, [board(1), board(0, expected=False), board(2)])
-    assert main(["inventory", *flags]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith(
-        "The agent does not answer; this is the inventory of its store.\n2 GPUs expected, as seen before on this host."
-    )
-    assert [line.split()[0] for line in output.splitlines()[4:6]] == ["1", "2"]
-    assert output.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
-
-    with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, gpus.accept, 3, [])  # one of them nobody could read
-    assert main(["inventory", *flags]) == 0
-    assert "3 GPUs expected, as accepted by an operator." in capsys.readouterr().out
-    assert main(["inventory", "accept", *flags]) == 2
-    assert "no agent answers" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_the_command_starts_shows_and_ends_maintenance(
     """The command prints one line, or JSON."""
     assert main(["maintenance", *flags]) == 0
     assert capsys.readouterr().out == "The node is not in maintenance.\n"
-    assert main(["maintenance", "start", "1h30m", "--reason", "new power supply", *flags]) == 0
+    assert main(["maintenance", "start", "--for", "1h30m", "--reason", "new power supply", *flags]) == 0
     node.report = maintained()
     assert node.asked == [(start(5400.0, "command"),)]
     capsys.readouterr()
@@ -121,12 +121,12 @@ def test_the_command_starts_shows_and_ends_maintenance(
 @each_case(
     ("arguments", "told"),
     [
-        (["start"], "start needs a duration: gpumon maintenance start 2h --reason WHY"),
-        (["start", "soon", "--reason", "x"], "'soon' is not a duration: write 90s, 5m or 1h30m"),
-        (["start", "2h"], 'A maintenance needs a reason. Give it as a short text: --reason "new power supply".'),
-        (["start", "2h", "--reason", "a\nb"], "characters that cannot be printed"),
-        (["end", "2h"], "go with start"),
-        (["--reason", "x"], "go with start"),
+        (["start", "--for", "soon", "--reason", "x"], "--for 'soon' is not a duration: write 90s, 5m or 1h30m"),
+        (
+            ["start", "--for", "2h", "--reason", " "],
+            'A maintenance needs a reason. Give it as a short text: --reason "new power supply".',
+        ),
+        (["start", "--for", "2h", "--reason", "a\nb"], "characters that cannot be printed"),
     ],
 )
 def test_the_command_refuses_incomplete_arguments(

@@ -1,4 +1,4 @@
-"""/api/v1/probes and `gpumon probe history`: as far back as the store goes, without the store or the agent too."""
+"""/api/v1/probes and `gpumon probe history`: as far back as the store goes, without the store too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import example_node as example
 import pytest
 import sample_reports as samples
-from agents import free_port
 from each_case import each_case
 from sample_reports import STAMP
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -119,7 +118,7 @@ def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
 @pytest.fixture
 def flags(tmp_path: Path) -> list[str]:
     (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    return [f"--token-file={tmp_path / 'token'}", f"--store.path={tmp_path / 'gpumon.db'}"]
+    return [f"--token-file={tmp_path / 'token'}"]
 
 
 def test_history_reads_all_pages(
@@ -130,16 +129,3 @@ def test_history_reads_all_pages(
     remembering(node, *runs(8))
     assert main(["probe", "history", "--json", f"--url=http://127.0.0.1:{port}", *flags]) == 0
     assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
-
-
-def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The runs of the store are filtered in the same way; without a store the command fails."""
-    nobody = f"--url=http://127.0.0.1:{free_port()}"
-    assert main(["probe", "history", nobody, *flags]) == 2
-    assert "Its store cannot be read either" in capsys.readouterr().err
-    store(tmp_path, *runs(4))
-    assert main(["probe", "history", "--probe", "copy", nobody, *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines[1:]] == ["r1", "r3"]
-    assert main(["probe", "history", "--since", "yesterday", nobody, *flags]) == 2
-    assert "--since 'yesterday' is invalid" in capsys.readouterr().err

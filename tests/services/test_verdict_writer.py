@@ -14,8 +14,8 @@ from loops import turn_until
 from stores import read, write
 
 from gpumon.clock import boot_clock
-from gpumon.health.acknowledge import AckRequest
 from gpumon.health.agent_runs import AgentRun
+from gpumon.health.clear_request import ClearRequest
 from gpumon.health.node_health import Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.services.persistence import Persistence
@@ -208,25 +208,25 @@ def test_a_pending_verdict_survives_a_restart(tmp_path: Path) -> None:
     restarted.stop()
 
 
-def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None:
+def test_a_clearing_is_durable_before_its_answer(tmp_path: Path) -> None:
     """The note is stored before the answer; a stopping agent refuses a request and clears nothing."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.store_transitions(raised_transition("gpu_xid_critical"), raised_transition("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=True))
-    answer = agent.verdict_writer.acknowledge(AckRequest(check="gpu_xid_critical", note="board replaced"))
+    answer = agent.verdict_writer.clear(ClearRequest(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
     assert agent.open == {"gpu_lost"}
     agent.verdict_writer.stop()
-    refused = agent.verdict_writer.acknowledge(AckRequest(check="gpu_lost"))
+    refused = agent.verdict_writer.clear(ClearRequest(check="gpu_lost"))
     turn_until(agent.loop, refused.done)
     assert refused.result().error
     agent.stop()
     with Store.open(path) as store:
         [last] = [item for item in read(store, verdicts.read_transitions, 10) if item.change is VerdictChange.CLEARED]
-        assert (last.cleared_by, last.note) == (Clearance.ACKNOWLEDGED, "board replaced")
+        assert (last.cleared_by, last.note) == (Clearance.OPERATOR, "board replaced")
         assert [verdict.check for verdict in read(store, verdicts.read_open)] == ["gpu_lost"]
 
 

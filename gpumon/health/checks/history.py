@@ -19,7 +19,7 @@ NODE_DAYS, GPU_DAYS = 7, 30
 STARTS = Limit(
     "agent_restarts", 3, "Minimum number of agent starts in ten minutes, each after a crash, that is a verdict.", COUNT
 )
-_WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.ACKNOWLEDGED: "acknowledged"}
+_WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.OPERATOR: "cleared by an operator"}
 
 
 def repeat_offender(facts: Facts) -> Finding | None:
@@ -131,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `transitions` in /api/v1/health lists past faults and what cleared them, newest first.
 2. If the verdict names a GPU, replace it. Otherwise inspect what GPUs share: power, risers, cooling, links, driver.
-3. Afterwards run `gpumon ack node_repeat_offender --note "board replaced"`, which restarts the count.
+3. Afterwards run `gpumon clear node_repeat_offender --note "board replaced"`, which restarts the count.
 """,
         node=repeat_offender,
         latch=Latch(quiet=NODE_DAYS * DAY, repair=False),

@@ -65,7 +65,7 @@ def _wall(series: WindowSeries, gpu: GpuCase) -> float:
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """Return a warning about errors from before the start of the agent, unless they were acknowledged."""
+    """Return a warning about errors from before the start of the agent, unless an operator cleared it."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED

@@ -194,7 +194,7 @@ CHECKS: tuple[Check, ...] = (
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
 2. Run `gpumon probe allreduce` on the free node. It names the GPU that sends wrong data if it can locate it.
 3. Reset the GPUs and reboot. If it happens again, have GPUs, NVSwitches and host memory tested.
-4. After the repair: `gpumon ack allreduce_wrong --note "..."`.
+4. After the repair: `gpumon clear allreduce_wrong --note "..."`.
 """,
         node=wrong_sums,
         latch=Latch(quiet=7 * DAY),
@@ -206,7 +206,7 @@ CHECKS: tuple[Check, ...] = (
         steps=f"""\
 {_FIRST_STEP}2. If its links, clocks and PCIe are ok: drain and reset the GPU, and run the probe again.
 3. The next run that is ok clears the verdict. If the GPU is named again, have its seat, bridge and baseboard inspected.
-4. If this bandwidth is intended: `gpumon ack gpu_allreduce_slow --note "..."` starts a new median.
+4. If this bandwidth is intended: `gpumon clear gpu_allreduce_slow --note "..."` starts a new median.
 """,
         gpu=slow_gpu,
         latch=Latch(quiet=7 * DAY),
@@ -222,7 +222,7 @@ CHECKS: tuple[Check, ...] = (
 {_FIRST_STEP}2. If only `default` is slow and `ring` is not, NVLink SHARP is not in use: check the fabric manager and
    /etc/nccl.conf.
 3. If this bandwidth is intended: a new driver, NCCL or setting starts a new median by itself; after any other change,
-   `gpumon ack allreduce_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit for published figures.
+   `gpumon clear allreduce_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit for published figures.
 4. If it fell slowly (drift): what has changed since the date in the verdict: dust, heat, clocks, power limits?
 5. The next run that is ok clears the verdict.
 """,

@@ -1,9 +1,8 @@
-"""Responses about the inventory: the expected GPUs and ports. Built from the Report, or from the store alone."""
+"""Responses about the inventory: the expected GPUs and ports, from the Report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -17,7 +16,6 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse
-from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.report import Report
 
@@ -28,7 +26,6 @@ LEFT = {
     Removal.ACCEPTED: "is no longer expected",
 }
 """Why a GPU that was present is not expected."""
-AGENT, STORE = SOURCES = ("agent", "store")
 UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
     "up",
     "down",
@@ -65,24 +62,6 @@ class InventoryGpuResponse(ResponseModel):
             nvlinks=_nvlinks(state.gpu, board),
             first_seen=None if board is None else rfc3339(board.first_wall),
             last_seen=None if board is None else rfc3339(board.last_wall),
-        )
-
-    @classmethod
-    def from_board(cls, board: StoredGpu) -> InventoryGpuResponse:
-        return cls(
-            gpu=board.gpu,
-            uuid=board.uuid,
-            state=None,
-            detail="",
-            name=board.name or None,
-            serial=board.serial or None,
-            pci_bus_id=board.bus_id,
-            nvlinks=board.nvlinks,
-            vbios=board.vbios or None,
-            inforom=board.inforom or None,
-            gsp=board.gsp or None,
-            first_seen=rfc3339(board.first_wall),
-            last_seen=rfc3339(board.last_wall),
         )
 
 
@@ -137,7 +116,6 @@ class FormerGpuResponse(ResponseModel):
 class InventoryResponse(ResponseModel):
     """The expected GPUs and ports."""
 
-    source: Literal[SOURCES]  # type: ignore[valid-type]
     place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
     gpus_expected: int
     basis: Literal[tuple(basis.value for basis in Basis)] = Field(  # type: ignore[valid-type]
@@ -157,7 +135,6 @@ class InventoryResponse(ResponseModel):
     def from_report(cls, report: Report) -> InventoryResponse:
         expectation, visible = report.expectation, report.node.gpus_visible
         return cls(
-            source=AGENT,
             place=expectation.place,
             gpus_expected=expectation.count,
             basis=expectation.basis.value,
@@ -170,42 +147,9 @@ class InventoryResponse(ResponseModel):
             former_gpus=_former_gpus(report.internal.inventory.removed),
         )
 
-    @classmethod
-    def from_store(
-        cls, boards: Iterable[StoredGpu], accepted: int | None, ports: Iterable[PortRecord] = ()
-    ) -> InventoryResponse:
-        """Return what the store holds; `accepted` is the number of GPUs that an operator has accepted."""
-        boards = tuple(boards)
-        expected = list(_without_duplicate_indexes(board for board in boards if board.expected))
-        basis = Basis.LEARNED if accepted is None else Basis.ACCEPTED
-        by_index = sorted(expected, key=lambda board: (board.gpu is None, board.gpu or 0, board.bus_id))
-        in_order = [port for port in _in_order(ports) if port.expected is not False]
-        return cls(
-            source=STORE,
-            place=None,
-            gpus_expected=max(len(expected), accepted or 0),
-            basis=basis.value,
-            basis_text=BASES[basis],
-            gpus_visible=None,
-            gpus_possible=None,
-            unlisted=[],
-            gpus=[InventoryGpuResponse.from_board(board) for board in by_index],
-            ports=[InventoryPortResponse.from_record(port, port.device, None) for port in in_order],
-            former_gpus=_former_gpus(gpu_inventory.removed(boards, accepted=accepted is not None)),
-        )
-
 
 def _former_gpus(removed: Mapping[str, RemovedGpu]) -> list[FormerGpuResponse]:
     return [FormerGpuResponse.from_removed(uuid, gpu) for uuid, gpu in removed.items()]
-
-
-def _without_duplicate_indexes(boards: Iterable[StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the boards. A board loses its index if a board that was read more recently has the same index."""
-    taken = set[int]()
-    for board in sorted(boards, key=lambda board: -board.last_wall):
-        yield replace(board, gpu=None) if board.gpu in taken else board
-        if board.gpu is not None:
-            taken.add(board.gpu)
 
 
 def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:

@@ -49,7 +49,9 @@ class ConditionsResponse(_RunPart):
     indexes: list[int] = Field(description="GPU indexes at the time of the run; empty on the CPU.")
     driver: str
     host_gpus: int = Field(description="GPUs that the host should have; a partial run has fewer ranks.")
-    accepted: str = Field(description="When a low bandwidth was last acknowledged; the baseline restarts there.")
+    accepted: str = Field(
+        description="When an operator last cleared the verdict of a slow run; the baseline restarts there."
+    )
 
 
 class ComparisonResponse(_RunPart):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpumon.health.acknowledge import AckResult
+from gpumon.health.clear_request import ClearResult
 from gpumon.health.verdict import ACTIONS, CLEARANCE_TEXTS, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
@@ -65,9 +65,9 @@ class PrimaryVerdictResponse(VerdictResponse):
 
 
 class RefusedVerdictResponse(VerdictResponse):
-    """A verdict that cannot be acknowledged."""
+    """A verdict that cannot be cleared."""
 
-    message: str = Field(description="Why it cannot be acknowledged.")
+    message: str = Field(description="Why it cannot be cleared.")
 
     @classmethod
     def with_message(cls, verdict: Verdict, message: str, report: Report) -> RefusedVerdictResponse:
@@ -110,7 +110,7 @@ class TransitionResponse(ResponseModel):
     change: Literal["raised", "changed", "cleared"]
     cleared_by: str | None = Field(description="What cleared it.")
     cleared_by_text: str
-    note: str = Field(description="Note of the acknowledgement.")
+    note: str = Field(description="Note of the operator who cleared it.")
     in_maintenance: bool = Field(description="The node was in maintenance.")
     verdict: VerdictResponse
 
@@ -172,23 +172,23 @@ class HealthResponse(CurrentHealthResponse):
         )
 
 
-class AcknowledgeResponse(ResponseModel):
-    """The verdicts that an acknowledgement cleared, and those that it could not clear."""
+class ClearResponse(ResponseModel):
+    """The verdicts that were cleared, and those that could not be."""
 
-    acknowledged: list[VerdictResponse]
-    refused: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be acknowledged.")
+    cleared: list[VerdictResponse]
+    refused: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be cleared.")
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
     @classmethod
-    def from_answer(cls, answer: AckResult, report: Report) -> AcknowledgeResponse:
+    def from_answer(cls, answer: ClearResult, report: Report) -> ClearResponse:
         return cls(
-            acknowledged=[VerdictResponse.from_verdict(verdict, report) for verdict in answer.cleared],
+            cleared=[VerdictResponse.from_verdict(verdict, report) for verdict in answer.cleared],
             refused=refused_verdicts(answer, report),
             stored=answer.stored,
         )
 
 
-def refused_verdicts(answer: AckResult, report: Report) -> list[RefusedVerdictResponse]:
+def refused_verdicts(answer: ClearResult, report: Report) -> list[RefusedVerdictResponse]:
     return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.refused]
 
 

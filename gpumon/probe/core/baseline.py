@@ -155,7 +155,7 @@ def _change(name: str, then: object, now: object) -> str:
     if name.startswith("/"):  # the lines are in the results
         return f"{name} has changed"
     if name == "accepted":
-        return f"slowness was acknowledged at {now}"
+        return f"an operator accepted the bandwidth at {now}"
     nothing = "none" if name.startswith("NCCL_") else "unknown"
     return f"{name} {now or nothing} after {then or nothing}"
 

@@ -68,7 +68,7 @@ class Conditions:
     host_gpus: Count = 0
     """Number of GPUs that the host should have. A partial run used fewer."""
     accepted: str = ""
-    """When slowness was last acknowledged, in RFC 3339; empty: never."""
+    """When an operator last cleared the verdict of a slow run, in RFC 3339; empty: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

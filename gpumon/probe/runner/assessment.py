@@ -49,22 +49,22 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
         indexes=tuple(index[uuid] for uuid in plan.gpus) if index.keys() >= set(plan.gpus) else (),
         driver=(status.driver or "") if status is not None else "",
         host_gpus=max(len(report.gpus), expected_gpus(report)),
-        accepted=_last_acknowledgement(report) if probe.name == ALL_REDUCE else "",
+        accepted=_last_accepted(report) if probe.name == ALL_REDUCE else "",
     )
 
 
-def _last_acknowledgement(report: Report) -> str:
-    """Return when slowness was last acknowledged: earlier runs do not count for the baseline.
+def _last_accepted(report: Report) -> str:
+    """Return when slowness was last cleared by an operator: earlier runs do not count for the baseline.
 
-    An acknowledged verdict that was inhibited does not count. Verdicts expire, so runs pass the time on.
+    A cleared verdict that was inhibited does not count. Verdicts expire, so runs pass the time on.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
-    acknowledged = (
+    accepted = (
         utc(transition.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
         for transition in transitions
-        if transition.cleared_by is Clearance.ACKNOWLEDGED
+        if transition.cleared_by is Clearance.OPERATOR
         and transition.verdict.check in _ACCEPTABLE
         and transition.verdict.inhibited_by is None
     )
     earlier = (run.conditions.accepted for run in report.probe.results if run.probe == ALL_REDUCE)
-    return max((*acknowledged, *earlier), default="")
+    return max((*accepted, *earlier), default="")

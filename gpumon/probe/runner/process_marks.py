@@ -14,8 +14,6 @@ log = logging.getLogger("gpumon.probe")
 
 AGENT = "GPUMON_AGENT"
 """Variable of ranks and gates: pid and start time of the process that started them."""
-GPUS = "CUDA_VISIBLE_DEVICES"
-"""Variable of ranks: their GPUs."""
 RANK = "GPUMON_RANK"
 """Variable of ranks: number of the pass, a dot, and number of the rank."""
 PROC = Path("/proc")
@@ -35,23 +33,6 @@ def is_other_agent_alive(mark: str) -> bool:
     """Return whether the mark belongs to another process than this one, and that process is alive."""
     agent, _, start = mark.partition("-")
     return bool(start) and mark != own_mark() and _is_alive(agent, start)
-
-
-def agent_of(process: Path) -> str:
-    """Return the pid of a process's agent; empty without a readable mark."""
-    return _variable(process, AGENT).partition("-")[0]
-
-
-def has_gpus(process: Path) -> bool:
-    """Return whether a rank was given GPUs; ranks of a simulated node and of the CPU have none."""
-    return bool(_variable(process, GPUS))
-
-
-def is_orphaned_rank(process: Path) -> bool:
-    """Return whether a process is a rank, or was started by one, and its agent is gone."""
-    with contextlib.suppress(OSError):
-        return bool(_variable(process, RANK)) and _is_orphan(process)
-    return False
 
 
 def end_orphans() -> threading.Thread:

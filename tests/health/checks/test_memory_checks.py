@@ -175,10 +175,10 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     ward.ecc(0, uncorrected_dram=1)
     ward.ecc(1, uncorrected_dram=1)
     ward.go_on(30)
-    acknowledged = ward.verdict("gpu_ecc_uncorrectable", 1)
-    assert acknowledged is not None
+    cleared = ward.verdict("gpu_ecc_uncorrectable", 1)
+    assert cleared is not None
     known = health_reducer.facts(ward.report, ward.moment, ward.terms)
-    ended = transition(acknowledged, VerdictChange.CLEARED, known, Clearance.ACKNOWLEDGED)
+    ended = transition(cleared, VerdictChange.CLEARED, known, Clearance.OPERATOR)
     ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)

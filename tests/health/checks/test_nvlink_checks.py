@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
-from gpumon.health.acknowledge import AckRequest, acknowledgement
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.verdict import Action, Level
 from gpumon.model.nvlink import NvlinkPeer
 
@@ -234,7 +234,7 @@ def test_link_errors_towards_a_lost_gpu_are_inhibited() -> None:
 
 
 def test_a_failed_link_remains_after_a_restart_if_expected_links_are_learned() -> None:
-    """A restart that loses the learned links does not clear the verdict, which an operator can acknowledge."""
+    """A restart that loses the learned links does not clear the verdict, which an operator can clear."""
     ward = Ward()
     ward.link(3, 4, up=0.0)
     ward.go_on(150)
@@ -244,7 +244,7 @@ def test_a_failed_link_remains_after_a_restart_if_expected_links_are_learned() -
     assert verdict is not None
     assert not verdict.active
     here = [state.uuid for state in ward.report.gpus]
-    assert acknowledgement(AckRequest(check="nvlink_down"), ward.report.health, here).cleared
+    assert requested_clearance(ClearRequest(check="nvlink_down"), ward.report.health, here).cleared
     ward.link(3, 4, up=1.0)
     assert not ward.go_on(90).verdicts
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Ward, acknowledge
+from judging import Ward, clear
 from sample_windows import HOLD, window
 
-from gpumon.health.acknowledge import AckRequest, acknowledgement
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
 from gpumon.probe.core.preflight import REFUSED
@@ -118,13 +118,13 @@ def test_a_slow_drift_is_compared_with_the_best_runs() -> None:
     assert verdict.evidence["low"] == "drift"
 
 
-def test_a_slow_run_is_acknowledged_by_name_only() -> None:
-    """A request that names no check does not acknowledge a slow run."""
+def test_a_slow_run_is_cleared_by_name_only() -> None:
+    """A request that names no check does not clear a slow run."""
     ward = Probed().ran("degraded", "baseline").go_on()
     here = {state.uuid for state in ward.report.gpus}
-    [(refused, why)] = acknowledgement(AckRequest(), ward.report.health, here).refused
-    assert (refused.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
-    assert [one.check for one in acknowledge(ward, "allreduce_slow")] == ["allreduce_slow"]
+    [(refused, why)] = requested_clearance(ClearRequest(), ward.report.health, here).refused
+    assert (refused.check, "gpumon clear allreduce_slow" in why) == ("allreduce_slow", True)
+    assert [one.check for one in clear(ward, "allreduce_slow")] == ["allreduce_slow"]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
     assert ward.ran("degraded", "expected").go_on().level("allreduce_slow") is Level.WARN
 
@@ -405,10 +405,10 @@ def test_the_time_after_a_repair_counts_while_the_node_is_free() -> None:
         ("gpu_allreduce_slow", "degraded", (2,)),
     ],
 )
-def test_the_verdict_of_a_run_can_be_acknowledged(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
-    """An acknowledged verdict is raised again only by the next run with that outcome."""
+def test_the_verdict_of_a_run_can_be_cleared(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
+    """A cleared verdict is raised again only by the next run with that outcome."""
     ward = Probed().ran(outcome, blames=blames).go_on(MINUTE)
-    assert [one.check for one in acknowledge(ward, check)] == [check]
+    assert [one.check for one in clear(ward, check)] == [check]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
     assert ward.ran(outcome, blames=blames).go_on(10).level(check) > Level.OK
 

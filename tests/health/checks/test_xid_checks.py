@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from judging import Ward, acknowledge
+from judging import Ward, clear
 
 from gpumon.health import nvlink5, registers, xids
 from gpumon.health.catalogue import SHIPPED, XID_ACTIONS
@@ -230,8 +230,8 @@ def test_recurring() -> None:
     ("check", "code", "gpus", "times"),
     [("gpu_xid_recurring", 48, (1,), 5), ("gpu_xid_app_repeated", 31, (1,), 2), ("xid_app_everywhere", 31, (0, 1), 1)],
 )
-def test_a_recurring_xid_can_be_acknowledged(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
-    """After an acknowledgement, counting starts again at 0."""
+def test_a_recurring_xid_can_be_cleared(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
+    """After the operator cleared it, counting starts again at 0."""
     ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
 
     def come() -> None:
@@ -244,7 +244,7 @@ def test_a_recurring_xid_can_be_acknowledged(check: str, code: int, gpus: tuple[
 
     come()
     assert ward.active_checks() == [check]
-    assert [one.check for one in acknowledge(ward, check)] == [check]
+    assert [one.check for one in clear(ward, check)] == [check]
     assert not ward.go_on(600, every=60).verdicts
     come()
     assert ward.active_checks() == [check]
@@ -592,7 +592,7 @@ def test_an_xid_at_an_address_without_a_gpu() -> None:
     assert ward.active_checks() == ["gpu_xid_critical"], "now the GPU is known, and it is its own"
 
 
-def test_an_xid_at_an_address_without_a_gpu_clears_by_acknowledgement_or_after_a_day() -> None:
+def test_an_xid_at_an_address_without_a_gpu_clears_by_an_operator_or_after_a_day() -> None:
     """An application Xid at an address without a GPU gives no verdict."""
     told, quiet, harmless = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
     for ward, code in ((told, 79), (quiet, 79), (harmless, 31)):
@@ -600,7 +600,7 @@ def test_an_xid_at_an_address_without_a_gpu_clears_by_acknowledgement_or_after_a
         unplaced(ward, code)
         ward.go_on(120)
     assert not harmless.verdicts
-    assert [one.check for one in acknowledge(told, "xid_unplaced")] == ["xid_unplaced"]
+    assert [one.check for one in clear(told, "xid_unplaced")] == ["xid_unplaced"]
     assert not told.go_on(HOUR, every=60).verdicts
     assert quiet.go_on(DAY - HOUR, every=900).level("xid_unplaced") is Level.FAIL
     assert not quiet.go_on(2 * HOUR, every=900).verdicts

@@ -29,7 +29,7 @@ def gpumon(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def once(profile: Path, form: str) -> str:
-    answer = gpumon("once", "--simulate", profile, "--format", form)
+    answer = gpumon("once", "--simulate", profile, f"--{form}")
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
 

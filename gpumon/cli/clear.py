@@ -1,4 +1,4 @@
-"""`gpumon ack`: clear latched verdicts of faults that are over."""
+"""`gpumon clear`: clear latched verdicts of faults that are over."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, RefusedError
+from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.cli.errors import UserError
 from gpumon.outputs.verdict_text import name
 
-PATH, MEMBERS = "/api/v1/health/ack", ("acknowledged", "refused", "stored")
+PATH, MEMBERS = "/api/v1/clear", ("cleared", "refused", "stored")
 WAIT_SECONDS = 30.0
 """More than the agent waits for its store."""
 STILL_ACTIVE = 1
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: CommandParser) -> None:
+    parser.description = (
+        "Clear verdicts that remain although their fault is over. A fault that is still active is refused (exit code "
+        "1): `gpumon maintenance` mutes its alerts."
+    )
+    parser.set_examples('gpumon clear gpu_xid_critical --gpu 3 --note "board reseated"', "gpumon clear --all")
     parser.add_argument(
         "check", nargs="?", metavar="CHECK", help="name of the check in `gpumon status`, such as gpu_xid_critical"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gpu", metavar="GPU", help="only verdicts on this GPU: uuid, index or PCI address")
     which.add_argument("--device", metavar="DEVICE", help="only verdicts on this device, as the verdict names it")
-    which.add_argument("--all", action="store_true", dest="every", help="every verdict that can be acknowledged")
+    which.add_argument("--all", action="store_true", dest="every", help="every verdict whose fault is over")
     parser.add_argument("--note", metavar="TEXT", default="", help="note for the history: what was observed or done")
-    parser.add_argument("--json", action="store_true", help="print the response as JSON")
     add_client_flags(parser)
 
 
@@ -54,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(response: Any) -> list[str]:
-    lines = [f"acknowledged: {name(verdict)}: {verdict['reason']}" for verdict in response["acknowledged"]]
+    lines = [f"cleared: {name(verdict)}: {verdict['reason']}" for verdict in response["cleared"]]
     lines += [
         f"not cleared: {name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in response["refused"]
     ]
     if lines and not response["stored"]:
         lines.append(STORED_LATER)
-    return lines or ["There is nothing to acknowledge."]
+    return lines or ["There is nothing to clear."]

@@ -1,4 +1,4 @@
-"""/api/v1/health/ack: an operator clears latched verdicts whose fault is no longer present."""
+"""/api/v1/clear: an operator clears latched verdicts whose fault is over."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.health.acknowledge import AckRequest, AckResult
+from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text
-from gpumon.outputs.responses.verdicts import AcknowledgeResponse, VerdictResponse, refused_verdicts
+from gpumon.outputs.responses.verdicts import ClearResponse, VerdictResponse, refused_verdicts
 from gpumon.server import parameters
 from gpumon.server.context import Filter, main_loop_answer, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
@@ -22,46 +22,45 @@ router = APIRouter(prefix="/api/v1", tags=["node"])
 TIMEOUT_SECONDS = 20.0
 """For the main loop: longer than it waits for the store."""
 MAX_NOTE = 500
+MAINTENANCE = "gpumon maintenance start --for 2h --reason WHY"
 
 
-class AcknowledgeFilter(Filter):
+class ClearFilter(Filter):
     check: str | None = Field(None, description="Only verdicts of this check.")
     gpu: str | None = Field(None, description="Only of this GPU: uuid, index or PCI address.")
     device: str | None = Field(None, description="Only of this device, as its verdict names it.")
     note: str = Field("", max_length=MAX_NOTE, description="Text for the record: what was observed or done.")
-    every: bool = Field(
-        default=False, alias="all", description="All that can be acknowledged; without a check or a device."
-    )
+    every: bool = Field(default=False, alias="all", description="All whose fault is over; without a check or a device.")
 
 
 @router.post(
-    "/health/ack",
-    summary="Acknowledge verdicts",
+    "/clear",
+    summary="Clear verdicts of faults that are over",
     dependencies=[needs_token],
     responses=errors(
         {
             **TOKEN_ERRORS,
             400: "Neither a check nor a device, nor `all`.",
             404: "No such verdict; `verdicts` lists those that exist.",
-            409: "The fault is still present; `refused` lists the verdicts and what to do.",
+            409: "The fault is still active; `refused` lists the verdicts and what to do.",
         }
     ),
 )
-async def acknowledge(request: Request, chosen: Annotated[AcknowledgeFilter, Query()]) -> AcknowledgeResponse:
-    """Clear verdicts, and answer after the change is stored. A verdict whose fault is present cannot be cleared."""
+async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> ClearResponse:
+    """Clear verdicts, and answer after the change is stored. A verdict whose fault is active is refused."""
     report = sources(request).latest()
     selection = _selection(chosen, report)
-    answer = await main_loop_answer(sources(request).acknowledge(selection), TIMEOUT_SECONDS)
+    answer = await main_loop_answer(sources(request).clear_verdicts(selection), TIMEOUT_SECONDS)
     if answer.error:
-        raise Problem(503, "Not acknowledged", answer.error, "Retry in ten seconds.")
+        raise Problem(503, "Not cleared", answer.error, "Retry in ten seconds.")
     if not answer.cleared and answer.refused:
         raise _still_present(answer, report)
     if not answer.cleared and not chosen.every:
         raise _no_such_verdict(selection, report)
-    return AcknowledgeResponse.from_answer(answer, report)
+    return ClearResponse.from_answer(answer, report)
 
 
-def _selection(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
+def _selection(chosen: ClearFilter, report: Report) -> ClearRequest:
     if chosen.gpu is not None and chosen.device is not None:
         raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
     device = chosen.device if chosen.gpu is None else parameters.gpu(report, chosen.gpu).uuid
@@ -69,10 +68,10 @@ def _selection(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
         detail = "all is given together with a check or a device." if chosen.every else "No verdict is selected."
         raise Problem(400, "Invalid parameter", detail, "Give check=NAME, gpu=GPU or device=NAME; or all=true alone.")
     note = " ".join("".join(character if character.isprintable() else " " for character in chosen.note).split())
-    return AckRequest(check=chosen.check, device=device, note=note)
+    return ClearRequest(check=chosen.check, device=device, note=note)
 
 
-def _no_such_verdict(selection: AckRequest, report: Report) -> Problem:
+def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
     verdicts = [VerdictResponse.from_verdict(verdict, report).document() for verdict in report.health.verdicts]
     unknown_check = selection.check is not None and selection.check not in BY_NAME
     wanted = " and ".join(
@@ -88,9 +87,9 @@ def _no_such_verdict(selection: AckRequest, report: Report) -> Problem:
     )
 
 
-def _still_present(answer: AckResult, report: Report) -> Problem:
+def _still_present(answer: ClearResult, report: Report) -> Problem:
     refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
     detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
-    remedy = f"To do: {'; '.join(actions)}. To suppress its alerts until then: gpumon maintenance start 2h."
-    return Problem(409, "Fault still present", detail, remedy, refused=refused)
+    remedy = f"To do: {'; '.join(actions)}. To mute the alerts of this node until then: {MAINTENANCE}."
+    return Problem(409, "Fault still active", detail, remedy, refused=refused)

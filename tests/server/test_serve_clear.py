@@ -1,4 +1,4 @@
-"""/api/v1/health/ack and `gpumon ack`: what is latched and over is cleared, what is so stays."""
+"""/api/v1/clear and `gpumon clear`: what is latched and over is cleared, what is so stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.cli.main import main
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import FAIL, Action, Verdict
 
-PATH = "/api/v1/health/ack"
+PATH = "/api/v1/clear"
 
 
 def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
@@ -53,7 +53,7 @@ def flags(port: int, folder: Path) -> list[str]:
     return [f"--url=http://127.0.0.1:{port}", f"--token-file={folder / 'token'}"]
 
 
-def test_acknowledging_needs_the_token(sick: Node, port: int) -> None:
+def test_clearing_needs_the_token(sick: Node, port: int) -> None:
     """A request from this host needs it too."""
     assert is_problem(ask(port, f"{PATH}?all=true", "POST"), 401)
     assert len(sick.report.health.open) == 4
@@ -63,7 +63,7 @@ def test_latched_verdict_is_cleared(sick: Node, port: int) -> None:
     """Only the verdict of this GPU is cleared; the note is stored on one line."""
     answer = ask(port, f"{PATH}?check=gpu_xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
     assert answer.status == 200
-    assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("gpu_xid_critical", 1)]
+    assert [(one["check"], one["gpu"]) for one in answer.document["cleared"]] == [("gpu_xid_critical", 1)]
     assert answer.document["stored"]
     assert sick.asked[-1][0].note == "board replaced"  # type: ignore[attr-defined]
     assert ("gpu_xid_critical", example_parts.uuid(1)) not in sick.report.health.open
@@ -74,7 +74,7 @@ def test_active_verdict_is_refused(sick: Node, port: int) -> None:
     """The answer shows the verdict and the remedy."""
     answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
     assert is_problem(answer, 409)
-    assert "gpu_lost of GPU 2: Something with GPU 2. It is active" in answer.document["detail"]
+    assert "gpu_lost of GPU 2: Something with GPU 2. This fault is still active" in answer.document["detail"]
     assert "drain the GPU and reset it" in answer.document["remedy"]
     assert is_problem(ask(port, f"{PATH}?check=nvlink_down", "POST", BEARER), 409), "it ends by itself"
     assert len(sick.report.health.open) == 4
@@ -107,21 +107,21 @@ def test_command_prints_what_was_cleared(
 ) -> None:
     """It clears what can be cleared and lists the rest; a refusal exits 1."""
     at = flags(port, tmp_path)
-    assert main(["ack", "--all", "--note", "looked at it", *at]) == 0
+    assert main(["clear", "--all", "--note", "looked at it", *at]) == 0
     output = capsys.readouterr().out
-    assert "acknowledged: gpu_xid_critical of GPU 1: Something with GPU 1." in output
+    assert "cleared: gpu_xid_critical of GPU 1: Something with GPU 1." in output
     assert "not cleared: gpu_lost of GPU 2" in output
     assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
 
-    assert main(["ack", "gpu_lost", *at]) == 1
-    assert "It is active" in capsys.readouterr().err
-    assert main(["ack", *at]) == 2
-    assert main(["ack", "nonsense", *at]) == 2
+    assert main(["clear", "gpu_lost", *at]) == 1
+    assert "is still active and cannot be cleared. To do: " in capsys.readouterr().err
+    assert main(["clear", *at]) == 2
+    assert main(["clear", "nonsense", *at]) == 2
     assert "gpu_lost of GPU 2" in capsys.readouterr().err
 
 
 def test_failed_store_is_reported(sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The verdict is cleared, and the answer shows that this is not stored."""
     sick.store = None
-    assert main(["ack", "gpu_xid_critical", *flags(port, tmp_path)]) == 0
+    assert main(["clear", "gpu_xid_critical", *flags(port, tmp_path)]) == 0
     assert "The store cannot be written now" in capsys.readouterr().out

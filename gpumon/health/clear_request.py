@@ -1,4 +1,4 @@
-"""Acknowledgement: an operator clears latched verdicts that are not active. Pure."""
+"""What an operator may clear: latched verdicts that are not active. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Verdict
 
+STILL_ACTIVE = "This fault is still active and cannot be cleared."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckRequest:
-    """A request to acknowledge verdicts; None matches any check or device."""
+class ClearRequest:
+    """A request to clear verdicts; None matches any check or device."""
 
     check: str | None = None
     device: str | None = None
@@ -21,8 +23,8 @@ class AckRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckResult:
-    """The result of an acknowledgement."""
+class ClearResult:
+    """The result of a request."""
 
     cleared: tuple[Verdict, ...] = ()
     refused: tuple[tuple[Verdict, str], ...] = ()
@@ -33,13 +35,13 @@ class AckResult:
     """Why nothing was done."""
 
 
-def acknowledgement(request: AckRequest, health: Health, here: Collection[str]) -> AckResult:
+def requested_clearance(request: ClearRequest, health: Health, here: Collection[str]) -> ClearResult:
     """Return the requested verdicts that can be cleared, and those that they inhibit. `here`: uuids of the GPUs.
 
-    An inhibited verdict that remained would page for a fault that was just acknowledged.
+    An inhibited verdict that remained would page for a fault that was just cleared.
     """
     if not health.evaluated:
-        return AckResult(error="The health checks have not been evaluated yet.")
+        return ClearResult(error="The health checks have not been evaluated yet.")
     matches = [
         (verdict, _why_not(verdict, here, named=request.check is not None))
         for verdict in health.verdicts
@@ -49,16 +51,16 @@ def acknowledgement(request: AckRequest, health: Health, here: Collection[str]) 
     follows = [other for verdict in named for other in health.consequences(verdict)]
     follows = [other for other in follows if ends_with_cause(other) or not _why_not(other, here)]
     cleared = {verdict.key: verdict for verdict in (*named, *follows)}
-    return AckResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
+    return ClearResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
     """Return why a verdict cannot be cleared; empty if it can. `named`: the request names its check."""
     check = BY_NAME.get(verdict.check)
     if check is not None and check.acceptable and verdict.inhibited_by is None:
-        return "" if named else f"`gpumon ack {verdict.check}` would accept the measured value as the new baseline."
+        return "" if named else f"`gpumon clear {verdict.check}` would accept the measured value as the new baseline."
     if verdict.active:
-        return "It is active: it can be acknowledged when the check no longer finds it."
+        return STILL_ACTIVE
     if check is not None and check.latch is None and verdict.ok_seconds and verdict.device in {NODE, *here}:
         return "It is not latched: it is cleared when the check has passed for a while."
     return ""
