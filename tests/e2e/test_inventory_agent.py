@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def stored(agent: Agent, what: str) -> bool:
     """Return whether the store has all eight GPUs or ports."""
-    with closing(sqlite3.connect(f"file:{agent.folder / 'gpumon.db'}?mode=ro", uri=True)) as connection:
-        return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
+    with tempfile.TemporaryDirectory() as folder:
+        for file in agent.folder.glob("gpumon.db*"):
+            if file.name in {"gpumon.db", "gpumon.db-wal"}:
+                shutil.copy(file, folder)
+        copy = sqlite3.connect(Path(folder) / "gpumon.db")
+        with closing(copy) as connection, suppress(sqlite3.DatabaseError):  # copied during a write
+            return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
+    return False
 
 
 def missing(agent: Agent) -> list[dict[str, Any]]:
