@@ -186,9 +186,9 @@ def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
     path = tmp_path / "s.yml"
     if scenario is not None:
         path.write_text(scenario, encoding="utf-8")
-    flags = [f"--simulate={profile}", f"--simulate.scenario={path}", f"--store.path={tmp_path / 'gpumon.db'}"]
-    arguments = [sys.executable, "-m", "gpumon", *command, *flags]
-    ran = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=150)
+    arguments = [sys.executable, "-m", "gpumon", *command, f"--simulate={profile}", f"--simulate.scenario={path}"]
+    environment = os.environ | {"GPUMON_STORE__PATH": str(tmp_path / "gpumon.db")}
+    ran = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, timeout=150)
 
     assert (ran.returncode, ran.stdout) == (2, "")
     assert complaint in ran.stderr
