@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.witness import SCRAPE_LIMIT, Witness
 
-WARM_SECONDS, MIN_SIZES = 60.0, 12
+WARM_SECONDS, MIN_SIZES = 120.0, 12
 """Age from which the sizes of a process are compared, and how many of them it takes."""
 MAX_GROWTH = 1.0
 """MB a minute. The daemon remembers an hour of what rules look back on, and so grows for an hour."""

@@ -35,7 +35,7 @@ def report(request: Request, _: NoParameters) -> Response:
     latest = sources(request).latest()
 
     def render() -> bytes:
-        return IndentedJson(ReportResponse.from_report(latest, host_time(request))).body
+        return bytes(IndentedJson(ReportResponse.from_report(latest, host_time(request))).body)
 
     return Response(rendered(request).get("report", latest, render), media_type="application/json")
 

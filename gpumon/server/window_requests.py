@@ -71,7 +71,11 @@ def check_complete(kind: WindowKind, result: RequestResult, after: Mapping[str, 
     if not result.holders and not result.not_readable:
         return
     stuck = any(holder.stuck for holder in result.holders)
-    remedy = "SIGKILL does not end it: it is blocked in the driver. Reboot the node." if stuck else "Retry later."
+    remedy = (
+        "SIGKILL does not end it: it is blocked in the driver. Drain the node and reboot it."
+        if stuck
+        else "Retry later."
+    )
     title, detail = STILL_OPEN[kind]
     names = "; ".join(holder.description for holder in result.holders)
     holders = holder_documents(result.holders)
