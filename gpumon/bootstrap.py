@@ -125,14 +125,15 @@ def build(configuration: Configuration) -> Services:
     event_recorder = _event_recorder(core, samplers)
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)
     probe = _probe(core, samplers)
-    driver_release = _driver_release(core, samplers, probe)
+    audit_log = AuditLog(core.persistence)
+    driver_release = _driver_release(core, samplers, probe, audit_log)
     socket = _socket(configuration)
     front = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
     services = Services(
         loop=core.loop,
         monitor=core.monitor,
         persistence=core.persistence,
-        audit_log=AuditLog(core.persistence),
+        audit_log=audit_log,
         event_recorder=event_recorder,
         verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
         heartbeat=heartbeat,
@@ -223,11 +224,11 @@ def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
     )
 
 
-def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns) -> DriverRelease:
+def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns, audit_log: AuditLog) -> DriverRelease:
     release = core.configuration.release
     return DriverRelease(
         core.loop,
-        MarkerWatch(release.marker, release.max_seconds),
+        MarkerWatch(release.marker, release.max_seconds, audit_log.record),
         samplers=samplers,
         probing=probe,
         latest=core.latest,

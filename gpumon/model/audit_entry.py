@@ -12,13 +12,13 @@ class AuditEntry:
     wall: float
     """Seconds since the epoch."""
     request: str
-    """Method and path with parameters, or the signal."""
+    """Method and path with parameters, the signal, or the marker file."""
     reason: str = ""
     """Reason or note that the client gave."""
     client: str = ""
-    """`local` for the unix socket, else the address."""
+    """`local` for the unix socket, `signal`, `marker`, else the address."""
     uid: int | None = None
-    """User of a local client; None for a client with a token."""
+    """User of a local client, or owner of the marker file; None for a client with a token."""
     login_uid: int | None = None
     """User who logged in to the session of a local client, also after sudo; None for a service."""
     status: int | None = None

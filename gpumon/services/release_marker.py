@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.model import durations
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.time_window import MARKER, NODE, TimeWindow, WindowKind, WindowRequest, new_window
 
 log = logging.getLogger("gpumon.release")
@@ -58,6 +59,8 @@ class MarkerFile:
     identity: tuple[int, ...]
     modified: float = 0.0
     """Seconds since the epoch."""
+    uid: int | None = None
+    """Owner of the file."""
     request: MarkerRequest | None = None
     problem: str = ""
     """Why the file releases nothing."""
@@ -87,7 +90,7 @@ def _read(descriptor: int) -> MarkerFile:
         request = _request(os.read(descriptor, MAX_BYTES + 1))
     except (MarkerError, OSError) as error:
         return MarkerFile(identity=identity, modified=status.st_mtime, problem=str(error))
-    return MarkerFile(identity=identity, modified=status.st_mtime, request=request)
+    return MarkerFile(identity=identity, modified=status.st_mtime, uid=status.st_uid, request=request)
 
 
 def _request(content: bytes) -> MarkerRequest:
@@ -99,7 +102,9 @@ def _request(content: bytes) -> MarkerRequest:
 class MarkerWatch:
     """Derives a release from the marker file: a new one whenever the file changes."""
 
-    def __init__(self, path: Path, max_seconds: float) -> None:
+    def __init__(self, path: Path, max_seconds: float, record: Callable[[AuditEntry], None] = lambda _: None) -> None:
+        """`record` is called with the audit entry of each file that requests a release."""
+        self._record = record
         self.path = path
         self.max_seconds = max_seconds
         """Maximum age of the file."""
@@ -139,6 +144,9 @@ class MarkerWatch:
         if left <= 0:
             log.info("the marker file is too old and releases nothing: delete it", extra={"path": str(self.path)})
             return None
+        self._record(
+            AuditEntry(wall=wall, request=f"{self.path} {request.gpu or ''}".strip(), client=MARKER, uid=marker.uid)
+        )
         wanted = WindowRequest(kind=WindowKind.RELEASE, seconds=left, by=MARKER, bus_id=scope)
         return new_window(wanted, wall=wall, at=boot_clock(), boot_id=boot_id)
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from each_case import each_case
 
-from gpumon.config.component_settings import initial_report, kernel_log_path, probe_floors, reducer_settings
+from gpumon import clock
+from gpumon.config.component_settings import (
+    PROBE_FAULT,
+    initial_report,
+    kernel_log_path,
+    probe_floors,
+    probe_settings,
+    reducer_settings,
+)
 from gpumon.config.load import load
 
 
@@ -45,3 +54,14 @@ def test_a_new_agent_on_a_long_running_host_has_missed_no_probe(tmp_path: Path) 
     """The time without a probe is measured from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
     assert initial_report(configuration, began_at=1e6).probe.last_ended_at == 1e6
+
+
+@pytest.mark.parametrize(("simulated", "fault"), [({}, ""), ({"--simulate": "t4x1"}, "corrupt:1")])
+def test_switches_for_tests_do_nothing_on_a_real_host(
+    monkeypatch: pytest.MonkeyPatch, simulated: dict[str, str], fault: str
+) -> None:
+    """A fault of the probe and another boot id exist on a simulated node only."""
+    monkeypatch.setenv(PROBE_FAULT, "corrupt:1")
+    monkeypatch.setenv(clock.BOOT_ID, "another boot")
+    assert probe_settings(load(None, simulated, {})).fault == fault
+    assert clock.boot_id() != "another boot"

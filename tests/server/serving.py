@@ -52,6 +52,8 @@ class Node:
     """Releases asked for, and ends of them."""
     changes: list[AuditEntry] = field(default_factory=list)
     """Requests that were authorized."""
+    hosts_to_read: frozenset[str] = frozenset()
+    """Accepted names for reads; empty: the same as for changes."""
     refusals: Refusals = field(default_factory=Refusals)
     store: Path | None = None
     """A store, which is opened for each question; None: it cannot be read."""
@@ -128,7 +130,7 @@ class Node:
             token=lambda: self.token,
             refusals=self.refusals,
             allowed_hosts=allowed_hosts,
-            allowed_hosts_to_read=allowed_hosts,
+            allowed_hosts_to_read=self.hosts_to_read or allowed_hosts,
             request_probe=self.request_probe,
             start_window=self.start_window,
             end_windows=self.end_windows,

@@ -49,15 +49,18 @@ def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
 
 def test_local_writes_have_the_user_and_the_login(tmp_path: Path) -> None:
     """They are in the store, in the log and in the API, and survive a restart; a reload is recorded too."""
-    agent = Agent(tmp_path, profile="t4x1").start()
+    agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_RELEASE__MARKER": str(tmp_path / "marker")}).start()
     try:
         client = Client(tmp_path / "gpumon.db.sock")
         client.post("/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
         agent.process.send_signal(1)
-        eventually(lambda: len(client.get("/api/v1/audit", ("entries",))["entries"]) == 2)
+        (tmp_path / "marker").write_text("for=1m")
+        eventually(lambda: len(client.get("/api/v1/audit", ("entries",))["entries"]) == 3)
         agent.stop()
         agent.start()
-        reload, maintenance = client.get("/api/v1/audit", ("entries",))["entries"]
+        entries = {entry["client"]: entry for entry in client.get("/api/v1/audit", ("entries",))["entries"]}
+        marker, reload, maintenance = entries["marker"], entries["signal"], entries["local"]
+        assert (marker["request"], marker["uid"]) == (str(tmp_path / "marker"), os.geteuid())
         assert (reload["request"], reload["client"]) == ("SIGHUP", "signal")
         assert (maintenance["client"], maintenance["uid"], maintenance["reason"]) == ("local", os.geteuid(), "new fan")
         assert "change requested" in agent.log.read_text()

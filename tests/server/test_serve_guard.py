@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from each_case import each_case
-from serving import BEARER, Node, ask, is_problem
+from serving import BEARER, Node, ask, is_problem, serving
 
-from gpumon.server.hosts import host_of, is_allowed, own_names
+from gpumon.server.hosts import ANY, host_of, is_allowed, is_loopback, own_names
 
 NAMES = frozenset({"localhost", "gpu-17"})
 
@@ -29,6 +29,17 @@ def test_other_names_are_refused(port: int, host: str) -> None:
     answer = ask(port, "/metrics", headers={"Host": host})
     assert is_problem(answer, 421)
     assert "web.allowed_hosts" in answer.document["remedy"]
+
+
+def test_an_agent_that_others_can_reach_answers_reads_under_any_name() -> None:
+    """Prometheus may know it by a name that it does not know itself. A change still needs a known name."""
+    node = Node(hosts_to_read=frozenset({ANY}))
+    with serving(node) as port:
+        headers = BEARER | {"Host": "gpu-17.cluster.example:17400"}
+        assert ask(port, "/metrics", headers=headers).status == 200
+        assert is_problem(ask(port, "/probe/allreduce", "POST", headers), 421)
+    hosts = ("127.0.0.1", "::1", "localhost", "", "0.0.0.0", "::", "10.0.0.17")
+    assert [is_loopback(host) for host in hosts] == [True, True, True, False, False, False, False]
 
 
 def test_any_host_can_be_allowed() -> None:

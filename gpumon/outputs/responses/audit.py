@@ -13,10 +13,10 @@ class AuditEntryResponse(ResponseModel):
     """One request that changed the state of the agent, or started work."""
 
     time: str | None = timestamp("When it was answered.")
-    request: str = Field(description="Method and path with parameters, or the signal.")
+    request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
     reason: str = Field(description="Reason or note that the client gave; empty without one.")
-    client: str = Field(description="`local` for the unix socket, else the address.")
-    uid: int | None = Field(description="User of a local client; null for a client with a token.")
+    client: str = Field(description="`local` for the unix socket, `signal`, `marker`, else the address.")
+    uid: int | None = Field(description="User of a local client, or owner of the marker file; null with a token.")
     login_uid: int | None = Field(description="User who logged in to the session of a local client, also after sudo.")
     status: int | None = Field(description="HTTP status of the answer; null for a signal.")
 
