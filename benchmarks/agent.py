@@ -40,6 +40,13 @@ STUCK_SECONDS = 20.0
 """Deadline for a call to hang and to be abandoned."""
 STUCK = re.compile(rb"^gpumon_nvml_stuck_seconds (\S+)", re.MULTILINE)
 POLLS = 10
+BEFORE = {
+    "scrape, idle": "p50 1.5 ms, p99 10.1 ms",
+    "CPU without driver": "1.51 s/min",
+    "resident, all": "128 MB",
+    "gpumon check": "p50 31 ms, p99 42 ms",
+}
+"""Figures of 8 GPUs at 7432952, before the modules were moved to their rooms, on the machine of the README."""
 AIMS = {
     "scrape, idle": "p99 5 ms",
     "driver calls a second": "60",
@@ -168,6 +175,12 @@ def measure(run: Run) -> Iterator[tuple[str, str]]:
     yield from check_times(run.agent)
 
 
+def context(name: str) -> str:
+    """Return the aim and the earlier figure, if any."""
+    words = (f"{word} {figures[name]}" for word, figures in (("aim", AIMS), ("before", BEFORE)) if name in figures)
+    return "".join(f"   {each}" for each in words)
+
+
 def main() -> None:
     for profile, gpus in PROFILES.items():
         print(f"\n{gpus} GPU{'s' * (gpus > 1)} with 18 links each (simulated {profile}), polled every second")
@@ -175,8 +188,7 @@ def main() -> None:
         with agent_on(profile, gpus) as run:
             for name, figure in measure(run):
                 ours[name] = figure
-                aim = f"   aim {AIMS[name]}" if gpus == 8 and name in AIMS else ""
-                print(f"  {name:32}{figure}{aim}", flush=True)
+                print(f"  {name:32}{figure}{context(name) if gpus == 8 else ''}", flush=True)
         if gpus == 8:
             compare(profile, gpus, ours)
 

@@ -119,7 +119,11 @@ def test_a_remaining_probe_process_is_an_error(
     assert (answer.document["holders"][0]["pid"], answer.document["hold"]) == (99, SHOWN)
     assert main(["probe", "hold", "--owner", "4711", *flags]) == 1
     captured = capsys.readouterr()
-    assert (captured.out, "rank 99 of the probe" in captured.err, "Reboot the node" in captured.err) == ("", True, True)
+    assert (captured.out, "rank 99 of the probe" in captured.err, "Drain the node and reboot it" in captured.err) == (
+        "",
+        True,
+        True,
+    )
 
 
 def test_unread_gpus_are_an_error(node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_a_remaining_process_is_named(node: Node, port: int) -> None:
     assert STUCK.description in answer.document["detail"]
     assert answer.document["holders"] == [{"pid": 4711, "what": STUCK.description, "stuck": True}]
     assert answer.document["release"]["windows"]
-    assert "Reboot" in answer.document["remedy"]
+    assert "reboot it" in answer.document["remedy"]
 
 
 def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
