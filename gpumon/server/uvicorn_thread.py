@@ -28,7 +28,7 @@ SHUTDOWN_SECONDS = 2
 """For requests in progress when the server stops."""
 
 # uvicorn warns of each malformed request: 3,000 lines in 5 s from one client, and journald then drops the agent's own.
-logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 _REMEDIES: Mapping[int | None, str] = {
     errno.EADDRINUSE: "Another process listens there: `ss -ltnp` shows which. Stop it, or give another "
