@@ -51,7 +51,7 @@ cards.
 Excluded: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
 """
 _UNKNOWN = NicError(
-    "", "The adapter's driver reported an error that this version does not know", fatal=False, action="inspect"
+    "", "The adapter's driver reported an error that is not in this version's table", fatal=False, action="inspect"
 )
 
 

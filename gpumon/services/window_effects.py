@@ -15,7 +15,7 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores the maintenance with the agent's run at once, so that a reboot during it is not reported as a fault."""
+    """Writes a maintenance to the row of this agent run at once, so that a reboot during it is no fault."""
 
     answer_seconds = 7.0
     """Longer than the store may take to answer."""

@@ -34,7 +34,7 @@ class Export:
     since: Version = ()
     """First driver version that has it."""
     arguments: tuple[str, ...] | None = None
-    """Signature in the words of signatures.py, if the decorator knows it."""
+    """Signature in the words of signatures.py; None if signatures.py has it."""
 
 
 EXPORTS: dict[str, Export] = {}

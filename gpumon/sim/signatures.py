@@ -75,7 +75,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
     "nvmlGpmMetricsGet": ("object",),
 }
-"""Functions whose decorators do not know the signature: getters of plain numbers and texts do."""
+"""Functions whose decorators have no signature: getters of plain numbers and texts do."""
 
 WITHOUT = frozenset(
     {

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpumon.health.alert import RESOLVED, Alert, update_alerts
+from gpumon.model import time_window
 from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
 from gpumon.model.time_window import TimeWindow, WindowsEnded, released
@@ -41,6 +42,7 @@ from gpumon.state.report import Report
 
 def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings) -> Report:  # noqa: C901, PLR0912 (one case per message)
     """Return the Report after this message."""
+    windows = report.windows
     match message:
         case Snapshot():
             report = _snapshot(report, message, now)
@@ -60,6 +62,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             report = health_reducer.take(report, message)
         case StoredState():
             report = _stored_state(report, message, now)
+            windows = window_reducer.restore(windows, message)
         case Acceptance():
             report = _acceptance(report, message)
         case ProbeStarted():
@@ -74,9 +77,13 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             report = _agent_status(report, message)
         case ReleaseHolders():
             report = replace(report, release_holders=message.holders)
-        case Tick() | TimeWindow() | WindowsEnded():
+        case TimeWindow():
+            windows = time_window.start(windows, message)
+        case WindowsEnded():
+            windows = time_window.end(windows, message)
+        case Tick():
             pass
-    report = window_reducer.take(report, message, now)
+    report = window_reducer.apply(report, windows, now)
     report = derive(report, now, settings)
     if isinstance(message, Tick):
         report = _evaluated(report, now, settings)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from gpumon.clock import boot_clock
 
 DRIFT = 1e-4
-"""Maximum drift between the two clocks, in seconds per second."""
+"""Maximum drift between the clock of the time stamps and CLOCK_BOOTTIME, in seconds per second."""
 
 
 class KernelClock:
-    """The offset between the two clocks, measured with records that were read as they were written."""
+    """The offset of CLOCK_BOOTTIME to the clock of the time stamps, measured with records that were just written."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now

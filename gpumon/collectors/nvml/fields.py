@@ -47,7 +47,7 @@ class Batch:
     """A fixed list of fields, with the buffer that is reused for each call."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
-        # The driver does not write entries that it does not know, so each entry starts as failed.
+        # The driver does not write entries of unknown fields, so each entry starts as failed.
         entries = (_LAYOUT.pack(numbers[field.name], field.scope, 0, 0, 0, UNKNOWN, b"") for field in scoped)
         self.scoped = tuple(scoped)
         self._question = b"".join(entries)

@@ -10,7 +10,7 @@ LIMIT = 16 * 1024
 
 
 def read_nccl_conf(path: Path) -> Mapping[str, str]:
-    """Return its lines by its path, without comments; empty if there is no such file."""
+    """Return the lines of nccl.conf without comments, by the path of the file; empty if there is no such file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file.read(LIMIT).splitlines()]

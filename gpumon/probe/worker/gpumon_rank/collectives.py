@@ -89,7 +89,7 @@ class Collective(ABC):
 
 
 class AllReduceCollective(Collective):
-    """In place: every rank ends with the sum."""
+    """All-reduce in place: every rank ends with the sum."""
 
     SUMS = True
 
