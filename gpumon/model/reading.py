@@ -336,7 +336,7 @@ def count_series(table: Table, *, detailed: bool = True) -> int:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return attribute, metric name and row of each row that is exported as a metric of its own. `names`: only these."""
+    """Return attribute, metric name and row of each row that is a metric of its own. `names`: of these only."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 
