@@ -66,8 +66,8 @@ def systemctl(tmp_path: Path, port: int) -> Iterator[Callable[..., str]]:
         try:
             with contextlib.suppress(AssertionError):
                 eventually(lambda: outside.poll() is not None or "test.target" in run("list-units"))
-            if outside.poll() is not None:
-                pytest.skip("this host forbids the namespaces")
+            if "test.target" not in run("list-units"):
+                pytest.skip("no systemd can be started in namespaces of this host")
             yield run
         finally:
             outside.kill()
