@@ -114,7 +114,7 @@ def assert_failed_readings_are_absent(page: Metrics) -> None:
 
 STORM = {"gpus": {1: {"xids": [{"xid": 13, "rate": 500}]}}}
 REFUSED = {"fail": {"nvmlEventSetWait*": "UNKNOWN"}}
-POLLS = 4
+POLLS = 8
 CALLS_PER_POLL = 250
 """Well above the calls of a poll of eight GPUs, and well below those of a loop without a pause."""
 
