@@ -46,7 +46,7 @@ BEFORE = {
     "resident, all": "128 MB",
     "gpumon check": "p50 31 ms, p99 42 ms",
 }
-"""Figures of 8 GPUs from before the modules were moved to their rooms (3551cae); the machine differs from day to day."""
+"""Figures of 8 GPUs from before the modules were moved to their rooms (3551cae). The machine differs by day."""
 AIMS = {
     "scrape, idle": "p99 5 ms",
     "driver calls a second": "60",
