@@ -10,13 +10,13 @@ from gpumon.server import (
     clear,
     events,
     inventory,
-    metrics,
     openapi,
     page,
     probe,
     probe_history,
     problem,
     report,
+    scrape,
     windows,
     windows_by_kind,
 )
@@ -39,7 +39,7 @@ def create_app(sources: Sources) -> FastAPI:
     app.state.sources = sources
     app.state.rendered = RenderedDocuments()
     parts = (
-        metrics,
+        scrape,
         probe,
         windows,
         windows_by_kind,

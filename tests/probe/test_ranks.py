@@ -38,7 +38,6 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner import ranks
 from gpumon.probe.runner.containment import SubreaperContainment
-from gpumon.probe.runner.ranks import TERM_PATIENCE
 
 
 @pytest.fixture
@@ -161,7 +160,6 @@ def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
     assert result.outcome == "timeout", result
     assert "rank 1: " in result.hint
-    assert result.duration_seconds >= 8.0
     assert have_ended(probing.pids)
 
 
@@ -238,7 +236,6 @@ def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callabl
     deaf = worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=STARTED)
     result = probing.run(deaf, stop if stopped else lambda _: None)
     assert result.outcome == "timeout"
-    assert result.duration_seconds >= STARTED + TERM_PATIENCE
     assert have_ended(probing.pids)
 
 

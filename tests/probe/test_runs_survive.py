@@ -27,7 +27,7 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.nccl_conf import read_nccl_conf
 from gpumon.probe.runner.process_marks import RANK, environment
-from gpumon.probe.runner.ranks import TERM_PATIENCE, Ranks
+from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
 
@@ -111,7 +111,6 @@ def test_a_hang_at_any_stage_is_a_timeout_that_names_it(tmp_path: Path) -> None:
         assert (result.outcome, result.reason) == ("timeout", stage)
         assert f"rank 1: {stage}" in result.hint
         assert f"the last words at {stage}" in result.log
-        assert result.duration_seconds >= STARTED
 
 
 def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: Path) -> None:
@@ -380,7 +379,6 @@ def test_ranks_of_torch_that_ignore_sigterm_or_crash_are_ended() -> None:
     }
     finished = results(plans)
     assert finished["deaf"].outcome == "timeout"
-    assert finished["deaf"].duration_seconds >= 12.0 + TERM_PATIENCE
     assert (finished["crash"].outcome, finished["crash"].reason) == ("failed", "ranks")
     assert finished["crash"].hint.startswith("Rank 1 at measure of ")
     assert f"signal {signal.SIGSEGV.value}" in finished["crash"].hint
@@ -414,7 +412,6 @@ def test_an_interpreter_on_a_hung_file_system_ends_in_a_timeout(probing: Probing
     assert (
         f"Check that the file system of probe.python and its PyTorch answers. Try `{blocked_program} -I" in result.hint
     )
-    assert result.duration_seconds >= STARTED
     assert not probing.ranks.pids
 
 

@@ -9,7 +9,7 @@ import sample_reports as samples
 from each_case import each_case
 from serving import Node, ask, is_problem
 
-from gpumon.server.metrics import accepts_gzip
+from gpumon.server.scrape import accepts_gzip
 from gpumon.state.report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
