@@ -36,8 +36,8 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "stuck": Advice(
         "A driver call on it does not return. The other GPUs are still monitored.",
-        "Drain the node. Only after Xid 119 or 120 a reset of the GPU is worth a try before the reboot. Do not "
-        "`kill -9` what runs on this GPU: it may never end, and hold the driver.",
+        "A reset of the GPU is worth a try before the reboot only after Xid 119 or 120. Do not `kill -9` what runs on "
+        "this GPU: it may never end, and hold the driver.",
     ),
     "init_failed": Advice(
         "The driver could not start it.",

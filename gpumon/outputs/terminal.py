@@ -231,7 +231,7 @@ def _outcome(run: Document, *, color: bool) -> str:
 
 
 def _bandwidth(result: Document) -> str:
-    if not result["measurements"]:
+    if not result["measurements"] or result["outcome"] == "skipped":  # a skipped run may have measured small sizes
         return ""
     largest = max(result["measurements"], key=lambda measurement: measurement["bytes"])
     busbw, of = bandwidth(largest["busbw_bytes_per_second"]), size(largest["bytes"])
