@@ -1,4 +1,4 @@
-"""Events: when each happened, and which of them each event set has delivered."""
+"""Simulated NVML events (Xids, MIG changes): their times, and which of them each event set has delivered."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from typing import NamedTuple
 from gpumon.sim.mig import WHOLE_GPU
 
 XID, MIG_CHANGED = 0x8, 0x100
-"""NVML's event types."""
+"""NVML's event type bits: a critical Xid error, and a change of the MIG configuration."""
 _QUEUE = 1000
-"""Maximum number of undelivered events that the driver keeps for a set: the newest ones."""
+"""Maximum number of undelivered events that the driver keeps for an event set. It drops the oldest."""
 
 
 class ScenarioXid(NamedTuple):
-    """An Xid of the scenario. Times are seconds after the epoch."""
+    """An Xid error that a scenario injects, once or repeatedly. Times are seconds after the simulation's epoch."""
 
     xid: int
     at: float | None = None
-    """None: the Xid happens when a process first reads it in the file."""
+    """Time of the Xid, or of the first of several. None: the time at which a process first reads this entry in the
+    file.
+    """
     gpu_instance: int = WHOLE_GPU
     compute_instance: int = WHOLE_GPU
     rate: float | None = None
-    """Events a second, from `at` to `until`; None for a single event."""
+    """Xids per second, from `at` to `until`; None for a single Xid."""
     until: float = math.inf
 
 
 class Message(NamedTuple):
-    """An event, the time it happened, and its sequence number among equal ones."""
+    """One event of a simulated GPU, as an event set delivers it. Its `number` makes otherwise equal events distinct."""
 
     time: float
     gpu: int
@@ -46,17 +48,20 @@ def arrival(xid: ScenarioXid, time: float, gpu: int, number: int) -> Message:
 
 @dataclass(slots=True)
 class SimEventSet:
-    """An event set: the registered event types and the registration time, by GPU."""
+    """A client's NVML event set. `registered` maps a GPU to the event type bits and the time of the registration."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
     delivered_of_storm: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
-    """Number of Xids delivered, by storm."""
+    """Number of Xids delivered, by GPU and storm. A storm is a scenario Xid with a rate."""
 
     def next(
         self, arrivals: dict[int, list[Message]], storms: dict[int, list[ScenarioXid]], now: float
     ) -> Message | None:
-        """Return the first undelivered event after registration, and mark it as delivered."""
+        """Return the oldest undelivered event since the registration and mark it as delivered; None if there is none.
+
+        `arrivals` (single events) and `storms` are by GPU. Single events are delivered before storms.
+        """
         message = min(self._new(arrivals), default=None)
         if message is not None:
             self.delivered.add(message)

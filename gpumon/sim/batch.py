@@ -1,4 +1,4 @@
-"""nvmlDeviceGetFieldValues: many fields of a GPU in one call. Each field may fail separately."""
+"""Simulates nvmlDeviceGetFieldValues, which reads many fields of a GPU in one call. Each field may fail separately."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from gpumon.sim.field_values import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow,
 from gpumon.sim.sim_gpu import SimGpu
 
 _ENTRY = 40
-"""Size in bytes of one nvmlFieldValue_t, and offsets of input and output."""
+"""Size in bytes of one nvmlFieldValue_t. The next three formats cover its ids, its input and its output."""
 _NUMBERS = struct.Struct("<I36x")
 _QUESTION = struct.Struct("<II")  # id, scope
 _ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
-"""Format of the struct module, by NVML's value type."""
+"""Format characters of the struct module, indexed by NVML's number of the value type."""
 _VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
 _UNDEFINED = b"\xa5" * 8
-"""Filler for the value of a failed field, which no reader may use."""
+"""Value of a failed field. It is invalid on purpose: no client may use it."""
 _LATENCY = 3
 
 
 @device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
 def field_values(device: SimGpu, count: int, address: int | None) -> None:
-    """Write the answers in place. The call succeeds even if fields fail."""
+    """Write type, return code and value of each requested field into the caller's array of `count` nvmlFieldValue_t.
+
+    The call succeeds even if fields fail. On Blackwell, the ECC totals fail in a batch with NVLink 5 counters.
+    """
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
     batch = bytearray(ctypes.string_at(address, count * _ENTRY))
@@ -41,7 +44,7 @@ def field_values(device: SimGpu, count: int, address: int | None) -> None:
 
 
 def _answer(row: FieldValueRow | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
-    """Return type, return code and value."""
+    """Return value type, return code and the 8 bytes of the value of one field. An unknown field has no `row`."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
     state = device.state

@@ -1,4 +1,4 @@
-"""Types of the tables in sim_products.py and profiles.py. Nothing here loads a driver."""
+"""Types of the tables of simulated products (sim_products.py) and nodes (profiles.py). Nothing here loads a driver."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ MIB = 1 << 20
 BLACKWELL = 10
 
 Clocks = tuple[int, int, int, int]
-"""MHz of graphics, SM, memory and video: NVML's clock types 0 to 3."""
+"""Clock frequencies in MHz: graphics, SM, memory, video (NVML's clock types 0 to 3)."""
 
 PEER_GPU, PEER_SWITCH = 0, 2
 HIDDEN_SWITCH = "fffffff:ffff:ff"
-"""Address of an NVSwitch that is not a PCI function of this host, as from Blackwell on and in guests."""
+"""Address that NVML reports for an NVSwitch that is not a PCI function of this host: from Blackwell on, and in
+guests.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """A size of GPU instances."""
+    """A MIG profile of a product: the size of one kind of GPU instance."""
 
     name: str
     """NVIDIA's name, such as `3g.40gb`."""
     compute: int
-    """Compute slices, of seven."""
+    """Number of compute slices, out of seven."""
     slices: int
-    """Memory slices, of eight."""
+    """Number of memory slices, out of eight."""
     starts: tuple[int, ...]
-    """Memory slices at which an instance may start, in the order that the driver tries them."""
+    """Memory slices at which an instance may begin, in the order in which the driver tries them."""
     multiprocessors: int
     memory: int
     """Memory in bytes."""
@@ -37,17 +39,23 @@ class MigProfile:
     ofa: int = 0
 
     def instance_id(self, start: int) -> int:
-        """Return the id of a GPU instance: its place in the tree of halves, quarters and eighths."""
+        """Return the driver's id of the GPU instance that begins at memory slice `start`.
+
+        Ids number a binary tree: 0 is the whole GPU, 1 and 2 are its halves, 3 to 6 its quarters, 7 to 14 its eighths.
+        """
         return 8 // self.slices - 1 + start // self.slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Board:
-    """A GPU product. None is what it does not support."""
+    """A simulated GPU product: its constant properties, and its readings when idle and under full load.
+
+    A property is None if the product does not support it.
+    """
 
     product: str
     architecture: int
-    """6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
+    """NVML's number of the architecture: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
     compute_capability: tuple[int, int]
     vbios: str
     pci_device: int
@@ -70,7 +78,9 @@ class Board:
     power_limit: float
     power_limit_min: float
     power_mean: bool
-    """From Ampere on, except GA100, power is the mean over one second; otherwise it is the current value."""
+    """True if the reported power is the mean over one second (from Ampere on, except GA100); False if it is the
+    current value.
+    """
     memory_power_idle: float | None = None
     module_power_idle: float | None = None
     """Power of the whole module including the CPU, in watts."""
@@ -80,22 +90,26 @@ class Board:
     memory_temperature_idle: float | None = None
     memory_temperature_full: float | None = None
     thresholds: tuple[int, int, int | None, int]
-    """Thresholds in Celsius: shutdown, slowdown, maximum of memory, maximum of the GPU; NVML's thresholds 0 to 3."""
+    """Temperature thresholds in Celsius: shutdown, slowdown, maximum of memory, maximum of the GPU (NVML's
+    thresholds 0 to 3).
+    """
     thresholds_reported: bool = True
-    """Blackwell: NVML only provides the next row."""
+    """False on Blackwell, where NVML reports only the limits below, in `thermal_limits`."""
     thermal_limits: tuple[int, int, int | None, int] | None = None
-    """From Ada on: degrees below the hotspot limit for shutdown, slowdown, memory and GPU, so not the values above."""
+    """From Ada on: margin in degrees to the hotspot limit at shutdown, slowdown, memory limit and GPU limit.
+    Negative values are above the hotspot limit.
+    """
 
     links: int = 0
     link_speed: int = 0
-    """MB/s in each direction."""
+    """Speed of one NVLink in MB/s in each direction."""
     link_version: int = 0
-    """NVML's version number: 4 is NVLink 3, 6 is NVLink 4, 7 is NVLink 5."""
+    """NVML's number of the NVLink version: 4 is NVLink 3, 6 is NVLink 4, 7 is NVLink 5."""
     c2c_links: int = 0
     c2c_speed: int = 0
-    """MB/s."""
+    """Speed of one chip-to-chip link in MB/s."""
     remap_banks: int | None = None
-    """Banks with all spare rows free. None: pages are retired instead of rows remapped."""
+    """Number of memory banks with all spare rows free. None: the product retires pages instead of remapping rows."""
     mig_profiles: tuple[MigProfile, ...] = ()
     gpm: bool = False
     event_types: int = 0x1F
@@ -107,78 +121,83 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricProfile:
-    """The state of a healthy NVLink fabric."""
+    """What NVML reports about the NVLink fabric of a healthy simulated node."""
 
     state: int = 3
     health: int = 0
-    """NVML's mask, in which 0 means "not supported"."""
+    """NVML's mask of health checks. A check whose bits are 0 is not supported."""
     summary: int = 0
-    """0 is not supported, 1 healthy."""
+    """NVML's health summary: 0 is not supported, 1 healthy."""
     clique: int = 0
     several_nodes: bool = False
-    """If False, the cluster uuid is all zeros."""
+    """True for a fabric of several nodes. If False, the cluster uuid is all zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformProfile:
-    """The node's place in a rack. None is what this platform does not report."""
+    """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it. None is a value that it lacks."""
 
     chassis: str = ""
     slot: int | None = None
     tray: int | None = None
     host: int = 1
     modules: tuple[int, ...]
-    """Slot by GPU."""
+    """NVML's module id, by GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The node's InfiniBand or RoCE devices, all equal, with one port each."""
+    """The InfiniBand or RoCE devices of a simulated node. All are equal and have one port."""
 
     count: int
     gigabits: float
-    """Gbit/s in each direction."""
+    """Rate of a port in Gbit/s in each direction."""
     generation: str
-    """Name in sysfs: EDR, HDR or NDR."""
+    """InfiniBand generation that sysfs shows with the rate: EDR, HDR or NDR."""
     link_layer: str = "InfiniBand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """A kind of node. All its GPUs are equal."""
+    """A kind of node that can be simulated: its driver, GPUs, links, ports and services.
+
+    All GPUs of a node are equal.
+    """
 
     name: str
     driver: str
     nvml: str
     cuda: int
-    """NVML's format: 13000 for 13.0."""
+    """CUDA version in NVML's format: 13000 for 13.0."""
     note: str
-    """A note for the documentation."""
+    """What is special about this profile, for the documentation."""
     board: Board
     bus_ids: tuple[str, ...]
     switches: Mapping[str, int] = field(default_factory=dict)
-    """NVSwitches by PCI address, with the number of links from each GPU. Without any, the links lead to hidden
+    """Number of links from each GPU to an NVSwitch, by PCI address of the switch. If empty, the links lead to hidden
     switches.
     """
     bridges: Mapping[int, int] = field(default_factory=dict)
-    """The peer to which all links of a GPU lead, by GPU."""
+    """Index of the GPU to which all links of a GPU lead, by GPU, for boards that an NVLink bridge connects."""
     links_active: bool = True
     fabric: FabricProfile | None = None
     platform: PlatformProfile | None = None
     numa_nodes: tuple[int, ...] = ()
-    """CPU memory by GPU, if the GPU's memory is host memory too."""
+    """NUMA node of each GPU's memory, if that memory is host memory too; otherwise empty."""
     guest: bool = False
     """True for a virtual machine with passed-through GPUs."""
     without: tuple[str, ...] = ()
-    """Quantities that this product supports elsewhere but not on this node."""
+    """Names or prefixes of quantities that the product supports on other nodes but not on this one."""
     mig: tuple[tuple[str, ...] | None, ...] = ()
-    """MIG profiles by GPU; None if MIG is disabled."""
+    """MIG profiles of the instances, by GPU; None for a GPU with MIG disabled. If empty, MIG is disabled on all
+    GPUs.
+    """
     ports: Ports | None = None
     services: tuple[str, ...] = ()
     """Services that are installed and running: fabric_manager, imex."""
 
     def peer(self, gpu: int, link: int) -> tuple[int, str]:
-        """Return the peer of a link: NVML's device type and the PCI address."""
+        """Return NVML's type and the PCI address of the device at the other end of an NVLink."""
         if gpu in self.bridges:
             return PEER_GPU, self.bus_ids[self.bridges[gpu]]
         for address, links in self.switches.items():

@@ -1,7 +1,7 @@
-"""Recordings of NVML's answers: file and content. docs/captures.md describes the format.
+"""The recording of a host's NVML answers: its content, and its file. docs/captures.md describes the format.
 
-A recording is a set of timelines: for each query its answers over time, without repetitions. Queries are NVML functions
-with their inputs, and a few others: the names below that begin with a small letter and contain a space.
+A recording has a timeline for each query: its answers over time, without repetitions. A query is an NVML function with
+its inputs, or one of the constants FIELD, METRIC, EVENT, BUS and UUIDS with its inputs.
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ from typing import Any, NamedTuple
 from gpumon.model.orders import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
-"""The first key of a file and its value. A reader accepts this version and earlier ones."""
+"""First key of a file, and its value: the version of the format. A reader accepts only this version."""
 LARGEST = 512 * 1024 * 1024
 """Maximum size of an unpacked recording in bytes."""
 
 FIELD = "one field"
-"""(device, id, scope) -> code, type, value as the integer of its 8 bytes, 1 if it had a timestamp."""
+"""One field of a batch. Inputs: device, id, scope. Answer: code, type, value as the integer of its 8 bytes, 1 if it
+had a timestamp.
+"""
 METRIC = "one metric"
-"""GPM: (device, GPU instance or null, metric id) -> code, value."""
+"""One GPM metric. Inputs: device, GPU instance or null, metric id. Answer: code, value."""
 EVENT = "one event"
-"""() -> code, device, type, data, GPU instance, compute instance. Equal events are repeated."""
+"""Delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. Equal events are
+repeated.
+"""
 BUS = "pci functions"
-"""() -> code, {bus id: bound driver}."""
+"""GPUs on the PCI bus. No inputs. Answer: code, {bus id: bound driver}."""
 UUIDS = "known uuids"
-"""() -> code, {bus id: uuid} from the kernel module."""
+"""Uuids that the kernel module lists. No inputs. Answer: code, {bus id: uuid}."""
 HANGS = -1
 """Code of a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
 
 Answer = tuple[Any, ...]
-"""The code and, for success, the output."""
+"""NVML's return code, then the output values if the call succeeded."""
 
 
 class CapturedQuery(NamedTuple):
-    """A query: an NVML function and its inputs."""
+    """The key of a timeline: an NVML function, or FIELD, METRIC, EVENT, BUS or UUIDS, with its inputs."""
 
     function: str
     inputs: tuple[Any, ...] = ()
@@ -49,25 +53,25 @@ class CapturedQuery(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The answers to one query; each is valid until the next. Times are seconds since the recording began."""
+    """The recorded answers to one query. Each is valid until the next. Times are seconds since the recording began."""
 
     times: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def add(self, time: float, answer: Answer, *, anyway: bool = False) -> None:
-        """Append an answer, unless it equals the last one."""
+        """Append an answer unless it equals the last one. If `anyway` is true, append it in every case."""
         if anyway or not self.answers or self.answers[-1] != answer:
             self.times.append(round(time, 3))
             self.answers.append(answer)
 
     def at(self, time: float) -> Answer:
-        """Return the answer at this time; before the first, the first."""
+        """Return the answer that is valid at this time. Before the first answer, return the first."""
         return self.answers[max(0, bisect_right(self.times, time) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Number of calls of a function, and their duration in microseconds."""
+    """Number of recorded calls of an NVML function, and percentiles of their duration in microseconds."""
 
     calls: int
     median: float
@@ -78,48 +82,48 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """How the recording was made."""
+    """First line of a recording's file: how and when the recording was made."""
 
     gpumon: str
     """Version of gpumon."""
     wall: str
-    """Date in UTC."""
+    """Start of the recording: date and time in UTC."""
     seconds: float
     interval: float
     simulated: str | None
-    """The simulated profile; None for a real host."""
+    """Name of the simulated profile; None for a real host."""
     masked: bool
     root: bool
-    """Whether the recorder ran as root: other users are refused some calls."""
+    """True if the recorder ran as root. The driver refuses some calls to other users."""
     bindings: str
-    """Version of pynvml."""
+    """Version of pynvml (nvidia-ml-py)."""
     remarks: tuple[str, ...] = ()
-    """Errors during the recording."""
+    """Reasons why the recording was cut short."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Capture:
-    """A recording: queries with their answers, and the functions called."""
+    """A recording of NVML's answers, as `gpumon record` writes it and the simulation replays it."""
 
     header: Header
     signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Arguments of each function that was called, in the words of signatures.py."""
+    """Argument words, as in signatures.py, of each function that was called."""
     costs: dict[str, Cost] = field(default_factory=dict)
     answers: dict[CapturedQuery, Timeline] = field(default_factory=dict)
     handles: tuple[str, ...] = ()
-    """Handles, named by the lookup that returned them."""
+    """Names of the handles. A handle is named after the lookup that returned it."""
     missing: tuple[str, ...] = ()
-    """Functions that the library did not have."""
+    """Functions that the host's NVML library lacked."""
     unrecorded: tuple[str, ...] = ()
     """Functions that were called but have no signature in signatures.py."""
     findings: tuple[tuple[str, str, str], ...] = ()
-    """Findings as text: question, GPU (bus id), answer."""
+    """Observations about the driver as text: question, bus id of the GPU, answer."""
 
     def timeline(self, function: str, *inputs: Any) -> Timeline | None:
         return self.answers.get(CapturedQuery(function, inputs))
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
-        """Return all queries of a function, with their answers."""
+        """Return an iterator over the recorded queries of a function: the inputs and the timeline of each."""
         return ((query.inputs, timeline) for query, timeline in self.answers.items() if query.function == function)
 
 
@@ -127,7 +131,7 @@ _LISTS = ("handles", "missing", "unrecorded", "findings")
 
 
 def write(capture: Capture, path: Path) -> int:
-    """Write the file atomically. Returns its size in bytes. Raises OSError."""
+    """Write the recording to a compressed file, atomically. Return its size in bytes. Raise OSError on failure."""
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(capture))
     packed = gzip.compress(text.encode(), mtime=0)
     new = path.with_name(f".{path.name}.new")
@@ -157,7 +161,7 @@ def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> Capture:
-    """Read a recording. Raises SimulationError, which names the file and the remedy."""
+    """Read a recording from a file. If it cannot be used, raise SimulationError with the file and the remedy."""
     try:
         lines = list(_unpacked(path))
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
@@ -228,17 +232,17 @@ def _timeline(answers: Iterable[Any]) -> Timeline:
 
 
 def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Convert JSON's lists to tuples."""
+    """Convert the lists of JSON to tuples, at all levels."""
     return tuple(_tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def bus(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the PCI functions at this time."""
+    """Return the bound driver of each GPU on the PCI bus, by bus id, `time` seconds after the recording began."""
     timeline = capture.timeline(BUS)
     return timeline.at(time)[1] if timeline else {}
 
 
 def uuids(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the uuids that the kernel module listed at this time."""
+    """Return the uuids by bus id that the kernel module listed `time` seconds after the recording began."""
     timeline = capture.timeline(UUIDS)
     return timeline.at(time)[1] if timeline else {}

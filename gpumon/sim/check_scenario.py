@@ -1,4 +1,4 @@
-"""`python -m gpumon.sim.check_scenario PROFILE [SCENARIO]`: exit with 1 and the reason if it cannot be simulated."""
+"""`python -m gpumon.sim.check_scenario PROFILE [SCENARIO]`: exit with 1 and a reason on stderr if they are invalid."""
 
 from __future__ import annotations
 

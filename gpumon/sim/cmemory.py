@@ -14,21 +14,24 @@ _RANGES = {
     letter: (-(1 << bits - 1), (1 << bits - 1) - 1) if letter.islower() else (0, (1 << bits) - 1)
     for letter, bits in ((letter, 8 * struct.calcsize("<" + letter)) for letter in "BHiIqQ")
 }
-"""Ranges of integers; lower-case letters are signed."""
+"""Smallest and largest integer, by letter of the struct module. Lower-case letters are signed."""
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
-    """Write a struct. NULL is an invalid argument; any other invalid address ends the process."""
+    """Write a struct at an address. Raise Refusal for NULL. Any other invalid address crashes the process, as in C."""
     ctypes.memmove(_checked(address), layout.pack(*values), layout.size)
 
 
 def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
-    """Read a struct."""
+    """Read a struct from an address. Raise Refusal for NULL."""
     return layout.unpack(ctypes.string_at(_checked(address), layout.size))
 
 
 def whole(number: float, letter: str) -> int:
-    """Convert a number to an integer of this letter of the struct module, wrapping as C does."""
+    """Convert a number to the integer type of a letter of the struct module. On overflow it wraps, as in C.
+
+    NaN and infinity become the integer whose highest bit alone is set.
+    """
     low, high = _RANGES[letter]
     if low <= number <= high:
         return round(number)
@@ -38,7 +41,10 @@ def whole(number: float, letter: str) -> int:
 
 
 def put_text(buffer: int | None, length: int, text: str) -> None:
-    """Write a NUL-terminated text into a buffer of `length` bytes. INSUFFICIENT_SIZE if it does not fit."""
+    """Write a NUL-terminated text into a buffer of `length` bytes.
+
+    Raise Refusal (INSUFFICIENT_SIZE) if it is too long.
+    """
     encoded = text.encode() + b"\0"
     if len(encoded) > length:
         raise Refusal(Code.INSUFFICIENT_SIZE)
@@ -46,7 +52,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
 
 
 def check_version(address: int | None, number: int, size: int) -> None:
-    """Check the size and version number of a versioned struct. ARGUMENT_VERSION_MISMATCH if they differ."""
+    """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct begins with this size and version number."""
     if take(address, _UINT) != (size | number << 24,):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 

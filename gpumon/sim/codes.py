@@ -42,12 +42,12 @@ class Code(IntEnum):
 
     @property
     def words(self) -> str:
-        """Return the text of nvmlErrorString, except for some capital letters."""
+        """Return the text that nvmlErrorString returns for this code. Some capital letters differ."""
         return self.name.replace("_", " ").capitalize()
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The simulated call returns this code and no value."""
+    """Raised by a simulated NVML function: the call returns this error code and no output."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

@@ -1,4 +1,4 @@
-"""Memory errors: ECC counters, remapped rows, retired pages."""
+"""NVML's functions for memory errors: ECC counters, remapped rows, retired pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpumon.sim.sim_gpu import SimGpu
 AMPERE = 7
 _UINT = struct.Struct("<I")
 _CORRECTED, _UNCORRECTED = 0, 1
-"""NVML's error types."""
+"""NVML's ECC error types."""
 _VOLATILE, _LIFETIME = 0, 1
-"""NVML's counter types: since the driver was loaded, and over the life of the board."""
+"""NVML's ECC counter types: since the driver was loaded, and over the life of the board."""
 _L2, _DRAM, _SRAM = 1, 2, 7
-"""NVML's locations: L1, L2, device memory, registers, texture memory, shared memory, CBU, SRAM."""
+"""NVML's memory locations that have counters here: L2 cache, device memory, SRAM."""
 _SRAM_STATUS = struct.Struct("<I4x11QI4x")
 
 
@@ -38,9 +38,9 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
-    """Return the errors of a location.
+    """Return the number of ECC errors at one of NVML's memory locations; None if it has no counter.
 
-    From Ampere on SRAM is one location; earlier, its errors are counted in the L2 cache.
+    From Ampere on, SRAM errors are counted at the location SRAM. On older GPUs they are counted at the L2 cache.
     """
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
@@ -52,9 +52,10 @@ getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, 
 
 @device_function("nvmlDeviceGetSramEccErrorStatus", POINTER, since=(535,))
 def sram_status(device: SimGpu, out: int | None) -> None:
-    """Return SRAM error details.
+    """Write nvmlEccSramErrorStatus_t, the details of SRAM errors.
 
-    Uncorrected by parity and by SEC-DED, corrected, each aggregate and volatile; buckets; threshold flag.
+    It has six counters: uncorrected by parity, uncorrected by SEC-DED, corrected; first for the life of the board, then
+    since the driver was loaded. Five counters of uncorrected errors by location and the threshold flag follow.
     """
     check_version(out, 1, _SRAM_STATUS.size)
     state = device.state
@@ -75,7 +76,7 @@ def remapped_rows(device: SimGpu) -> tuple[float | None, ...]:
 
 @getter("nvmlDeviceGetRowRemapperHistogram", "IIIII")
 def spare_rows(device: SimGpu) -> tuple[float | None, ...]:
-    """Return the number of banks by spare rows left: maximum, high, partial, low, none."""
+    """Return five numbers of memory banks: those with all, most, some, few and none of their spare rows left."""
     state = device.state
     left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
     return *left, state.remap_banks_low, state.remap_banks_none
@@ -86,7 +87,10 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 
 @device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
 def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
-    """Return the number of retired pages; their addresses are invented."""
+    """Write the number of retired pages and, if the caller has room for them, their addresses, which are invented.
+
+    `cause` is 0 for corrected errors and 1 for uncorrected errors.
+    """
     state = device.state
     if cause > 1:
         raise Refusal(Code.INVALID_ARGUMENT)

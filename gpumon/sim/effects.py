@@ -1,4 +1,4 @@
-"""Effects of scenario rows: fail a call, or change the state of a GPU."""
+"""Effects of the faults in a scenario: delay or fail an NVML call, or change the state of a GPU."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
 class Keyed(Protocol):
-    """A row of the table of faults."""
+    """What an effect needs of a row of the table FAULTS in sim_faults.py: its key."""
 
     @property
     def key(self) -> str: ...
 
 
 class SimCall(NamedTuple):
-    """A call that was entered and has not returned."""
+    """An NVML call of a client that is in progress in the simulated library."""
 
     function: str
     still: Callable[[], Iterable[tuple[Keyed, Any]]]
-    """The scenario that is active now."""
+    """Returns the faults that are active for the call now, so that a call that hangs ends when its fault is removed."""
 
 
 # Calls
@@ -73,7 +73,7 @@ DRIVERS = {
 
 
 def driver(condition: str, call: SimCall) -> int | None:
-    # A process that has loaded the library keeps it when its file changes; an unloaded kernel module is gone for all.
+    # A process that has loaded the library can use it after its file changes. Without a kernel module every call fails.
     concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
     return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
@@ -112,7 +112,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return, by prefix, the quantities with that prefix: description, shape and effect of the key."""
+    """Return description, shape and effect of a scenario key that sets all quantities with this prefix."""
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -123,7 +123,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 
 def growable(name: str) -> shapes.Shape:
-    """Return the allowed values of a quantity; null makes it unsupported."""
+    """Return the shape of a quantity: a fixed or growing number within its bounds, or null for "not supported"."""
     return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
@@ -173,7 +173,7 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""In the order of NVML's numbers, like the statuses."""
+"""Capabilities of peer access. A capability's position is NVML's number for it, as for ACCESS_STATUSES."""
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
     *("disabled_by_regkey", "not_supported", "unknown"),
@@ -201,8 +201,8 @@ HEALTH = {
     "partition_assigned": (12, 2),
     "manager_connected": (14, 2),
 }
-"""Checks of the health mask: shift and width. Each is 0 if not supported, otherwise mostly 1 for true and 2 for
-false.
+"""Checks in NVML's mask of fabric health: shift and width in bits. A check is 0 if it is not supported, otherwise
+mostly 1 for true and 2 for false.
 """
 
 FABRIC = shapes.fields(

@@ -1,4 +1,4 @@
-"""Shapes of single scenario entries: an Xid, a job, a MIG instance, a field, a driver version."""
+"""Shapes (validators) of single scenario entries: an Xid, a job, a MIG instance, a field, a driver version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _XID_PARTS = shapes.fields(
 
 
 def xid(value: Any, path: shapes.Path) -> ScenarioXid:
-    """Accept a number, or a mapping with more details."""
+    """Validate an Xid: a number, or a mapping with `xid` and optional details. Raise ShapeError if it is invalid."""
     return (
         ScenarioXid(**_with("xid", _XID_PARTS, value, path))
         if isinstance(value, dict)
@@ -35,7 +35,7 @@ def xid(value: Any, path: shapes.Path) -> ScenarioXid:
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Accept a mapping with a required key."""
+    """Validate a mapping that must have `key`. Raise ShapeError if it is invalid."""
     entry: dict[str, Any] = parts(value, path)
     if key not in entry:
         raise shapes.ShapeError(path, f"needs a key {key!r}")
@@ -70,7 +70,7 @@ _WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.w
 
 
 def instance(value: Any, path: shapes.Path) -> RequestedInstance:
-    """Accept the name of a MIG profile, or a mapping with its compute slices."""
+    """Validate a MIG instance: the name of its MIG profile, or a mapping with `profile` and `compute` slices."""
     return (
         RequestedInstance(**_with("profile", _WANTED, value, path))
         if isinstance(value, dict)
@@ -79,7 +79,7 @@ def instance(value: Any, path: shapes.Path) -> RequestedInstance:
 
 
 def field(value: Any, path: shapes.Path) -> str:
-    """Accept the name of a field."""
+    """Validate the name of an NVML field. Raise ShapeError if the simulated driver has no such field."""
     if value not in NAMES:
         raise shapes.ShapeError(path, f"unknown field {value!r}; valid fields: " + ", ".join(sorted(NAMES)))
     return str(value)

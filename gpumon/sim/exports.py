@@ -1,7 +1,7 @@
-"""The functions that the simulated library exports: each is written once and registered by its decorator.
+"""Decorators that export Python functions as C functions of the simulated NVML library.
 
-A function receives the node, or for a getter the device of its handle, and then C's arguments: integers, and addresses
-(None for NULL). It returns None for success or raises Refusal.
+A function receives the node, or the device of a handle, and then C's arguments: integers, and addresses (None for
+NULL). It returns None for success or raises Refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERS = {UINT: "u4", ctypes.c_int: "i4", ULONGLONG: "u8"}
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One function of the library."""
+    """One C function of the simulated NVML library: its C types, and the Python function that implements it."""
 
     name: str
     function: Callable[..., Any]
@@ -32,16 +32,19 @@ class Export:
     """C types of the arguments."""
     gives: Any = ctypes.c_int
     since: Version = ()
-    """First driver version that has it."""
+    """First driver version that has the function."""
     arguments: tuple[str, ...] | None = None
-    """Signature in the words of signatures.py; None if signatures.py has it."""
+    """Argument words, as in signatures.py; None if the table there has them."""
 
 
 EXPORTS: dict[str, Export] = {}
 
 
 def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
-    """Export a function without a device: `f(node, *arguments)`."""
+    """Return a decorator that exports `f(node, *arguments)` as the C function `name`.
+
+    `takes` and `gives` are its C types. `since` is the first driver version that has it.
+    """
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
         EXPORTS[name] = Export(name, written, takes, gives, since)
@@ -51,7 +54,7 @@ def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version =
 
 
 class Devices(Protocol):
-    """Resolves handles to devices: the node."""
+    """What device functions need of the node: it resolves handles to devices."""
 
     def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
 
@@ -59,9 +62,9 @@ class Devices(Protocol):
 def device_function(
     name: str, *takes: Any, since: Version = (), parts: bool = False, arguments: tuple[str, ...] | None = None
 ) -> Callable[[Any], Any]:
-    """Export a function whose first argument is a device handle: `f(device, *arguments)`.
+    """Return a decorator that exports `f(device, *arguments)` as a C function whose first argument is a device handle.
 
-    With `parts` it accepts MIG device handles; other functions answer INVALID_ARGUMENT to them.
+    With `parts` the function accepts handles of MIG devices too; without it, it returns INVALID_ARGUMENT for them.
     """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
@@ -77,9 +80,10 @@ def device_function(
 def getter(
     name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = (), parts: bool = False
 ) -> Callable[[Any], Any]:
-    """Export a getter of numbers: `f(device, *arguments) -> number, tuple of numbers, or None`.
+    """Return a decorator that exports a getter: `f(device, *arguments)` returns a number, a tuple of numbers, or None.
 
-    One layout (of the struct module) for each output pointer. None is "not supported".
+    Each layout (of the struct module) describes one output pointer, and the numbers fill them in order. If a number is
+    None, the call returns NOT_SUPPORTED. `takes` are the C types of the inputs after the handle.
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
     arguments = ("handle", *(_NUMBERS[kind] for kind in takes), *(f"out {layout}" for layout in layouts))
@@ -103,7 +107,10 @@ def getter(
 
 
 def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
-    """Export a getter of a text that is written into a bounded buffer: `f(device) -> str`."""
+    """Return a decorator that exports a getter of a text: `f(device) -> str`.
+
+    The C function fills the caller's buffer.
+    """
 
     def export(written: Callable[[Any], str]) -> Callable[[Any], str]:
         def answer(device: Any, buffer: int | None, length: int) -> None:

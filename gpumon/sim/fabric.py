@@ -1,4 +1,4 @@
-"""The GPU's place in the NVLink fabric and in its rack."""
+"""NVML's functions for a GPU's registration in the NVLink fabric and its position in a rack."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the same, health
 _FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the same, summary
 _SINCE_V3 = (580,)
 _PLATFORM = struct.Struct("<I16s16sBBBBB3x")
-"""Version 1: rack, slot in the chassis, compute slot, node. Version 2: chassis, slot, tray, host. Then peer and
-module.
+"""nvmlPlatformInfo_t: version, GUID, then by version. 1: rack, slot in the chassis, compute slot, node. 2: chassis,
+slot, tray, host. Both end with the type of the peer and the module id.
 """
 _SWITCH_CONNECTED = 1
 _UNREPORTED = 0xFF
 
 
 def _state_and_cluster(device: SimGpu) -> tuple[State, bytes]:
-    """Return the state, and the uuid of the cluster."""
+    """Return a GPU's state and the 16 bytes of its cluster's uuid. Raise Refusal if the GPU is in no NVLink fabric."""
     fabric = device.profile.fabric
     if fabric is None or device.state.fabric_state is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -34,7 +34,10 @@ def _state_and_cluster(device: SimGpu) -> tuple[State, bytes]:
 
 
 def _registration(device: SimGpu) -> tuple[bytes, int, int, int]:
-    """Return cluster, status, clique and state. The others are valid only if the state is completed."""
+    """Return the uuid of the cluster, status, clique and state of a GPU's registration in the NVLink fabric.
+
+    Uuid, status and clique are valid only if the state is 3 (completed).
+    """
     state, cluster = _state_and_cluster(device)
     status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
     return cluster, status, clique, whole(state.fabric_state or 0, "B")
@@ -79,6 +82,6 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
 def numa_node(device: SimGpu) -> int | None:
-    """Return the NUMA node of GPU memory that is host memory too."""
+    """Return the NUMA node of the GPU's memory; None unless that memory is host memory too."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

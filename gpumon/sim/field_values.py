@@ -1,6 +1,7 @@
 """TABLE: the fields of nvmlDeviceGetFieldValues as the simulated driver numbers and answers them.
 
-Written from NVML's header independently of the reader's table, so that a wrong id there is detected.
+Written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a wrong id
+there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpumon.sim.quantities import LINK_DOWN, Link
 from gpumon.sim.sim_gpu import SimGpu
 
 Read = Callable[[SimGpu, int], float | None]
-"""Returns the value for a device and scope, None if it is not supported."""
+"""Returns a field's value for a device and a scope, such as the number of a link; None if it is not supported."""
 
 TYPES = {
     "double": 0,
@@ -28,19 +29,19 @@ TYPES = {
     "signed_int": 5,
     "unsigned_short": 6,
 }
-"""NVML's value types."""
+"""NVML's numbers of value types, by name."""
 _UINT, _ULL, _INT = TYPES["unsigned_int"], TYPES["unsigned_long_long"], TYPES["signed_int"]
 _ALL_LINKS = 0xFFFFFFFF
 _GPU, _MODULE, _MEMORY = 0, 1, 2
-"""Scopes of power."""
+"""NVML's scopes of the power fields."""
 _HEADER = 1.06
-"""Raw link traffic for each payload byte."""
+"""Bytes of raw link traffic for each byte of payload."""
 _PACKET = 256
 """Payload bytes of an NVLink 5 packet."""
 
 
 class FieldValueRow(NamedTuple):
-    """A field, on drivers from `since` up to, but not including, `until`."""
+    """One field of the simulated driver. It exists on driver versions from `since` up to, but excluding, `until`."""
 
     number: int
     name: str
@@ -114,7 +115,10 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Return the value of one link, or the sum of all links. A link that is down carries nothing."""
+    """Return a reader of the NVLink traffic of the link that is the scope, or of all links that are up.
+
+    The reader returns `quantity` of the GPU (the traffic of one link) multiplied by `factor`.
+    """
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -128,7 +132,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return the counter of one link, or the sum of all links."""
+    """Return a reader of an NVLink 5 error counter: of the link that is the scope, or the sum over all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -270,7 +274,7 @@ ROWS = (
     FieldValueRow(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counter("symbol"), _R560),
     FieldValueRow(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
     FieldValueRow(230, "GET_GPU_RECOVERY_ACTION", _UINT, _quantity("recovery_action"), _R570),
-    # The renumbered fields. On the wrong driver these ids are a power-smoothing preset, returned with success.
+    # Driver 580.82 renumbered these fields. On other drivers the same ids are a power-smoothing preset.
     FieldValueRow(251, "SW_THERM_SLOWDOWN", _ULL, _quantity("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(252, "HW_THERM_SLOWDOWN", _ULL, _quantity("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(253, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _R575, _RENUMBERED),
@@ -288,11 +292,11 @@ ROWS = (
     FieldValueRow(271, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _RENUMBERED),
 )
 ECC_TOTALS, NVLINK5_COUNTERS = range(3, 7), range(201, 223)
-"""Ids for which Blackwell refuses the first in a batch with the second."""
+"""Field ids. On Blackwell, ECC_TOTALS fail in a batch that also requests one of NVLINK5_COUNTERS."""
 NAMES = frozenset(row.name for row in ROWS)
 
 
 @cache
 def rows_of(driver: Version) -> Mapping[int, FieldValueRow]:
-    """Return the fields of this driver, by id."""
+    """Return the fields that this driver version has, by field id."""
     return {row.number: row for row in ROWS if row.since <= driver < row.until}

@@ -1,4 +1,4 @@
-"""NVML's getters of one GPU. Add a function by writing it below its decorator."""
+"""NVML's getters of one GPU: identity, utilization, memory, temperature, power, clocks, modes and the PCIe link."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def pci_info(device: SimGpu, out: int | None) -> None:
 
 
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
-    """Write an nvmlPciInfo_t. An invalid address, such as that of a hidden switch, is all ones."""
+    """Write an nvmlPciInfo_t.
+
+    Its numbers are all ones if `bus_id` is not a valid address, as that of a hidden NVSwitch.
+    """
     try:
         place = address(bus_id)
         legacy = bus_id[4:]
@@ -76,7 +79,7 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
 
 
 def _memory(device: SimGpu) -> tuple[float, float, float]:
-    """Return memory in bytes: total, reserved by the driver, used. For a MIG device, its share."""
+    """Return memory in bytes: total, reserved by the driver, used. For a MIG device: that of its GPU instance."""
     board, state = device.board, device.state
     if device.part is not None:
         instance = device.part.instance
@@ -88,7 +91,10 @@ def _memory(device: SimGpu) -> tuple[float, float, float]:
 
 
 def _split(device: SimGpu) -> tuple[float, float, float, float]:
-    """Return total, reserved, free, used. `used` may be set above the total; then free is 0."""
+    """Return memory in bytes: total, reserved, free, used.
+
+    Free memory is 0 if the scenario's `garbage` sets used memory above the total.
+    """
     total, reserved, used = _memory(device)
     if "memory_used" not in device.state.garbled:
         used = min(used, total - reserved)
@@ -97,7 +103,7 @@ def _split(device: SimGpu) -> tuple[float, float, float, float]:
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
 def memory(device: SimGpu) -> tuple[float, ...]:
-    """Return total, free, used. The first version includes reserved memory in `used`."""
+    """Return memory in bytes: total, free, used. This first version of the function counts reserved memory as used."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 
@@ -110,7 +116,7 @@ def memory_v2(device: SimGpu, out: int | None) -> None:
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
 def bar1(device: SimGpu) -> tuple[float, ...] | None:
-    """Return total, free, used."""
+    """Return BAR1 memory in bytes: total, free, used. For a MIG device: its share of the total, all of it free."""
     total, used = device.board.bar1_total, device.state.bar1_used
     if device.part is not None:
         return total * device.part.instance.profile.slices // 8, total * device.part.instance.profile.slices // 8, 0

@@ -1,6 +1,6 @@
 """TABLE: GPM metrics as the simulated driver numbers them and derives them from the load.
 
-Written from NVML's header independently of the reader's table.
+Written from NVML's header, independently of the table in collectors/nvml/gpm.py, so that tests detect a wrong id there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpumon.sim.quantities import LINK_DOWN, State
 
 _MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
 _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))
-"""The highest metric id plus one, by driver version."""
+"""NVML's highest GPM metric id plus one, by the first driver version that has it."""
 
 
 class Metric(NamedTuple):
-    """Value under full load: percent, or MiB a second for traffic."""
+    """A GPM metric: NVML's id, and the value under full load in percent, or in MiB/s for traffic."""
 
     number: int
     full: float
@@ -52,23 +52,27 @@ NAMES = {metric.number: name for name, metric in METRICS.items()}
 
 
 class GpmSample(NamedTuple):
-    """Counters of a GPU or of one of its instances at one moment."""
+    """A GPM sample that a client took: the state of a GPU, or of one GPU instance, at one moment."""
 
     gpu: int
     instance: int | None
     time: float
     state: State
     empty: bool = False
-    """True for an instance in which nothing can run."""
+    """True for a GPU instance without a compute instance, in which no process can run."""
 
 
 def highest(driver: Version) -> int:
-    """Return the number of entries that a caller may request from this driver."""
+    """Return the maximum number of metrics that one call may request from this driver version."""
     return next(maximum for since, maximum in _MAXIMA if driver >= since)
 
 
 def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
-    """Return the mean between two samples; NaN if no time has passed, None if not supported."""
+    """Return the mean of a GPM metric between two samples, in percent or MiB/s.
+
+    Return NaN if no time has passed between them, None if the metric is not supported. A value that the scenario sets
+    takes precedence.
+    """
     state = later.state
     for key in (name, "*"):
         if key in state.gpm:
@@ -79,7 +83,10 @@ def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
 
 
 def _load(earlier: GpmSample, later: GpmSample) -> float:
-    """Return the load, 0 to 1. A utilization that the scenario sets takes precedence."""
+    """Return the mean load between two samples, 0 to 1; NaN if no time has passed.
+
+    A utilization that the scenario sets takes precedence.
+    """
     state = later.state
     if state.utilization is not None and state.utilization != state.own_utilization:
         return state.utilization / 100
@@ -88,5 +95,5 @@ def _load(earlier: GpmSample, later: GpmSample) -> float:
 
 
 def _share(instance: int | None) -> float:
-    """Return a factor that makes instances slightly different."""
+    """Return a factor from 0.92 to 1 by which the metrics of GPU instances differ; 1 for a whole GPU."""
     return 1.0 if instance is None else 1 - instance % 5 / 50

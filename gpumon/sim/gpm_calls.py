@@ -1,4 +1,4 @@
-"""GPU performance monitoring calls: samples, and the metrics between two samples."""
+"""NVML's functions for GPU performance monitoring (GPM): taking samples, and computing metrics from two samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpumon.sim.sim_node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
-"""Version field of both structs: a plain number, without the size that other structs include."""
+"""Version in the GPM structs: a plain number. Other NVML structs add their size to it."""
 _SAMPLES = 0x7E5C_0000_0000
 
 
@@ -54,7 +54,10 @@ def free(node: SimNode, pointer: int | None) -> None:
 
 
 def _allocated(node: SimNode, pointer: int | None) -> GpmSample | None:
-    """Return the content of an allocated sample. Samples end with their initialisation."""
+    """Return the content of an allocated GPM sample; None if none was taken. Raise Refusal for an unknown pointer.
+
+    The last nvmlShutdown frees all samples.
+    """
     if pointer not in node.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
     return node.samples[pointer]
@@ -68,7 +71,7 @@ def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
 def take_instance_sample(node: SimNode, handle: int | None, instance: int, pointer: int | None) -> None:
-    """Sample a GPU instance through the handle of its GPU."""
+    """Take a GPM sample of a GPU instance, by its id and the handle of its GPU."""
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -89,7 +92,10 @@ def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | No
 
 @function("nvmlGpmMetricsGet", POINTER)
 def metrics(node: SimNode, address: int | None) -> None:
-    """Write the metrics in place. The call succeeds even if metrics fail."""
+    """Write the return code and value of each requested metric into the caller's nvmlGpmMetricsGet_t.
+
+    The call succeeds even if metrics fail.
+    """
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
@@ -120,6 +126,6 @@ def _texts(*texts: str) -> tuple[ctypes.Array[ctypes.c_char], ...]:
 
 
 def _words(name: str) -> tuple[int, int, int]:
-    """Return addresses of short name, long name and unit, valid as long as the library."""
+    """Return the addresses of a metric's short name, long name and unit, which stay valid while the process lives."""
     short, long, unit = _texts(name, name.replace("_", " "), "MiB/s" if name.endswith("per_sec") else "%")
     return ctypes.addressof(short), ctypes.addressof(long), ctypes.addressof(unit)

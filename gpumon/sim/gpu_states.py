@@ -15,13 +15,15 @@ from gpumon.sim.scenario import Scenario
 from gpumon.sim.sim_gpu import Identity
 
 SAMPLES = 10
-"""Samples that the driver takes a second. Data-centre GPUs are not faster, however often they are read."""
+"""Samples that the driver takes per second. Data-centre GPUs do not update faster, however often they are read."""
 POWER_BEFORE = 1000.0
-"""Energy in watts since boot before the epoch, so that an agent with a later epoch sees no counter reset."""
+"""Mean power in watts from boot to the epoch. It sets the energy counter's start, so that an agent with a later
+epoch sees no reset.
+"""
 
 
 class GpuStates:
-    """The states of a node's GPUs. They are computed when they are read."""
+    """The states of a simulated node's GPUs. A state is computed when it is read, and cached until the next tick."""
 
     def __init__(
         self, profile: Profile, epoch: float, scenario: Callable[[], Scenario], time: Callable[[], float]
@@ -34,25 +36,25 @@ class GpuStates:
         self._courses: dict[int, tuple[Workload, Course]] = {}
 
     def tick(self) -> float:
-        """Return the time of the driver's last sample."""
+        """Return the time of the driver's latest sample, in seconds since the epoch."""
         return max(0, math.floor(self._time() * SAMPLES + 1e-6)) / SAMPLES
 
     def counted(self) -> list[int]:
-        """Return the GPUs that NVML counts, in the order of its indexes."""
+        """Return the GPUs (positions in the profile) that NVML counts, in the order of NVML's indexes."""
         return [
             gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _has_counters(self.state(gpu))
         ]
 
     def gone(self, gpu: int) -> bool:
-        """Return whether the GPU is lost or not visible to NVML."""
+        """Return True if the GPU is lost or NVML does not list it."""
         return not self._unaffected(gpu) and not_answering(self.state(gpu))
 
     def _unaffected(self, gpu: int) -> bool:
-        """Return whether the scenario does not affect the GPU, so that its state need not be computed."""
+        """Return True if the scenario has no settings for the GPU, so that its state need not be computed."""
         return not self._scenario().gpus[gpu]
 
     def state(self, gpu: int) -> State:
-        """Return a GPU's state at the latest tick."""
+        """Return a GPU's state at the driver's latest sample, under the active scenario."""
         scenario = self._scenario()
         tick = self.tick()
         cached = self._states.get(gpu)
@@ -66,11 +68,17 @@ class GpuStates:
         return state
 
     def sampled_at(self, gpu: int) -> float:
-        """Return the tick of the last returned state. The next tick may have begun since."""
+        """Return the sample time, in seconds since the epoch, of the state that was last returned for a GPU.
+
+        The driver may have taken another sample since.
+        """
         return self._states[gpu][0]
 
     def _apply_scenario(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
-        """Apply the scenario. It runs twice, because derived values depend on what is set and may be set themselves."""
+        """Return a GPU's state with the scenario's settings and the quantities derived from them.
+
+        The settings are applied twice, because derived quantities depend on them and may be set themselves.
+        """
 
         def alter(state: State) -> State:
             for fault, value in scenario.gpus[gpu]:
@@ -80,7 +88,7 @@ class GpuStates:
         return alter(settle(self._profile, alter(state)))
 
     def course(self, gpu: int) -> Course:
-        """Return the GPU's state under its workload."""
+        """Return the GPU's power, energy and temperature over time under its workload."""
         scenario = self._scenario()
         workload = scenario.workloads[gpu]
         cached = self._courses.get(gpu)
@@ -91,7 +99,7 @@ class GpuStates:
 
 
 def not_answering(state: State) -> bool:
-    """Return whether calls for the GPU fail: it is lost, or NVML does not list it."""
+    """Return True if NVML's calls for a GPU in this state fail, because it is lost or NVML does not list it."""
     return state.lost or not _is_listed(state)
 
 
@@ -100,12 +108,12 @@ def _has_counters(state: State) -> bool:
 
 
 def _is_listed(state: State) -> bool:
-    """Return whether NVML lists the GPU."""
+    """Return True if NVML lists the GPU: it is on the PCI bus and bound to the driver nvidia."""
     return state.on_bus and state.bound == "nvidia"
 
 
 def body(board: Board, identity: Identity) -> Body:
-    """Return small differences between boards: up to 3 % in power, 3 degrees in cooling."""
+    """Return power and temperature of one GPU by load. GPUs differ by up to 3 % in power and 3 degrees in cooling."""
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])
     rise = (board.temperature_full - board.temperature_idle) / (board.power_limit - board.power_idle)

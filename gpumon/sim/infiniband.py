@@ -1,4 +1,4 @@
-"""The simulated node's ports, services and processes, as files with the kernel's format."""
+"""Simulated files of sysfs, cgroups and procfs: the node's InfiniBand ports, services and stuck processes."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ UNITS = "usr/lib/systemd/system"
 WANTS = "etc/systemd/system/multi-user.target.wants"
 
 LOAD_SHARE = 0.35
-"""Share of a port's rate, under full load of the GPU next to it."""
+"""Share of a port's rate that is in use under full load of the GPU next to it."""
 WORD = 4
 
 FIRMWARE = "28.43.1014"
 """Firmware of a ConnectX-7."""
 _PROCESS = 4242
-"""Main process id of a service."""
+"""Process id of the main process of a running service."""
 
 Text = Callable[[], str]
 
 
 class SimulatedTree:
-    """One process's view, equal in every process with the same inputs. Paths of sysfs and of the host's root."""
+    """The simulated files of a node, by path below /sys or below the host's root. The links child reads them.
+
+    Every process with the same inputs reads the same content at the same time.
+    """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self._profile = profile
@@ -104,7 +107,7 @@ class SimulatedTree:
                     yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
 
     def _card(self, device: str, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
-        """Return the files that describe the device and its PCI address."""
+        """Yield path and content of the files that describe an InfiniBand device and its PCI address."""
         assert self._profile.ports is not None  # noqa: S101 - it has devices
         generation = self._profile.ports.generation
         yield f"{CLASS}/{device}/board_id", lambda: f"SIM_{generation}"
@@ -146,7 +149,7 @@ class SimulatedTree:
         return lambda: str(int(course.at(self._time()).point.load_seconds * words))
 
     def _process(self) -> str:
-        """Return the process id of a service that restarts often."""
+        """Return the current process id of a service that restarts every RESTART_SECONDS."""
         return str(_PROCESS + 1 + int(self._time() // RESTART_SECONDS))
 
     def _time(self) -> float:
@@ -168,7 +171,7 @@ class SimulatedTree:
 
 
 class EmptyTree:
-    """The files of a recording, which has none."""
+    """The files of a replayed host: none, because a recording contains only NVML's answers."""
 
     def names(self, folder: str) -> list[str]:
         raise _error(errno.ENOENT, folder)
@@ -189,7 +192,10 @@ class EmptyTree:
 def open_tree(
     profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
 ) -> SimulatedTree:
-    """Open the files. `epoch` is in seconds of CLOCK_BOOTTIME. Raises SimulationError for a bad profile or scenario."""
+    """Return the simulated files of a profile. `epoch` is in seconds of CLOCK_BOOTTIME.
+
+    Raise SimulationError if the profile or the scenario is invalid.
+    """
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
     kind = PROFILES[profile]

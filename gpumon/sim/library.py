@@ -35,23 +35,23 @@ _ALL = (
     *(batch, ecc, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, nvml_events, peer_access),
     *(process_lists, samples, system),
 )
-"""The modules whose functions are exported."""
+"""The modules whose functions the library exports. Importing a module registers its functions."""
 
 
 def exports() -> Mapping[str, Export]:
-    """Return all functions. Importing this module registers them."""
+    """Return all functions of the simulated library, by name. Importing this module registers them."""
     return EXPORTS
 
 
 class SimulatedNode:
-    """A simulated host, as a child process uses it."""
+    """A simulated host, built from a profile and a scenario, as the sampler child uses it."""
 
     def __init__(self, node: SimNode, trace: Trace) -> None:
         self._node = node
         self.library = SimLibrary(self._find, trace)
         """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
-        """The detected system, fixed when the process starts."""
+        """The system that the child detects: one of PLACES (host, guest, container), fixed when the process starts."""
 
     def _find(self, name: str) -> Entry:
         export = EXPORTS.get(name)
@@ -60,7 +60,7 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), export.takes, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the GPUs on the PCI bus: bound driver by bus id, "" for none."""
+        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if none is bound."""
         scenario = self._node.scenario()
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in scenario.identities}
         unloaded = any(fault.key == "driver" and value != "mismatch" for fault, value in scenario.node)
@@ -71,7 +71,7 @@ class SimulatedNode:
         }
 
     def uuids(self) -> dict[str, str]:
-        """Return uuids by bus id, as a kernel module lists them without opening a GPU."""
+        """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 
@@ -83,9 +83,9 @@ def open_node(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> SimulatedNode:
-    """Open one process's view of the node, equal in every process with the same inputs.
+    """Return the simulated host. Every process with the same inputs gets the same answers at the same time.
 
-    `epoch` is in seconds of CLOCK_BOOTTIME. With `trace`, calls are counted in `<trace>-<pid>.json`. Raises
+    `epoch` is in seconds of CLOCK_BOOTTIME. With `trace`, calls are counted in `<trace>-<pid>.json`. Raise
     SimulationError for a profile or scenario that cannot be used.
     """
     if profile not in PROFILES:

@@ -1,4 +1,4 @@
-"""The number of GPUs, and the lookups that return handles."""
+"""NVML's functions that count GPUs and look up their handles."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
 
 
 def address(bus_id: str) -> tuple[int, int, int]:
-    """Parse domain, bus and device."""
+    """Parse a PCI bus id into domain, bus and device numbers. Raise Refusal if it is invalid."""
     parts = _BUS_ID.fullmatch(bus_id)
     if not parts:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -70,7 +70,7 @@ def address(bus_id: str) -> tuple[int, int, int]:
 
 @function("nvmlDeviceGetIndex", POINTER, POINTER)
 def index(node: SimNode, handle: int | None, out: int | None) -> None:
-    """Return the index of a GPU, or of a MIG device within its GPU."""
+    """Write the NVML index of a GPU, or of a MIG device within its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)
     if device.part is not None:
         put(out, _UINT, devices(device.state.mig).index(device.part))

@@ -1,4 +1,4 @@
-"""MIG layouts: which sizes fit where, and the names of the instances."""
+"""MIG layouts: the GPU instances that fit on a GPU together, with their ids and profile names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.sim.board import Board, MigProfile
 
 _SLICES = 8
 WHOLE_GPU = 0xFFFFFFFF
-"""Instance id that means "none"."""
+"""NVML's instance id for "no instance"."""
 
 
 class RequestedInstance(NamedTuple):
-    """One GPU instance of a layout, by the name of its profile."""
+    """A GPU instance that a profile or scenario requests: the name of its MIG profile, and its compute instances."""
 
     profile: str
     compute: tuple[int, ...] | None = None
@@ -22,7 +22,7 @@ class RequestedInstance(NamedTuple):
 
 
 class ComputeInstance(NamedTuple):
-    """The names and ids of a MIG device."""
+    """A compute instance of a GPU instance. NVML shows each as a MIG device."""
 
     instance: GpuInstance
     number: int
@@ -30,7 +30,7 @@ class ComputeInstance(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """Return `3g.40gb`, or `1c.3g.40gb` for a part of its compute slices."""
+        """Return the profile's name: `3g.40gb`, or `1c.3g.40gb` if the device has one of the three compute slices."""
         whole = self.slices == self.instance.profile.compute
         return self.instance.profile.name if whole else f"{self.slices}c.{self.instance.profile.name}"
 
@@ -41,7 +41,7 @@ class ComputeInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A part of the GPU's memory and engines."""
+    """A GPU instance: a part of a GPU's memory and engines. `compute` has the slices of each compute instance in it."""
 
     number: int
     profile: MigProfile
@@ -53,15 +53,15 @@ class GpuInstance:
 
 
 Layout = tuple[GpuInstance, ...]
-"""The instances of a GPU with MIG enabled, by id."""
+"""The GPU instances of a GPU with MIG enabled, in the order of their ids."""
 
 
 class LayoutError(ValueError):
-    """Instances that do not fit together."""
+    """Raised if the requested GPU instances do not fit on a GPU together or the product has no such profile."""
 
 
 def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
-    """Create the instances in order, as the driver does. Raises LayoutError."""
+    """Return the layout that the driver creates if these instances are requested in this order. Raise LayoutError."""
     free = set(range(_SLICES))
     return tuple(sorted((_place(board, requested, free) for requested in layout), key=lambda instance: instance.number))
 
@@ -84,5 +84,5 @@ def _place(board: Board, requested: RequestedInstance, free: set[int]) -> GpuIns
 
 
 def devices(layout: Layout | None) -> list[ComputeInstance]:
-    """Return all MIG devices of a GPU, in the order of their indexes."""
+    """Return all MIG devices of a GPU, in the order of their indexes. `layout` is None if MIG is disabled."""
     return [part for instance in layout or () for part in instance.parts]

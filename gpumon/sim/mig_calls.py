@@ -1,4 +1,4 @@
-"""MIG calls: the devices of a partitioned GPU."""
+"""NVML's functions for MIG: the mode, and the handles, ids and attributes of MIG devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
-    """Return a uuid that is equal whenever the GPU has the same layout."""
+    """Return the uuid of a MIG device. It is the same whenever the GPU has the same layout."""
     text = f"{identity.uuid}/{part.instance.number}/{part.number}/{part.profile}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     return "MIG-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
@@ -60,7 +60,10 @@ getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(d
 
 @getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
 def attributes(device: SimGpu) -> tuple[int, ...]:
-    """Return attributes: multiprocessors; shared engines (copy, decoder, encoder, JPEG, OFA); slices; MiB."""
+    """Return a MIG device's numbers of multiprocessors, shared engines and slices, and its memory in MiB.
+
+    Engines are copy, decoder, encoder, JPEG, OFA. Slices are those of the GPU instance and of the compute instance.
+    """
     part = _part(device)
     size = part.instance.profile
     shared = size.copy_engines, size.decoders, 0, size.jpeg, size.ofa

@@ -1,4 +1,4 @@
-"""Functions that other programs call and gpumon does not: constants, and what data-centre GPUs do not support."""
+"""NVML functions that other clients call and gpumon does not. Most return constants or NOT_SUPPORTED."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.p
 
 @device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
 def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
-    """Return the driver's CUDA version."""
+    """Write the version of the GSP firmware, which is the driver's version. Turing does not support it."""
     if device.board.architecture <= _TURING:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _GSP, ".".join(f"{part:02}" for part in device.driver).encode())
@@ -52,4 +52,4 @@ def virtualization_mode(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceValidateInforom")
 def validate_inforom(_device: SimGpu) -> None:
-    """Report no error."""
+    """Succeed: the infoROM of a simulated GPU is always valid."""

@@ -1,4 +1,4 @@
-"""Getters of single NVLinks, and of the chip-to-chip links of Grace hosts."""
+"""NVML's functions for single NVLinks, and for the chip-to-chip links of Grace hosts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _INT = struct.Struct("<i")
 _C2C_MODE = struct.Struct("<I")
 _NVSWITCH = 0x22A310DE
 _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
-"""NVML's error counters up to Hopper: replay, recovery, flit CRC, data CRC."""
+"""Attributes of Link for NVML's error counters 0 to 3, up to Hopper: replay, recovery, flit CRC, data CRC."""
 
 
 def _link(device: SimGpu, number: int) -> Link:
-    """Return the link. Numbers above the last are "not supported", as observed on drivers; the header differs."""
+    """Return an NVLink by number. Raise Refusal (NOT_SUPPORTED) for a number above the last.
+
+    Drivers were observed to return this code; NVML's header documents another.
+    """
     if number >= len(device.state.links):
         raise Refusal(Code.NOT_SUPPORTED)
     return device.state.links[number]
@@ -28,7 +31,7 @@ def _link(device: SimGpu, number: int) -> Link:
 
 @getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
 def state(device: SimGpu, number: int) -> float:
-    """Return 1 for a link that is not down."""
+    """Return 1 if the link is up (active or asleep), 0 if it is down."""
     return _link(device, number).state != LINK_DOWN
 
 
@@ -48,7 +51,7 @@ def error_counter(device: SimGpu, number: int, counter: int) -> float | None:
 
 
 def _peer(device: SimGpu, number: int) -> tuple[int, str]:
-    """Return the peer. Only a link that is up reports it."""
+    """Return NVML's type and the PCI address of the device at the other end of a link. Raise Refusal if it is down."""
     if _link(device, number).state == LINK_DOWN:
         raise Refusal(Code.NOT_SUPPORTED)
     return device.profile.peer(device.identity.number, number)
@@ -68,7 +71,7 @@ def peer_address(device: SimGpu, number: int, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
 def c2c_mode(device: SimGpu, out: int | None) -> None:
-    """Return the link mode. The struct has no version: its only member is whether the links are on."""
+    """Write 1 if the chip-to-chip links are on, otherwise 0. The struct has no version and no other member."""
     if not device.board.gpm:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _C2C_MODE, bool(device.state.c2c_links))

@@ -1,4 +1,4 @@
-"""Event sets: how a program receives Xids and MIG changes."""
+"""NVML's functions for event sets, by which a client receives Xids and MIG changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free(node: SimNode, pointer: int | None) -> None:
 
 @function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
 def register(node: SimNode, handle: int | None, types: int, pointer: int | None) -> None:
-    """Register for events. If one type is not supported, none is registered."""
+    """Register an event set for events of a GPU. If one of the types is not supported, none is registered."""
     device = node.device("nvmlDeviceRegisterEvents", handle)
     if types & ~device.board.event_types:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -47,9 +47,9 @@ def register(node: SimNode, handle: int | None, types: int, pointer: int | None)
 
 @function("nvmlEventSetWait_v2", POINTER, POINTER, UINT)
 def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """Return the next event, otherwise TIMEOUT.
+    """Write the next event of a set to `out`. Raise Refusal (TIMEOUT) if there is none within `milliseconds`.
 
-    While a registered GPU is lost, GPU_IS_LOST immediately and repeatedly.
+    While a registered GPU is lost, raise Refusal (GPU_IS_LOST) immediately, in each call that has no event to return.
     """
     node.enter("nvmlEventSetWait_v2")
     deadline = time.monotonic() + milliseconds / 1000
@@ -75,7 +75,7 @@ def _next(node: SimNode, waiting: SimEventSet) -> Message | None:
 
 
 def _set(node: SimNode, pointer: int | None) -> SimEventSet:
-    """Return an event set of this initialisation; earlier ones ended with theirs."""
+    """Return the event set at a pointer. Raise Refusal if there is none: the last nvmlShutdown frees all sets."""
     if not node.initialised:
         raise Refusal(Code.UNINITIALIZED)
     if pointer not in node.event_sets:

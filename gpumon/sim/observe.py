@@ -1,4 +1,4 @@
-"""The state of a healthy GPU at any time, from its profile and its workload."""
+"""Computes the state of a healthy GPU at any time from its profile and its workload."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from gpumon.sim.quantities import (
 )
 
 UTILIZATION_HERTZ = 6
-"""The driver updates its utilization sample every 1/6 second."""
+"""Samples of utilization that the driver takes per second."""
 CLOCK_STEP = 15
 """Step in MHz between two core clocks."""
 LINK_KIB_PER_SECOND = 6_000_000
 PCIE_BYTES_PER_SECOND = 200_000_000
-"""Traffic under full load, of one NVLink and of the PCIe link."""
+"""Traffic under full load in each direction: of one NVLink in KiB/s, of the PCIe link in bytes/s."""
 MODULE_SHARE = 0.3
-"""Additional CPU power of a module for each additional watt of its GPU."""
+"""Power in watts that a module's CPU draws in addition for each additional watt of its GPU."""
 _ZERO = (
     *("ecc_corrected", "ecc_uncorrected", "encoder_utilization", "decoder_utilization", "compute_mode", "pcie_replays"),
     *("sync_boost_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "hw_power_brake_seconds"),
 )
 FIRST_PID, PIDS = 2_000_000, 2_000_000
-"""First process id, rarely used by real processes."""
+"""First process id and number of ids of simulated processes. Real processes rarely have such ids."""
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
-    """Return the healthy GPU `time` seconds after the epoch, before `settle`."""
+    """Return a healthy GPU's state `time` seconds after the epoch, without the quantities that `settle` derives."""
     now = course.at(time)
     point, board = now.point, profile.board
     mean = point.energy - course.at(time - 1.0).point.energy if time >= 1.0 else point.power
@@ -80,7 +80,10 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
 
 
 def settle(profile: Profile, state: State) -> State:
-    """Compute derived quantities: margin, clock events, clocks, lifetime counters, and what MIG removes."""
+    """Return the state with derived quantities: margin, clock events, clocks, lifetime ECC counters.
+
+    If MIG is enabled, remove the quantities that MIG disables.
+    """
     board = profile.board
     temperature = state.temperature or 0.0
     capped = state.held_back or (state.power or 0.0) >= (state.power_limit or float("inf"))
@@ -109,7 +112,10 @@ def settle(profile: Profile, state: State) -> State:
 
 
 def _partitioned(profile: Profile, state: State) -> State:
-    """Remove what MIG disables: utilization, volatile ECC, NVLink; remapped rows only while there are instances."""
+    """Return the state without what MIG disables: utilization, volatile ECC counters, active NVLinks.
+
+    Remapped rows are removed only while the GPU has MIG instances.
+    """
     board = profile.board
     gone: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
     gone += ["encoder_utilization", "decoder_utilization", "jpeg_utilization", "ofa_utilization"]
@@ -130,13 +136,13 @@ def _lacking(state: State, quantities: Iterable[str]) -> State:
 
 @cache
 def _named(*beginnings: str) -> tuple[str, ...]:
-    """Return the quantities with this name or prefix."""
+    """Return the quantities whose names equal one of `beginnings` or begin with it and an underscore."""
     return tuple(name for name in QUANTITIES if any(f"{name}_".startswith(f"{start}_") for start in beginnings))
 
 
 @cache
 def _at_rest(profile: Profile) -> State:
-    """Return the quantities that do not change by themselves."""
+    """Return the quantities of a healthy GPU that depend only on the profile, not on time or load."""
     board, fabric = profile.board, profile.fabric
     remaps = board.remap_banks is not None
     remap, retired, mig = (0 if has else None for has in (remaps, not remaps, bool(board.mig_profiles)))
@@ -182,7 +188,7 @@ def _clocks(profile: Profile, events: int) -> Clocks:
 
 
 def utilization(course: Course, gpu: int, time: float) -> int:
-    """Return the share of the last sample in which a kernel ran; samples under load vary slightly."""
+    """Return GPU utilization in percent at the driver's latest sample. Under load it varies by up to 2 points."""
     sample = int(time * UTILIZATION_HERTZ)
     load = course.at(sample / UTILIZATION_HERTZ).phase.load
     wobble = crc32(b"%d/%d" % (gpu, sample)) % 5 - 2
@@ -205,7 +211,7 @@ def _module_power(profile: Profile, mean: float) -> float | None:
 
 
 def _processes(profile: Profile, gpu: int, now: Moment, layout: Layout | None) -> tuple[Process, ...]:
-    """Return one process a job; on a partitioned GPU, one a job in each instance."""
+    """Return the processes on a GPU: one for each job, or with MIG one for each job and MIG device."""
 
     def pid(job: Job, place: int) -> int:
         return FIRST_PID + (((now.cycle * 64 + job.number) * 16 + gpu) * 16 + place) % PIDS

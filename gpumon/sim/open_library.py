@@ -1,4 +1,4 @@
-"""Opens the simulated node: a profile or a recording."""
+"""Opens a simulated host by the name of a profile or the path of a recording."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from gpumon.sim.trace import Trace
 
 
 class Simulated(Protocol):
-    """A simulated host, as a child process uses it."""
+    """What the sampler child needs of a simulated host: one from a profile, or one replayed from a recording."""
 
     library: SimLibrary
     """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
-    """One of PLACES, fixed when this process started."""
+    """The system that the child detects: one of PLACES (host, guest, container), fixed when the process starts."""
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the GPUs on the PCI bus: bound driver by bus id, "" for none."""
+        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if none is bound."""
 
     def uuids(self) -> dict[str, str]:
-        """Return uuids by bus id, as a kernel module lists them without opening a GPU."""
+        """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
 
 
 class ReplayedNode:
-    """A recorded host."""
+    """A host replayed from a recording, as the sampler child uses it."""
 
     def __init__(self, replay: Replay, trace: Trace) -> None:
         self._replay = replay
@@ -57,9 +57,9 @@ def open_simulated(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> Simulated:
-    """Open one process's view, equal in every process with the same inputs: see open_node.
+    """Return a simulated host if `name` is a profile, a replayed host if it is the path of a recording.
 
-    Raises SimulationError.
+    The arguments are those of open_node. Raise SimulationError if profile, scenario or recording cannot be used.
     """
     if not is_recording(name):
         return open_node(name, scenario=scenario, epoch=epoch, trace=trace, clock=clock)

@@ -1,4 +1,4 @@
-"""Peer access: which GPUs can access each other's memory."""
+"""NVML's function for peer access: whether one GPU can access another GPU's memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""How load becomes power, energy and heat: closed forms, exact at any time and equal in every process.
+"""Computes a simulated GPU's power, energy and temperature over time from its load.
 
 The load is piecewise constant. Power follows it with a time constant of one second, temperature follows power with one
-of 25 seconds. Times are seconds since the epoch of the simulation.
+of 25 seconds. The formulas are closed forms: exact at any time, and equal in every process. Times are seconds since the
+epoch of the simulation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ INERTIA = 25.0
 
 
 class Job(NamedTuple):
-    """A process on the GPU."""
+    """A job that runs on a GPU. It has one process, or with MIG one for each MIG device."""
 
     number: int
     memory: float
@@ -25,29 +26,37 @@ class Job(NamedTuple):
 
 
 class LoadPhase(NamedTuple):
-    """A period of constant load."""
+    """A period of a workload with constant load and the same jobs."""
 
     seconds: float
     load: float
-    """0 to 1."""
+    """Load from 0 to 1."""
     jobs: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Idle for `lead` seconds, then the phases, once or repeated; idle after the last."""
+    """A GPU's load over time: idle for `lead` seconds, then the phases, once or repeatedly.
+
+    After the last it is idle.
+    """
 
     lead: float
     phases: tuple[LoadPhase, ...] = ()
     repeats: bool = False
-    """A cycle must be long compared with INERTIA: every cycle but the first starts at the same temperature."""
+    """True if the phases are repeated. They must then take much longer than INERTIA, because every cycle but the
+    first is assumed to start at the same temperature.
+    """
     same_jobs: bool = False
     """If True, the next cycle continues the jobs of this one instead of starting new processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """Power in watts and temperature in degrees Celsius of one GPU, by load."""
+    """Power (W) and temperature (Celsius) of one GPU by load: `idle`, `full` load and `limit` are power.
+
+    `cool` is the temperature when idle, `per_watt` the rise in degrees for each additional watt.
+    """
 
     idle: float
     full: float
@@ -57,7 +66,10 @@ class Body:
 
 
 class Point(NamedTuple):
-    """The state of a GPU at one moment. Integrals run from the start."""
+    """Power (W) and temperature (Celsius) of a GPU at one moment.
+
+    Energy (J), load_seconds and capped_seconds are totals since a start.
+    """
 
     power: float
     energy: float
@@ -67,23 +79,23 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A point, and the phase that led to it."""
+    """The state of a GPU at one moment, with the phase of the workload that is active then."""
 
     point: Point
     phase: LoadPhase
     cycle: int
-    """Number of the cycle: jobs of another cycle are other processes."""
+    """Number of the workload's cycle. Jobs of different cycles are different processes."""
     capped: bool
     """True while the power limit restricts the load."""
 
 
 def capped(body: Body, load: float) -> bool:
-    """Return whether the power limit restricts this load."""
+    """Return True if the power limit restricts this load."""
     return body.idle + (body.full - body.idle) * load > body.limit
 
 
 def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
-    """Return power, energy and temperature `seconds` later, under constant load."""
+    """Return a GPU's state `seconds` after `start`, under a constant load from 0 to 1."""
     target = min(body.idle + (body.full - body.idle) * load, body.limit)
     gap = start.power - target
     fade = math.exp(-seconds / LAG)
@@ -103,7 +115,7 @@ IDLE = LoadPhase(math.inf, 0.0)
 
 
 class Course:
-    """One GPU under one workload."""
+    """Power, energy and temperature of one GPU over time, under one workload."""
 
     def __init__(self, body: Body, workload: Workload) -> None:
         self._body = body
@@ -114,7 +126,7 @@ class Course:
         self._later = self._cycle(self._rewound(self._first[-1]))
 
     def at(self, time: float) -> Moment:
-        """Return the point `time` seconds after the epoch."""
+        """Return the GPU's state `time` seconds after the epoch."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
             return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
@@ -128,14 +140,14 @@ class Course:
         return Moment(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
 
     def _cycle(self, start: Point) -> list[Point]:
-        """Return the points at which the phases start, and the end point."""
+        """Return the states at which the phases of one cycle begin, then the state at the end of the cycle."""
         points = [start]
         for phase in self._workload.phases:
             points.append(advance(self._body, phase.load, points[-1], phase.seconds))
         return points
 
     def _onwards(self, point: Point, cycle: int) -> Point:
-        """Add the integrals of the lead time and of finished cycles."""
+        """Return the point with its totals increased by those of the lead time and of finished cycles."""
         before = [self._workload.lead * self._body.idle, 0.0, 0.0]
         if cycle:
             for n, (whole, again) in enumerate(

@@ -1,4 +1,4 @@
-"""Replaces pynvml's `CDLL`: C function pointers, created on first use."""
+"""Replaces pynvml's `CDLL` object: its attributes are C function pointers to Python functions, created on first use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Function(CFuncPtr):
-    """A plain C function that returns an int, as from ctypes.CDLL: arguments are neither converted nor checked."""
+    """A C function pointer that returns an int, as of ctypes.CDLL: arguments are neither converted nor checked."""
 
     _flags_ = FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
 
 
 class Entry(NamedTuple):
-    """The Python implementation. It returns None for success, or raises Refusal."""
+    """The Python implementation of one C function. `call` returns None for success, or raises Refusal."""
 
     call: Callable[..., Any]
     takes: Sequence[Any]
@@ -32,7 +32,10 @@ class Entry(NamedTuple):
 
 
 class SimLibrary:
-    """`find` returns a name's entry, or raises AttributeError, like `CDLL`, if the driver lacks it."""
+    """The simulated NVML library, for `pynvml.nvmlLib`. Its attributes are C functions, as with `ctypes.CDLL`.
+
+    `find` returns the implementation of a name, or raises AttributeError if the driver lacks the function.
+    """
 
     def __init__(self, find: Callable[[str], Entry], trace: Trace) -> None:
         self._find = find

@@ -1,4 +1,4 @@
-"""TABLE: counters of the simulated ports, and what a scenario can do to ports and services."""
+"""TABLE: counters of the simulated InfiniBand ports, and the scenario's keys `ports` and `services`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATES = {
     "down": ("1: DOWN", "2: Polling"),
     "disabled": ("1: DOWN", "3: Disabled"),
 }
-"""Contents of the files `state` and `phys_state`."""
+"""Contents of the sysfs files `state` and `phys_state`, by a port's state in the scenario."""
 
 COUNTERS = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
@@ -32,7 +32,7 @@ FILES = {
     **{name: f"hw_counters/{name}" for name in HARDWARE_COUNTERS},
     **{name: name for name in ("state", "phys_state", "rate", "link_layer")},
 }
-"""Paths of counter files below a port's folder, by name."""
+"""Path below a port's folder in sysfs, by name of the counter or setting."""
 
 RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
 RESTART_SECONDS = 30
@@ -55,22 +55,22 @@ SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, ST
 
 
 def devices(profile: Profile) -> list[str]:
-    """Return the device names; each device has one port."""
+    """Return the names of a profile's InfiniBand devices: mlx5_0 and so on. Each device has one port."""
     return [f"mlx5_{number}" for number in range(profile.ports.count if profile.ports else 0)]
 
 
 def address(number: int) -> str:
-    """Return the PCI address of a device in the kernel's format, in a domain without GPUs."""
+    """Return the PCI address of an InfiniBand device in the kernel's format. Its PCI domain has no GPUs."""
     return f"0001:{0x10 + number:02x}:00.0"
 
 
 def guid(number: int, *, replaced: bool = False) -> str:
-    """Return the node GUID of a device; a replacement card has another."""
+    """Return the node GUID of an InfiniBand device. A replaced device has another GUID."""
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
 def check(ports: Mapping[str, Any], profile: Profile) -> None:
-    """Check the device name. Raises ShapeError if the profile does not have it."""
+    """Raise ShapeError if the scenario's key `ports` names a device that the profile does not have."""
     names = devices(profile)
     for name in ports:
         if name not in {"*", *names}:

@@ -29,7 +29,7 @@ def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
 
 
 def _running(device: SimGpu) -> list[Process]:
-    """Return the processes of a GPU or MIG device."""
+    """Return the processes on a GPU or, if `device` is a MIG device, only those on it."""
     part = device.part
     return [
         process
@@ -50,7 +50,10 @@ device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, 
 
 @device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
 def process_details(device: SimGpu, out: int | None) -> None:
-    """Return the same list with the fields of confidential computing, which is off."""
+    """Write the running processes as nvmlProcessDetailList_t. Only compute processes run, which is mode 0.
+
+    Its member for the memory of confidential computing is 0, because confidential computing is off.
+    """
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)
     running = [] if mode else _running(device)
@@ -63,7 +66,10 @@ def process_details(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
 def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
-    """Return one current sample a process; NOT_FOUND if none is newer than `since` (µs)."""
+    """Write a current utilization sample for each process.
+
+    Raise Refusal (NOT_FOUND) if none is newer than `since` (µs).
+    """
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)
     now = time.time_ns() // 1000

@@ -10,12 +10,12 @@ from gpumon.sim.sim_products import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_S
 
 
 def _addresses(*places: str) -> tuple[str, ...]:
-    """Format PCI addresses of GPUs as NVML does: bus, or domain and bus."""
+    """Return PCI addresses in NVML's format. Each place is a bus, or `domain:bus`, in hexadecimal."""
     return tuple(f"{place.rpartition(':')[0] or '0':0>8}:{place[-2:]}:00.0" for place in places)
 
 
 def _switches(*links: int) -> dict[str, int]:
-    """Return NVSwitches on the PCI bus, by the number of links that each GPU has to them."""
+    """Return an NVSwitch's PCI address for each argument, with the number of links that every GPU has to it."""
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 

@@ -1,6 +1,6 @@
 """TABLE: the complete state of a simulated GPU. A scenario can `set` every quantity here.
 
-None is what the GPU does not support.
+A quantity is None if the GPU does not support it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVENTS_SUPPORTED = 0x1FF
 
 
 class Quantity(NamedTuple):
-    """Allowed values of a quantity."""
+    """The unit and bounds of a quantity, for the validation of scenarios and for the documentation."""
 
     unit: str
     low: float
@@ -26,7 +26,7 @@ class Quantity(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process on the GPU; memory in bytes."""
+    """A process on a simulated GPU, with its GPU memory in bytes and the ids of its MIG instances."""
 
     pid: int
     memory: int
@@ -35,7 +35,10 @@ class Process(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One NVLink: state and counters. Up to Hopper the next three counters, from Blackwell on the others."""
+    """One NVLink: its state, and the error counters that NVML reports for it.
+
+    Up to Hopper NVML reports replay, recovery and crc, from Blackwell on the counters after them.
+    """
 
     state: int = LINK_ACTIVE
     replay: float = 0
@@ -55,48 +58,48 @@ class Link(NamedTuple):
     effective_ber: float = 0
     symbol_ber: float = 0
     speed: float | None = None
-    """MB/s; None for the product's speed."""
+    """Speed in MB/s; None for the product's speed."""
     carried: float | None = None
-    """KiB in each direction; None for the GPU's `nvlink_transmitted` and `nvlink_received`."""
+    """Traffic in KiB in each direction; None for the GPU's `nvlink_transmitted` and `nvlink_received`."""
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:
-    """Declare a quantity that a scenario can set."""
+    """Return the dataclass field of a quantity that a scenario can set to values from `low` to `high`."""
     return field(default=None, metadata={"quantity": Quantity(unit, low, high)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One GPU at one moment."""
+    """The state of one simulated GPU at one moment. NVML's functions answer from it."""
 
     on_bus: bool = True
     bound: str = "nvidia"
     counted: bool = True
     lost: bool = False
     lookup_code: int = 0
-    """Result of the handle lookup."""
+    """NVML's return code of the handle lookup."""
     field_codes: Mapping[str, int] = field(default_factory=dict)
-    """Failure codes of single fields of a batch, by name."""
+    """NVML's return codes of the fields of a batch that fail, by name of the field."""
     field_types: Mapping[str, int] = field(default_factory=dict)
-    """NVML's value type of fields that answer with another type than their own."""
+    """NVML's value types of fields that the scenario answers with another type than their own, by name of the field."""
     gpm: Mapping[str, float | None] = field(default_factory=dict)
-    """GPM metrics that do not follow the load; "*" is all others."""
+    """GPM metrics that the scenario sets, by name; "*" is all others. None is a metric that is not supported."""
     garbled: frozenset[str] = frozenset()
-    """Quantities set to impossible values."""
+    """Names of quantities that the scenario sets to impossible values."""
     processes: tuple[Process, ...] = ()
     links: tuple[Link, ...] = ()
     c2c_links: tuple[int, ...] = ()
     """1 for a chip-to-chip link that works."""
     peer_access: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Peer access that does not work, by index of the other GPU and capability."""
+    """Peer access statuses that the scenario sets, by index of the other GPU and by capability."""
     mig: Layout | None = None
-    """None while MIG is disabled."""
+    """GPU instances; None while MIG is disabled."""
     held_back: bool = False
     """True while the power limit restricts the load."""
     load_seconds: float = 0.0
-    """Integral of the load since the epoch."""
+    """Integral of the load (0 to 1) over the seconds since the epoch."""
     own_utilization: float = 0.0
-    """Utilization from the load, independent of what is set."""
+    """Utilization in percent that follows from the load, whatever the scenario sets."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)

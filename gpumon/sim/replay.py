@@ -1,7 +1,7 @@
-"""Replays a recording behind the same C functions. Answers depend only on the file and the time.
+"""Replays a recording through NVML's C functions. Answers depend only on the file and the time.
 
-An answer is valid until the recording has the next one. After the end the last answers stay, so no counter decreases or
-grows. A function that was never recorded is missing, as in a driver that lacks it.
+An answer is valid until the recording has the next one. After the recording's end the last answers stay valid, so no
+counter decreases or grows. A function that was never recorded is missing, as in a driver that lacks it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _logger = logging.getLogger(__name__)
 
 _HANDLES, _OBJECTS = 0x7E5C_0000_0000, 0x7E5D_0000_0000
 VERSION_DIGITS = 8
-"""A struct's version: its first four bytes, in hexadecimal."""
+"""Number of hexadecimal digits of a struct's version, which is in its first four bytes."""
 LOOKUPS = "nvmlDeviceGetHandleBy"
 WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 """Codes that every later call on a GPU returns, whichever call returned them first."""
 
 
 class ReplayEventSet:
-    """An event set: the registered event types and registration time by device, and the delivered events."""
+    """An event set of a replayed library. `registered` has event types and registration time, by device.
+
+    `delivered` has the positions of the delivered events in the recording.
+    """
 
     def __init__(self) -> None:
         self.registered: dict[str, tuple[int, float]] = {}
@@ -36,7 +39,7 @@ class ReplayEventSet:
 
 
 class ReplayGpmSample(NamedTuple):
-    """A GPM sample of a device or GPU instance at one moment."""
+    """A GPM sample of a replayed device or GPU instance. `taken` is in seconds since the recording began."""
 
     device: str
     instance: int | None
@@ -44,7 +47,10 @@ class ReplayGpmSample(NamedTuple):
 
 
 class Replay:
-    """One process's view of the recorded host, equal in every process with the same epoch."""
+    """The state of a replayed NVML library: handles, event sets, GPM samples, and access to the recorded answers.
+
+    Every process with the same epoch gets the same answers at the same time.
+    """
 
     def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
         self.recorded = recorded
@@ -55,14 +61,14 @@ class Replay:
         self._objects = 0
         self.event_sets: dict[int, ReplayEventSet] = {}
         self.samples: dict[int, ReplayGpmSample | None] = {}
-        """Event sets and samples, by pointer."""
+        """GPM samples by pointer; None for an allocated sample that was not taken."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
         self._names = {number: name for name, number in self._numbers.items()}
         self._faults = _faults(recorded)
         self._versions = _versions(recorded)
         self.unanswered: Counter[str] = Counter()
-        """Calls that the recording cannot answer, by function."""
+        """Number of calls that the recording cannot answer, by function."""
 
     def time(self) -> float:
         """Return seconds since the recording began."""
@@ -74,13 +80,13 @@ class Replay:
         return self._numbers.get(name, 0)
 
     def name(self, handle: int | None) -> str:
-        """Return the name of a handle. Raises Refusal if the handle is unknown."""
+        """Return the name of a handle. Raise Refusal if the recording has no such handle."""
         if handle not in self._names:
             raise Refusal(Code.INVALID_ARGUMENT)
         return self._names[handle]
 
     def object(self) -> int:
-        """Return a new pointer."""
+        """Return a new pointer for an event set or a GPM sample."""
         with self._lock:
             self._objects += 1
             return _OBJECTS | self._objects << 8
@@ -88,7 +94,10 @@ class Replay:
     # Initialisation
 
     def initialise(self) -> None:
-        """Return the recorded result of the initialisation, whichever variant was recorded."""
+        """Initialise the library. Raise Refusal if the recorded initialisation failed at this time.
+
+        The host may have been recorded with another function of INITIALISATIONS than the one that is called now.
+        """
         for function in INITIALISATIONS:
             for _, timeline in self.recorded.questions(function):
                 self.succeed(timeline.at(self.time()))
@@ -108,19 +117,22 @@ class Replay:
     # Answers
 
     def ask(self, function: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the recorded output. Raises Refusal with the recorded code, or if this was never recorded."""
+        """Return the output that a query has in the recording at this time.
+
+        Raise Refusal with the recorded error code, or with NOT_SUPPORTED if the query was never recorded.
+        """
         timeline = self.recorded.answers.get(CapturedQuery(function, inputs))
         if timeline is None:
             raise Refusal(self._unknown(function, inputs))
         return self.succeed(timeline.at(self.time()))
 
     def is_of_another_version(self, function: str, inputs: tuple[Any, ...]) -> bool:
-        """Return whether the input struct has a version that the recorder never used."""
+        """Return True if the input struct has a version that was never recorded for this function."""
         recorded_versions = self._versions.get(function)
         return recorded_versions is not None and inputs[-1][:VERSION_DIGITS] not in recorded_versions
 
     def succeed(self, answer: Answer) -> tuple[Any, ...]:
-        """Return the output without the code. Raises Refusal if there is none."""
+        """Return the output of a recorded answer. Raise Refusal with its code if it failed; never return if it hung."""
         code, *outputs = answer
         while code == HANGS:
             time.sleep(3600)
@@ -144,13 +156,16 @@ class Replay:
 
 
 def _versions(recorded: Capture) -> Mapping[str, set[str]]:
-    """Return the versions of input structs that were recorded, by function."""
+    """Return, by function, the versions of its input struct that were recorded, in hexadecimal."""
     versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
     return {name: {inputs[-1][:VERSION_DIGITS] for inputs, _ in recorded.questions(name)} for name in versioned}
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
-    """Return, by handle, when the GPU was reported lost or in need of a reset, and when it answered again."""
+    """Return, by handle, when a GPU was recorded as lost or in need of a reset, and when it answered again.
+
+    A timeline has these codes and SUCCESS. Handles without such a fault have none.
+    """
     codes_by_device: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
     for question, timeline in recorded.answers.items():
         for moment, answer in zip(timeline.times, timeline.answers, strict=True):
@@ -165,7 +180,7 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
 
 
 def _device(question: CapturedQuery, answer: Answer) -> str:
-    """Return the handle of an answer's GPU: the input handle, or the one that a lookup returned."""
+    """Return the handle of the GPU that an answer concerns: the first input, or the handle that a lookup returned."""
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""
     return question.inputs[0] if question.inputs and isinstance(question.inputs[0], str) else ""

@@ -1,4 +1,4 @@
-"""Functions of a replayed library that do more than answer a query: they begin, end or combine things."""
+"""Functions of a replayed NVML library that need more than one recorded answer: initialisation, fields, events, GPM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Special(NamedTuple):
     call: Callable[..., None]
     signature: Signature
     needs: str
-    """Export the function if the recording has it."""
+    """Function that the recording must have, so that this one is exported; "" if it always is."""
 
 
 _SPECIAL: dict[str, _Special] = {}
@@ -45,7 +45,7 @@ def _special(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]],
 
 
 def find(replay: Replay, name: str) -> Entry:
-    """Return a function. Raises AttributeError for one that the recorded host lacked or that was never called."""
+    """Return the implementation of a C function. Raise AttributeError if the recording has no such function."""
     if name == "nvmlErrorString":
         export = EXPORTS[name]
         return Entry(partial(export.function, None), export.takes, export.gives)
@@ -91,7 +91,10 @@ def shutdown(replay: Replay) -> None:
 
 @_special("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
 def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
-    """Answer any combination of recorded fields; an unrecorded field is not supported."""
+    """Write the recorded answer for each requested field. A field that was not recorded is not supported.
+
+    The recorder may have requested the fields in other batches.
+    """
     replay.need_initialised()
     device = replay.name(handle)
     replay.need_answering(device)
@@ -143,7 +146,10 @@ def register(replay: Replay, handle: int | None, types: int, pointer: int | None
 
 @_special("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
 def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """Return the next recorded event of a registered GPU, otherwise the recorded result: TIMEOUT, or an error."""
+    """Write the next recorded event of a registered GPU to `out`. Raise Refusal (TIMEOUT) if there is none in time.
+
+    If the recorded call failed with another error at this time, raise that one immediately.
+    """
     deadline = time.monotonic() + milliseconds / 1000
     while True:
         event = _next(replay, _set(replay, pointer))
@@ -173,7 +179,7 @@ def _set(replay: Replay, pointer: int | None) -> ReplayEventSet:
 
 
 def _next(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
-    """Return device, type, data and instances of the first event that is due and undelivered."""
+    """Return device, type, data and instances of the next event, and mark it as delivered; None if none is due."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):
         _, *event = timeline.answers[n] if timeline else ()
@@ -229,7 +235,7 @@ def _sample(
 
 @_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
 def metrics_get(replay: Replay, address: int | None) -> None:
-    """Return the metrics computed when the second sample was taken."""
+    """Write the metrics that were recorded when the second sample was taken into the caller's struct."""
     replay.need_initialised()
     _, count, *pointers = take(address, METRICS_HEAD)
     first, second = (replay.samples.get(pointer) for pointer in pointers)

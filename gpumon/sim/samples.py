@@ -1,4 +1,4 @@
-"""Calls that return history or take time: samples of the last seconds, and PCIe throughput."""
+"""NVML's functions that return history or take time: samples of the last seconds, and PCIe throughput."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _READS: dict[int, Read] = {
 
 @function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
 def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
-    """Write the samples newer than `since` (µs), or without an array the maximum number."""
+    """Write the samples newer than `since` (µs). Without an array, write the maximum number of samples.
+
+    `kind` is NVML's sample type.
+    """
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
     read = _READS.get(kind)
@@ -54,7 +57,7 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
-    """Return the available samples with wall time (µs) and seconds after the epoch, oldest first."""
+    """Return the times of the available samples, oldest first: wall time in µs, and seconds since the epoch."""
     tick, wall = node.gpus.tick(), time.time()
     ages = [n / SAMPLES for n in range(_MAX_SAMPLES - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
@@ -62,6 +65,6 @@ def _times(node: SimNode) -> list[tuple[int, float]]:
 
 @getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
 def pcie_throughput(device: SimGpu, _way: int) -> float:
-    """Return KB/s, measured while the caller waits, as the driver does."""
+    """Return PCIe traffic in KB/s. The call takes 20 ms, because the driver measures while the caller waits."""
     time.sleep(_THROUGHPUT_SECONDS)
     return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000

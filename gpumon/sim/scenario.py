@@ -1,4 +1,4 @@
-"""The scenario file: read, checked against the table of faults, and read again when it changes."""
+"""Reads a scenario file, validates it against the table of faults, and reads it again when it changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
 SETTLED = 0.05
-"""Seconds between checks of the file, and minimum age of a change, so that no half-written file is read."""
+"""Seconds between checks of the file, and minimum age of a change in seconds, so that no half-written file is read."""
 
 Rows = tuple[tuple[SimFault, Any], ...]
 _ORDER = {key: n for n, key in enumerate(FAULTS)}
@@ -36,22 +36,22 @@ _ORDER = {key: n for n, key in enumerate(FAULTS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One version of the file, for one profile."""
+    """A valid version of a scenario file for one profile: faults of the node and of GPUs, workloads, MIG layouts."""
 
     identities: tuple[Identity, ...]
     node: Rows = ()
     gpus: tuple[Rows, ...]
-    """Settings by position in the profile; those under "*" come before the GPU's own."""
+    """Faults with their values, by GPU (position in the profile). Those under "*" come before the GPU's own."""
     workloads: tuple[Workload, ...]
     layouts: tuple[Layout | None, ...]
     """MIG instances by GPU; None if MIG is disabled."""
     seed: int = 0
     driver: str
     place: str
-    """One of PLACES."""
+    """The system that children detect: one of PLACES (host, guest, container)."""
 
     def rows(self, gpu: int | None) -> Rows:
-        """Return the faults that affect a call, on one GPU or on none."""
+        """Return the faults that can affect a call for a GPU, or a call without a GPU if `gpu` is None."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
     def xids(self, gpu: int) -> tuple[ScenarioXid, ...]:
@@ -59,7 +59,7 @@ class Scenario:
 
 
 def parse(text: str, profile: Profile) -> Scenario:
-    """Parse a file. Raises ShapeError, or YAML's own error."""
+    """Parse and validate the text of a scenario file. Raise ShapeError, or YAMLError if it is not YAML."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -156,7 +156,7 @@ def _accept(value: Any, _path: shapes.Path) -> Any:
 
 
 class ScenarioFile:
-    """The last readable version of the file; without a file, a healthy node."""
+    """A scenario file that may change. `current` is its last valid version; without a file, a healthy node."""
 
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path
@@ -166,11 +166,11 @@ class ScenarioFile:
         self.current = self._read(path) if path else parse("", profile)
 
     def due(self) -> bool:
-        """Return whether the next check is due."""
+        """Return True if the file is to be checked for a change now."""
         return self._path is not None and time.monotonic() >= self._next_check
 
     def refresh(self) -> bool:
-        """Check at most every CHECK_EVERY seconds whether the file changed. Returns True for a new active scenario.
+        """Read the file again if it changed, at most every CHECK_EVERY seconds. Return True for a new active scenario.
 
         An unreadable file leaves the last valid scenario active and is logged once.
         """
@@ -224,7 +224,7 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 
 
 def _line(node: yaml.Node | None, path: shapes.Path) -> int:
-    """Return the line of the path, or of its longest existing part. Lines count from 1."""
+    """Return the line, counted from 1, of a path in the YAML document, or of the path's longest existing part."""
     line = node.start_mark.line + 1 if node else 1
     if not path or not isinstance(node, yaml.CollectionNode):
         return line

@@ -1,4 +1,7 @@
-"""Shapes of scenario values. Each takes a value and its path in the file, and returns the checked value."""
+"""Shapes: validators of scenario values. Each takes a value and its path in the file.
+
+A shape returns the valid value, or raises ShapeError.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Shape = Callable[[Any, Path], Any]
 
 
 class ShapeError(ValueError):
-    """A value of the wrong shape, with its path."""
+    """Raised for an invalid value in a scenario. `path` has the keys and list positions that lead to the value."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(problem)
@@ -22,7 +25,7 @@ class ShapeError(ValueError):
 
 
 class Growth(NamedTuple):
-    """A number, optionally growing by `rate` a second from `since` (seconds after the epoch)."""
+    """A number of a scenario: `value` until `since` (seconds after the epoch), then growing by `rate` a second."""
 
     value: float
     rate: float = 0.0
@@ -39,7 +42,7 @@ def flag(value: Any, path: Path) -> bool:
 
 
 def number(low: float, high: float, unit: str = "") -> Shape:
-    """Accept a number within bounds."""
+    """Return a shape for numbers from `low` to `high`. `unit` is for the error message."""
 
     def shape(value: Any, path: Path) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -50,7 +53,7 @@ def number(low: float, high: float, unit: str = "") -> Shape:
 
 
 def whole(low: int, high: int, unit: str = "") -> Shape:
-    """Accept a whole number."""
+    """Return a shape for whole numbers from `low` to `high`. `unit` is for the error message."""
     bounded = number(low, high, unit)
 
     def shape(value: Any, path: Path) -> int:
@@ -62,19 +65,22 @@ def whole(low: int, high: int, unit: str = "") -> Shape:
 
 
 def any_number(value: Any, path: Path) -> float:
-    """Accept any number, including .nan and .inf."""
+    """Validate a number of any size, including .nan and .inf."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ShapeError(path, "must be a number")
     return value
 
 
 def growing(low: float, high: float, unit: str = "") -> Shape:
-    """Accept a number within bounds, or `{value, rate, from}`."""
+    """Return a shape for a number within bounds, or `{value, rate, from}` for one that grows. It returns a Growth."""
     return moving(number(low, high, unit))
 
 
 def moving(plain: Shape) -> Shape:
-    """Accept a number of this shape, or `{value, rate, from}`."""
+    """Return a shape for what `plain` accepts, or `{value, rate, from}` for a number that grows.
+
+    It returns a Growth.
+    """
     rest = {"value": plain, "rate": number(-1e12, 1e12), "from": number(0, 1e12)}
 
     def shape(value: Any, path: Path) -> Growth:
@@ -87,7 +93,7 @@ def moving(plain: Shape) -> Shape:
 
 
 def optional(inner: Shape) -> Shape:
-    """Accept the same shape, or null."""
+    """Return a shape that accepts null and what `inner` accepts."""
     return lambda value, path: None if value is None else inner(value, path)
 
 
@@ -101,7 +107,7 @@ def one_of(*choices: str) -> Shape:
 
 
 def either(this: Shape, that: Shape) -> Shape:
-    """Accept one of two shapes. The error is that of the second."""
+    """Return a shape that accepts what one of two shapes accepts. If neither does, the second's error is raised."""
 
     def shape(value: Any, path: Path) -> Any:
         try:
@@ -113,7 +119,7 @@ def either(this: Shape, that: Shape) -> Shape:
 
 
 def code(value: Any, path: Path) -> int:
-    """Accept a return code of NVML, by number or name."""
+    """Validate an error code of NVML, given as number or name. Return the number."""
     if isinstance(value, str) and value in Code.__members__:
         return Code[value]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -122,7 +128,7 @@ def code(value: Any, path: Path) -> int:
 
 
 def fields(shape_by_key: Mapping[str, Shape]) -> Shape:
-    """Accept a mapping with only these keys."""
+    """Return a shape for mappings that have no other keys than these. Each value needs the shape of its key."""
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
         return {
@@ -139,7 +145,7 @@ def _shape_of(shape_by_key: Mapping[str, Shape], key: Any, path: Path) -> Shape:
 
 
 def listing(inner: Shape) -> Shape:
-    """Accept a list."""
+    """Return a shape for lists whose items have the shape `inner`. It returns a tuple."""
 
     def shape(value: Any, path: Path) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -150,7 +156,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def by_key(key: Shape, inner: Shape) -> Shape:
-    """Accept a mapping whose keys have a shape."""
+    """Return a shape for mappings whose keys have the shape `key` and whose values have the shape `inner`."""
 
     def shape(value: Any, path: Path) -> dict[Any, Any]:
         return {key(k, (*path, k)): inner(v, (*path, k)) for k, v in _mapping(value, path).items()}
@@ -159,7 +165,7 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 
 
 def functions(value: Any, path: Path) -> str:
-    """Accept a file-name pattern that matches at least one exported function.
+    """Validate a pattern, as for file names, that matches at least one function of the simulated library.
 
     In a process that only simulates files the library is not loaded, and any pattern is accepted.
     """

@@ -1,10 +1,10 @@
-"""TABLE: arguments of NVML's functions, in words: sufficient to record a call and to replay it.
+"""TABLE: the arguments of NVML's functions in words, so that calls can be recorded and replayed.
 
-One word an argument: `handle`; `u4`, `i4`, `u8` for numbers; `string` for input; `out <layout>` for numbers, as the
-struct module writes them; `out handle`; `struct <size> <inputs>` for bytes of which the first are input; `versioned
-<inputs>` for the same with size and version at the start; `object` for what has no meaning elsewhere (event sets, GPM
-samples); `since` for a time that does not identify a query. Two C arguments have `text` (buffer and length), `list
-<size>` (count and array of entries) and `array <size>` (array and count).
+One C argument: `handle`; `u4`, `i4`, `u8`, numbers that are input; `string`, a text that is input; `out <layout>`,
+numbers in a layout of the struct module; `out handle`; `struct <size> <inputs>`, bytes of which the first are input;
+`versioned <inputs>`, the same with size and version at the start; `object`, an event set or GPM sample, which has no
+meaning in another process; `since`, a time that does not identify a query. Two C arguments: `text` (buffer and length),
+`list <size>` (count and array of entries), `array <size>` (array and count).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpumon.sim.library import exports
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
-"""A handle's name."""
+"""Returns the name of a handle."""
 
 SIGNATURES: dict[str, Words] = {
     "nvmlInitWithFlags": ("u4",),
@@ -75,7 +75,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
     "nvmlGpmMetricsGet": ("object",),
 }
-"""Functions whose decorators have no signature: getters of plain numbers and texts do."""
+"""Arguments of the functions whose decorators do not describe them. Decorators of getters of numbers and texts do."""
 
 WITHOUT = frozenset(
     {
@@ -89,14 +89,17 @@ WITHOUT = frozenset(
 
 
 def words(function: str) -> Words | None:
-    """Return the signature of a function; None if there is none."""
+    """Return the words for a function's arguments; None if the function is not described."""
     export = exports().get(function)
     argument_words = export.arguments if export is not None else None
     return argument_words if argument_words is not None else SIGNATURES.get(function)
 
 
 class _Argument:
-    """A word. `inputs` and `outputs` return JSON values; `put` writes the output into the caller's memory."""
+    """Base class for one word: the C arguments that it describes.
+
+    `inputs` and `outputs` yield JSON values; `put` writes outputs into the memory of NVML's caller.
+    """
 
     c: tuple[Any, ...] = (POINTER,)
 
@@ -260,10 +263,13 @@ def _argument(word: str) -> _Argument:
 
 
 class Signature:
-    """A function's arguments. Inputs and outputs are flat lists of numbers, texts, and lists of texts."""
+    """The arguments of an NVML function: reads the inputs and outputs of a call, and writes those of a replayed call.
+
+    Inputs and outputs are flat lists of numbers, texts, and lists of texts.
+    """
 
     def __init__(self, words: Words) -> None:
-        """Parse the words. Raises ValueError, KeyError, TypeError or struct.error for invalid ones."""
+        """Parse the words of signatures. Raise ValueError, KeyError, TypeError or struct.error for invalid ones."""
         self.words = words
         self._arguments: list[tuple[_Argument, slice]] = []
         self.c_types: list[Any] = []
@@ -272,15 +278,15 @@ class Signature:
             self.c_types += argument.c
 
     def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return the inputs of a call. Raises Refusal for NULL."""
+        """Return the inputs of a call as JSON values. `name` names handles. Raise Refusal for NULL."""
         return tuple(item for argument, at in self._arguments for item in argument.inputs(arguments[at], name))
 
     def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return the outputs of a successful call."""
+        """Return the outputs of a successful call as JSON values. `name` names handles."""
         return tuple(item for argument, at in self._arguments for item in argument.outputs(arguments[at], name))
 
     def put(self, arguments: Sequence[Any], outputs: Sequence[Any], handle: Callable[[str], int]) -> None:
-        """Write the outputs. Raises Refusal for NULL and for insufficient size."""
+        """Write recorded outputs into the caller's memory. Raise Refusal for NULL and for insufficient size."""
         rest = iter(outputs)
         for argument, at in self._arguments:
             argument.put(arguments[at], rest, handle)
@@ -288,6 +294,6 @@ class Signature:
 
 @cache
 def signature(function: str) -> Signature | None:
-    """Return the arguments of a function, if it has a signature."""
+    """Return the parsed signature of a function; None if the function is not described."""
     argument_words = words(function)
     return None if argument_words is None else Signature(argument_words)

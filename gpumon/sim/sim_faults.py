@@ -1,6 +1,6 @@
-"""TABLE: the faults that a scenario can set. One row a fault.
+"""TABLE: the faults that a scenario can set, one row for each.
 
-A row fails calls, changes what GPUs answer, or plans their work. docs/simulation.md shows each in use.
+A fault fails calls, changes what GPUs answer, or plans their work. docs/simulation.md shows each in use.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from gpumon.sim.quantities import QUANTITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimFault:
-    """A key of the scenario."""
+    """A fault: a key of the scenario file, the shape of its value, and its effect on calls, GPU state or workload."""
 
     key: str
     value: str
-    """Its values, for the documentation."""
+    """Allowed values, as text for the documentation."""
     help: str
-    """Its effect, for the documentation."""
+    """Effect, as text for the documentation."""
     shape: shapes.Shape
     gpu: bool = True
-    """Allowed below a GPU."""
+    """True if the key is allowed below a GPU."""
     node: bool = False
-    """Allowed at the top of the file, for every call or the whole node."""
+    """True if the key is allowed at the top of the file, for every call or the whole node."""
     refuse: Callable[[Any, SimCall], int | None] | None = None
     """Returns the code with which the call fails immediately, or None to continue."""
     alter: Alter | None = None
-    """Returns the GPU's state with the fault. Idempotent, because it replaces values by those of the scenario."""
+    """Returns the GPU's state with the fault applied. A second application changes nothing, because it sets the same
+    values.
+    """
     plan: Callable[[Any, int, int], Workload | None] | None = None
-    """Returns the workload, from seed and GPU; None for the default."""
+    """Returns the GPU's workload for the value, the seed and the GPU; None for the default workload."""
 
 
 def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]) -> SimFault:
-    """Return a fault of the calls whose names match a pattern of its list."""
+    """Return a fault whose value is a list of patterns. It affects the calls of functions that match one of them."""
     return SimFault(
         key=key, value="functions", help=effect, shape=shapes.listing(shapes.functions), node=True, refuse=refuse
     )
@@ -268,7 +270,7 @@ FAULTS: Mapping[str, SimFault] = {
             shape=shapes.listing(entries.job),
             gpu=False,
             node=True,
-            plan=lambda runs, _seed, gpu: workload.listed(runs, gpu),
+            plan=lambda runs, _seed, gpu: workload.of_jobs(runs, gpu),
         ),
         SimFault(
             key="seed",

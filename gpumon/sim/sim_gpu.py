@@ -1,4 +1,4 @@
-"""The input of a getter: one GPU, or a part of it, at one moment."""
+"""The GPU or MIG device that the simulated NVML functions receive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.sim.quantities import State
 
 
 class Identity(NamedTuple):
-    """What does not change during the life of a GPU."""
+    """The identity of a simulated GPU, which never changes."""
 
     number: int
     """Position in the profile, and minor number of the device node."""
@@ -21,7 +21,7 @@ class Identity(NamedTuple):
 
 
 class SimGpu(NamedTuple):
-    """A GPU that answers."""
+    """A simulated GPU or MIG device with its state at one moment, resolved from the handle of a call."""
 
     profile: Profile
     identity: Identity

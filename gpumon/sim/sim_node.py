@@ -19,11 +19,14 @@ from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.sim_gpu import Identity, SimGpu
 
 _HANDLES = 0x7E5A_0000_0000
-"""First handle. Above 32 bits, so that a handle passed as an int is detected."""
+"""First handle. It is above 32 bits, so that a handle which a client passes as an int is detected."""
 
 
 class SimNode:
-    """One process's view of the node, equal in every process with the same inputs."""
+    """The simulated driver of a node as one process uses it: initialisation, handles, event sets and GPM samples.
+
+    Every process with the same inputs gets the same answers at the same time.
+    """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self.profile = profile
@@ -40,7 +43,9 @@ class SimNode:
         self._serial = 0
         self.event_sets: dict[int, SimEventSet] = {}
         self.samples: dict[int, GpmSample | None] = {}
-        """Event sets and GPM samples, by pointer. They end with the last user."""
+        """GPM samples by pointer; None for an allocated sample that was not taken. The last nvmlShutdown clears
+        them.
+        """
 
     # Time and the scenario
 
@@ -49,7 +54,7 @@ class SimNode:
         return self._clock() - self._epoch
 
     def scenario(self) -> Scenario:
-        """Return the active scenario. Events that a newer file adds happen now."""
+        """Return the active scenario. If its file changed, the Xids and MIG changes that are new in it happen now."""
         if not self._file.due():
             return self._file.current
         with self._lock:
@@ -67,7 +72,7 @@ class SimNode:
                 self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
 
     def arrivals(self, gpu: int) -> list[Message]:
-        """Return the events of a GPU that have happened, except storms."""
+        """Return the events of a GPU that have happened, except Xid storms."""
         planned: Counter[ScenarioXid] = Counter()
         for xid in self.scenario().xids(gpu):
             if xid.rate is None and xid.at is not None and xid.at <= self.time():
@@ -76,7 +81,7 @@ class SimNode:
         return due + [message for message in self._arrivals if message.gpu == gpu]
 
     def storms(self, gpu: int) -> list[ScenarioXid]:
-        """Return the Xid storms of a GPU."""
+        """Return the Xid storms of a GPU: Xids that the scenario repeats at a rate."""
         return [xid for xid in self.scenario().xids(gpu) if xid.rate is not None]
 
     # Initialisation
@@ -93,7 +98,7 @@ class SimNode:
             self._generation += 1
 
     def shut_down(self) -> None:
-        """Invalidate handles, event sets and samples with the last user."""
+        """End one initialisation. The last one frees event sets and GPM samples and invalidates handles."""
         self._users -= 1
         if not self._users:
             self.event_sets.clear()
@@ -104,19 +109,22 @@ class SimNode:
             raise Refusal(Code.UNINITIALIZED)
 
     def serial(self) -> int:
-        """Return a number that was not used before."""
+        """Return a number that was never returned before."""
         self._serial += 1
         return self._serial
 
     # Calls
 
     def enter(self, function: str) -> None:
-        """Enter a call without a device."""
+        """Begin a call that has no device. Raise Refusal if NVML is not initialised or the scenario fails the call."""
         self.need_initialised()
         self.gate(function)
 
     def gate(self, function: str, gpu: int | None = None) -> None:
-        """Let the scenario delay, hang, fail or crash the call. An outdated library returns its own error first."""
+        """Delay, hang, fail or crash a call as the scenario demands. Raise Refusal if it fails.
+
+        It also fails if the loaded library and the scenario's driver differ in version.
+        """
         scenario = self.scenario()
         rows = scenario.rows(gpu)
         if rows:
@@ -131,7 +139,10 @@ class SimNode:
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
     def device(self, function: str, handle: int | None, *, parts: bool = False) -> SimGpu:
-        """Return the GPU or MIG device of a handle, if it answers this function."""
+        """Return the GPU or MIG device of a handle for a call. Raise Refusal if the call fails.
+
+        With `parts`, handles of MIG devices are valid.
+        """
         self.need_initialised()
         identity, place = self._identity_of(handle)
         self.gate(function, identity.number)
@@ -146,7 +157,7 @@ class SimNode:
         return SimGpu(self.profile, identity, state, self.driver, there[place - 1])
 
     def look_up(self, function: str, gpu: int) -> int:
-        """Return the handle of a GPU."""
+        """Return the handle of a GPU for a lookup function. Raise Refusal if the lookup fails."""
         self.gate(function, gpu)
         state = self.gpus.state(gpu)
         if state.lost:
@@ -156,11 +167,14 @@ class SimNode:
         return self.handle(gpu)
 
     def handle(self, gpu: int, part: int | None = None) -> int:
-        """Return the handle of a GPU or of its MIG device at this index, which may be reused after a layout change."""
+        """Return the handle of a GPU, or of its MIG device at an index.
+
+        A layout change may reuse the handle of a MIG device.
+        """
         return _HANDLES | self._generation << 16 | gpu << 8 | (0 if part is None else part + 1)
 
     def _identity_of(self, handle: int | None) -> tuple[Identity, int]:
-        """Return the GPU and the MIG device's index plus one, 0 for the whole GPU."""
+        """Return the identity of a handle's GPU, and the index of its MIG device plus one (0 for the whole GPU)."""
         rest, place = divmod((handle or 0) ^ _HANDLES, 1 << 8)
         generation, gpu = divmod(rest, 1 << 8)
         if generation != self._generation or gpu >= len(self.profile.bus_ids):

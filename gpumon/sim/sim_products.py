@@ -1,4 +1,4 @@
-"""TABLE: the GPUs that can be simulated. Plain data.
+"""TABLE: the GPU products that can be simulated. Plain data.
 
 Figures come from published `nvidia-smi -q` output: captures of the nvidia_gpu_exporter project (H100, H200, L40S, MIG),
 hardware captures of NVIDIA/k8s-test-infra (B200, GB200), and NVIDIA's MIG guide; for a product with variants, the most
@@ -14,7 +14,7 @@ from gpumon.sim.board import MIB, Board, MigProfile
 
 
 def _mig(names: str, multiprocessors: tuple[int, ...], memory: tuple[int, ...], jpeg: int) -> tuple[MigProfile, ...]:
-    """Return the six MIG sizes of these products; memory in MiB."""
+    """Return the six MIG profiles of a product, in the order of `names`. `memory` is in MiB."""
     shapes = (
         (1, 1, (0, 1, 2, 3, 4, 5, 6)),
         (1, 2, (0, 2, 4, 6)),

@@ -1,4 +1,4 @@
-"""Processes of the simulated host that hold GPUs and are stuck in the kernel, as files of /proc."""
+"""Simulated files of /proc: processes that hold GPUs and are stuck in the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """One process of a scenario. Times are seconds after the epoch."""
+    """A process of a scenario that holds GPUs. It is stuck in the kernel from `since` to `until`.
+
+    Times are seconds after the epoch.
+    """
 
     gpus: tuple[int, ...] = ()
     since: float = 0.0
@@ -38,7 +41,7 @@ def entry(value: Any, path: shapes.Path) -> Stuck:
 
 
 def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
-    """Check the GPU indexes. Raises ShapeError for a GPU that the profile does not have."""
+    """Raise ShapeError if a process holds a GPU that the profile does not have."""
     last = len(profile.bus_ids) - 1
     for n, process in enumerate(processes):
         if max(process.gpus, default=0) > last:
@@ -48,7 +51,10 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield files below the host's root. The processes always exist, and sleep while they are stuck."""
+    """Yield path and content of the processes' files below the host's root.
+
+    The processes always exist. Their state is D (uninterruptible sleep) while they are stuck, otherwise S.
+    """
     yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
     for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
@@ -59,7 +65,7 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
 
 
 def device(target: str) -> tuple[int, int] | None:
-    """Return major and minor number of a device node."""
+    """Return the major and minor number of an NVIDIA device node, such as /dev/nvidia0; None for any other path."""
     name = target.removeprefix("/dev/nvidia")
     return None if name == target else (NVIDIA, int(name) if name.isdecimal() else _CONTROL)
 

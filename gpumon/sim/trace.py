@@ -1,4 +1,4 @@
-"""Counts the calls into the simulated library, for tests and measurements."""
+"""Counts the calls of the simulated library, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 class Trace:
-    """Writes `<path>-<pid>.json` at most once a second: calls by function, their total, and seconds inside.
+    """Counts calls, by function and in total, and their duration. Writes `<path>-<pid>.json` at most once a second.
 
-    `seconds` is wall time, including calls that hang; `cpu_seconds` is CPU time of the calling threads.
+    In the file, `seconds` is wall time, including calls that hang; `cpu_seconds` is CPU time of the calling threads.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -39,7 +39,7 @@ class Trace:
             self.write()
 
     def write(self) -> None:
-        """Replace the file with the current counts."""
+        """Replace the file by one with the current counts."""
         if self._file is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Which jobs run when: the default, an idle node, a busy node, or a given list."""
+"""Workloads: which jobs run when. There is a default, an idle node, a busy node, or the jobs of a scenario."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FREE_AT_FIRST = 40.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioJob:
-    """A job of a scenario. Times are seconds after the epoch."""
+    """A job in a scenario's list of jobs. Times are seconds after the epoch."""
 
     start: float = 0.0
     end: float = float("inf")
@@ -31,7 +31,7 @@ IDLE = Workload(lead=float("inf"))
 
 @cache
 def usual(seed: int) -> Workload:
-    """Return three jobs of about five minutes with pauses of one to two minutes, repeated."""
+    """Return the default workload: three jobs of about five minutes with pauses of one to two minutes, repeated."""
     chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
     phases: list[LoadPhase] = []
     for number, level in enumerate((0.99, 0.85, 0.55)):
@@ -42,7 +42,7 @@ def usual(seed: int) -> Workload:
 
 @cache
 def busy(seed: int) -> Workload:
-    """Return one job that never ends."""
+    """Return the workload of a busy GPU: one job that never ends."""
     phases = _training(random.Random(seed), 0, 0.99, 600)  # noqa: S311 - as above
     return Workload(0.0, tuple(phases), repeats=True, same_jobs=True)
 
@@ -57,8 +57,8 @@ def _training(chance: random.Random, number: int, level: float, seconds: float) 
     return phases
 
 
-def listed(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
-    """Return the workload of one GPU for a list of jobs. Overlapping loads and memory add up, to at most 1."""
+def of_jobs(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
+    """Return the workload of one GPU for the jobs of a scenario. Overlapping loads and memory add up, to at most 1."""
     mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
     edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
     phases = []

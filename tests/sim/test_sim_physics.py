@@ -68,7 +68,7 @@ def test_jobs_that_overlap_share_the_gpu() -> None:
         workload.ScenarioJob(start=0, end=20, load=0.7, memory=0.8),
         workload.ScenarioJob(start=10, load=0.6, memory=0.8, gpus=(1,)),
     ]
-    both, one = workload.listed(runs, 1), workload.listed(runs, 0)
+    both, one = workload.of_jobs(runs, 1), workload.of_jobs(runs, 0)
     assert [(phase.seconds, phase.load) for phase in both.phases] == [(10, 0.7), (10, 1.0), (math.inf, 0.6)]
     assert both.phases[1].jobs == (Job(0, 0.5), Job(1, 0.5))
     assert Course(BODY, both).at(1e6).phase.jobs == (Job(1, 0.8),)

@@ -1,1 +1,1 @@
-"""A folder that `gpumon simulate` adds to PYTHONPATH: its `sitecustomize` runs first in each Python started."""
+"""Folder that `gpumon simulate` adds to PYTHONPATH, so that its `sitecustomize` runs first in each Python it starts."""

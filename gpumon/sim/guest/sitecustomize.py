@@ -1,7 +1,7 @@
-"""Puts the simulated library below pynvml when another program imports it.
+"""Replaces the NVML library of pynvml by the simulated one in each program that `gpumon simulate` starts.
 
-Runs at the start of every Python that `gpumon simulate` starts, and of their children, in their own environments. It
-makes no package importable except gpumon and, if missing, the YAML reader for scenarios.
+Python runs this module when it starts, also in child processes with other environments. It makes no package importable
+except gpumon and, if missing, the YAML reader for scenarios.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:  # other environments may have an old Python
     from types import ModuleType
 
 SIMULATION = "GPUMON_SIMULATION"
-"""Environment variables: what is simulated, and where gpumon and its YAML reader are installed."""
+"""Environment variable with JSON: what is simulated, and where gpumon and its YAML reader are installed."""
 BINDINGS = ("pynvml", "pynvml.nvml")
-"""Modules with `nvmlLib`: the second belongs to an older distribution of that name."""
+"""Modules that have `nvmlLib`. The second belongs to an older distribution named pynvml."""
 OLDEST = 3, 11
 HERE = str(Path(__file__).parent)
 
 
 class Finder:
-    """Finds packages in given folders."""
+    """Import finder of the packages in `folders` (folder by package name), without the other packages beside them."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -44,7 +44,7 @@ class Finder:
 
 
 class BindingsFinder:
-    """Finds pynvml through the other finders and replaces its library after the import."""
+    """Import finder of pynvml. It uses the other finders, and replaces pynvml's NVML library after the import."""
 
     def __init__(self, simulation: dict[str, str]) -> None:
         self._simulation = simulation
@@ -97,7 +97,7 @@ def _install() -> None:
 
 
 def _run_the_other() -> None:
-    """Run the environment's own sitecustomize, which this one shadows."""
+    """Run the environment's own `sitecustomize`, which this module shadows."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:

@@ -1,1 +1,1 @@
-"""Recordings of NVML's answers on a host: built from the call log of a recording sampler, masked and summarized."""
+"""Recordings of a host's NVML answers: recording the calls, building and masking the recording, summarizing it."""

@@ -1,4 +1,4 @@
-"""Builds a recording from the call log of a recording sampler, line by line."""
+"""Builds a recording from the call log that the sampler child writes, line by line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ FIELD_VALUES, WAIT, METRICS_GET = "nvmlDeviceGetFieldValues", "nvmlEventSetWait_
 
 
 class Builder:
-    """Builds a recording from lines. `began`: boot clock at which the recording's time is 0."""
+    """Builds a recording from the lines of a call log.
+
+    `began` is the boot clock, in seconds, at the recording's start.
+    """
 
     def __init__(self, mask: Mask, began: float) -> None:
         self._mask = mask
@@ -42,7 +45,7 @@ class Builder:
         self._findings: list[tuple[str, str, str]] = []
 
     def take(self, line: bytes) -> None:
-        """Take a line of the call log."""
+        """Add a line of the call log to the recording."""
         kind, *rest = json.loads(line)
         match kind:
             case "in":
@@ -56,11 +59,14 @@ class Builder:
                 self._findings.append((rest[0], rest[1], rest[2]))
             case "handle" | "missing" | "unrecorded":
                 self._names[kind][self._mask.inputs(rest[0])] = None
-            case _:  # what is known without the driver
+            case _:  # read without the driver: PCI functions, uuids
                 self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.inputs(rest[1])))
 
     def child_ended(self, hung_since: float | None) -> None:
-        """Note that the call in progress did not return: the child was stopped in it, or the call hangs."""
+        """Drop the calls in progress, because the sampler child ended.
+
+        If `hung_since` (boot clock, in seconds) is set, record since then that these calls did not return.
+        """
         left, self._calls = self._calls, {}
         for function, inputs in left.values() if hung_since is not None else ():
             self._add(CapturedQuery(function, inputs), hung_since or 0.0, (HANGS,))
@@ -80,7 +86,7 @@ class Builder:
     def _answered(self, serial: int, at: float, seconds: float, code: int, outputs: Sequence[Any] | None) -> None:
         function, inputs = self._calls.pop(serial)
         self._seconds[function].append(seconds)
-        if outputs is None or code == Code.INSUFFICIENT_SIZE:  # it was about the caller's room
+        if outputs is None or code == Code.INSUFFICIENT_SIZE:  # the caller's buffer was too small
             return
         if function == WAIT and code == 0:
             self._add(CapturedQuery(EVENT), at, (0, *_tuple(self._mask.inputs(outputs))), anyway=True)
@@ -119,8 +125,8 @@ _PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}
 def _cost(seconds: array[float]) -> Cost:
     times = sorted(seconds)
     median, p90, p99 = (times[min(len(times) - 1, len(times) * part // 100)] for part in (50, 90, 99))
-    return Cost(len(times), *(round(one * 1e6, 1) for one in (median, p90, p99, times[-1])))
+    return Cost(len(times), *(round(value * 1e6, 1) for value in (median, p90, p99, times[-1])))
 
 
 def _tuple(values: Any) -> Any:
-    return tuple(_tuple(one) for one in values) if isinstance(values, (list, tuple)) else values
+    return tuple(_tuple(value) for value in values) if isinstance(values, (list, tuple)) else values

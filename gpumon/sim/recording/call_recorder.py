@@ -1,4 +1,4 @@
-"""Records every call below pynvml: arguments, answers and duration, as lines written to a descriptor.
+"""Records each NVML call below pynvml as JSON lines on a file descriptor: arguments, answer and duration.
 
 One line is written before a call and one after it, so that a call that never returns is recorded too. Serial numbers
 and uuids are not masked here; the process that reads the pipe masks them.
@@ -31,12 +31,17 @@ from gpumon.sim.trace import Trace
 log = logging.getLogger("gpumon.collectors.sampler")
 
 NEW_HANDLE_EACH_CALL = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
-"""Lookups whose handles may have belonged to instances that are gone. Any other handle keeps its first name."""
+"""Lookups whose handles NVML reuses for other MIG devices, so that each call names them again. Any other handle
+keeps its first name.
+"""
 UNKNOWN = "handle of a call that was not recorded"
 
 
 class CallLog:
-    """Writes calls: `["in", serial, function, inputs]`, then `["out", serial, time, seconds, code, output]`."""
+    """The log of NVML calls: JSON lines on a file descriptor.
+
+    A call is `["in", serial, function, inputs]`, then `["out", serial, time, seconds, code, output]`.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -44,7 +49,7 @@ class CallLog:
         self._serial = 0
 
     def entered(self, function: str, inputs: Sequence[Any]) -> int:
-        """Write the line before a call. Returns the call's serial number."""
+        """Write the line before a call. Return the serial number of the call."""
         with self._lock:
             self._serial += 1
             serial = self._serial
@@ -59,7 +64,7 @@ class CallLog:
 
 
 class CallRecorder:
-    """Replaces `pynvml.nvmlLib` and forwards each call to the library behind it."""
+    """Replaces `pynvml.nvmlLib`: forwards each call to the real library, and records it in the call log."""
 
     def __init__(self, library: Any, notes: CallLog, clock: Callable[[], float] = boot_clock) -> None:
         self._library = library
@@ -98,16 +103,16 @@ class CallRecorder:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend recording, for calls that only gather information and would distort the recorded answers."""
+        """Suspend recording inside a `with` block, for calls that would distort the recorded answers."""
         self._suspended = True
         try:
             yield
         finally:
             self._suspended = False
 
-    def find(self, what: str, bus_id: str, found: str) -> None:
-        """Record a finding, as text."""
-        self._notes.write("finding", what, bus_id, found)
+    def find(self, what: str, bus_id: str, answer: str) -> None:
+        """Write an observation about the driver to the call log, as text: question, bus id of the GPU, answer."""
+        self._notes.write("finding", what, bus_id, answer)
 
     def _entry(self, name: str) -> Entry:
         described = signature(name)
@@ -115,26 +120,29 @@ class CallRecorder:
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
         return Entry(partial(self._call, name, described, _function(described)(address)), described.c_types)
 
-    def _call(self, name: str, known: Signature, real: Callable[..., int], *arguments: Any) -> int:
+    def _call(self, name: str, described: Signature, real: Callable[..., int], *arguments: Any) -> int:
         if self._suspended:
             return real(*arguments)
-        inputs = self._inputs.get(name, partial(known.inputs, name=self._name))(arguments)
+        inputs = self._inputs.get(name, partial(described.inputs, name=self._name))(arguments)
         serial = self._notes.entered(name, inputs)
         began = time.perf_counter()
         code = real(*arguments)
         seconds = time.perf_counter() - began
         at = self._clock()
         if code == 0 and name in INITIALISATIONS:
-            self._handles.clear()  # they became invalid with the previous initialisation
-        output = self._output(name, known, inputs, arguments) if code == 0 else ()
+            self._handles.clear()  # the previous initialisation's handles are invalid now
+        output = self._output(name, described, inputs, arguments) if code == 0 else ()
         self._notes.write("out", serial, at, round(seconds, 7), code, output)
         return code
 
     def _output(
-        self, name: str, known: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
+        self, name: str, described: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """Record the answer, if it can be read. The caller gets it in any case."""
-        read_output = self._outputs.get(name, partial(known.outputs, name=partial(self._new_name, name, inputs)))
+        """Return the outputs of a call for the log; None, and log an error, if they cannot be read.
+
+        The caller of NVML gets its answer in both cases.
+        """
+        read_output = self._outputs.get(name, partial(described.outputs, name=partial(self._new_name, name, inputs)))
         try:
             return read_output(arguments)
         except (Refusal, ValueError, TypeError, struct.error):
@@ -147,23 +155,23 @@ class CallRecorder:
         return self._handles.get(handle or 0, UNKNOWN)
 
     def _new_name(self, function: str, inputs: tuple[Any, ...], handle: int | None) -> str:
-        """Return the handle's name: the lookup that returned it.
+        """Return the name of a handle that a lookup returned: the lookup with its inputs.
 
-        It is the same in every process and after a reload.
+        The name is the same in every process and after the driver is reloaded.
         """
-        known = self._handles.get(handle or 0)
-        if known is not None and function not in NEW_HANDLE_EACH_CALL:
-            return known
+        earlier = self._handles.get(handle or 0)
+        if earlier is not None and function not in NEW_HANDLE_EACH_CALL:
+            return earlier
         name = f"{function.removeprefix('nvmlDeviceGet')}({', '.join(map(str, inputs))})"
-        if known != name:
+        if earlier != name:
             self._notes.write("handle", name)
         self._handles[handle or 0] = name
         return name
 
-    # What is more than arguments
+    # Inputs and outputs that a signature does not describe
 
     def _device(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the inputs that identify the call. The others are only the capacity of a list."""
+        """Return the device's name as the only input to record. The other arguments do not identify a query."""
         return (self._name(arguments[0]),)
 
     def _event(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -171,7 +179,10 @@ class CallRecorder:
         return self._name(device), *rest
 
     def _sampled(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Store the GPU of a sample, because the call that computes metrics does not have it."""
+        """Remember the device and GPU instance of a GPM sample, because nvmlGpmMetricsGet receives only samples.
+
+        `inputs` is the number of arguments before the sample. Return no outputs.
+        """
         device, *rest = arguments[:inputs]
         self._samples[arguments[inputs]] = self._name(device), (rest[0] if rest else None)
         return ()
@@ -181,12 +192,12 @@ class CallRecorder:
         return self._samples.get(second, (UNKNOWN, None))
 
 
-def _function(known: Signature) -> Any:
-    return ctypes.CFUNCTYPE(ctypes.c_int, *known.c_types)
+def _function(described: Signature) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int, *described.c_types)
 
 
 def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Return id, scope, code, type, value and whether it has a timestamp, of each field."""
+    """Return id, scope, code, type, value, and 1 if there is a timestamp (otherwise 0), for each field of a batch."""
     _, count, address = arguments
     entries = FIELD_VALUE.iter_unpack(ctypes.string_at(address, count * FIELD_VALUE.size))
     return [
@@ -196,8 +207,8 @@ def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def _metrics(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Return id, code and value of each metric."""
+    """Return id, code and value of each GPM metric; the value is None for NaN."""
     _, count, *_ = take(arguments[0], METRICS_HEAD)
     entries = ctypes.string_at(arguments[0] + METRICS_HEAD.size, count * METRIC.size)
-    found = (entry[:3] for entry in METRIC.iter_unpack(entries))
-    return [(number, code, None if math.isnan(value) else value) for number, code, value in found]
+    values = (entry[:3] for entry in METRIC.iter_unpack(entries))
+    return [(number, code, None if math.isnan(value) else value) for number, code, value in values]

@@ -1,7 +1,7 @@
-"""Masks identifying data. Equal values remain equal and keep their form, so that lookups still work.
+"""Masks identifying data of a recording: uuids, serials and process ids.
 
-TABLE: the places of such data. Bus ids, models and versions are not masked, because a recording is useless without
-them.
+Equal values get equal masks of the same form, so that a replay can still look them up. TABLE: the functions that return
+such data. Bus ids, models and versions are not masked, because a recording is useless without them.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 TEXTS = frozenset({"nvmlDeviceGetSerial"})
-"""Functions whose texts are masked letter by letter. Uuids are masked in every text."""
+"""Functions that return a text to mask character by character. Uuids are masked in every text."""
 NUMBERS = frozenset({"nvmlDeviceGetBoardId"})
 BYTES: Mapping[str, Sequence[slice]] = {
     "nvmlDeviceGetPlatformInfo": (slice(0, 16), slice(16, 32)),  # GUID of the port, serial of the chassis or rack
     "nvmlDeviceGetGpuFabricInfoV": (slice(0, 16),),  # uuid of the cluster
     "nvmlDeviceGetGpuFabricInfo": (slice(0, 16),),
 }
-"""Masked bytes of a function's struct, after the version."""
+"""Parts to mask of the struct that a function returns, in bytes after its version."""
 PROCESSES = re.compile(r"nvmlDeviceGet\w*Processes\w*|nvmlDeviceGetProcess\w*|nvmlDeviceGetAccountingPids")
 """Functions whose lists begin each entry with a process id."""
 FIRST_PID = 1 << 22
-"""First masked process id. It is above the maximum of Linux, so it is never the id of a process."""
+"""First masked process id. It is above the maximum of Linux, so no process has such an id."""
 
 
 class Mask:
-    """A mask derived from a secret. Without a secret nothing is masked."""
+    """Masks identifying data with a keyed hash. If `secret` is None, nothing is masked."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
 
     def inputs(self, inputs: Any) -> Any:
-        """Mask the inputs of a call, or anything else that may hold uuids."""
+        """Return the inputs of a call, or any other value, with its uuids masked."""
         return self._anywhere(inputs)
 
     def outputs(self, function: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Mask the output of a function."""
+        """Return the outputs of a function with its identifying data masked."""
         if self._secret is None:
             return tuple(outputs)
-        return tuple(self._one(function, value) for value in outputs)
+        return tuple(self._output(function, value) for value in outputs)
 
-    def _one(self, function: str, value: Any) -> Any:
+    def _output(self, function: str, value: Any) -> Any:
         if function in TEXTS and isinstance(value, str):
             return self._characters(value)
         if function in NUMBERS and isinstance(value, int):
@@ -59,10 +59,10 @@ class Mask:
         if self._secret is None:
             return value
         if isinstance(value, str):
-            return _UUID.sub(lambda found: self._uuid(found[0]), value)
+            return _UUID.sub(lambda match: self._uuid(match[0]), value)
         if isinstance(value, dict):
-            return {self._anywhere(key): self._anywhere(one) for key, one in value.items()}
-        return tuple(self._anywhere(one) for one in value) if isinstance(value, (list, tuple)) else value
+            return {self._anywhere(key): self._anywhere(item) for key, item in value.items()}
+        return tuple(self._anywhere(item) for item in value) if isinstance(value, (list, tuple)) else value
 
     def _digest(self, value: bytes) -> bytes:
         return hmac.digest(self._secret or b"", value, "sha256")
@@ -74,11 +74,14 @@ class Mask:
         )
 
     def _characters(self, text: str) -> str:
-        """Replace each digit by a digit and each letter by a letter. "0" and "N/A" mean "none" and are not replaced."""
-        if text == "N/A" or all(one == "0" for one in text if one.isalnum()):
+        """Replace each digit by a digit and each letter by a letter.
+
+        "N/A" and texts of zeros mean "none" and are kept.
+        """
+        if text == "N/A" or all(character == "0" for character in text if character.isalnum()):
             return text
         digest = self._digest(text.encode())
-        return "".join(_alike(one, digest[n % len(digest)]) for n, one in enumerate(text))
+        return "".join(_alike(character, digest[n % len(digest)]) for n, character in enumerate(text))
 
     def _number(self, number: int) -> int:
         return int.from_bytes(self._digest(str(number).encode())[:4], "little")
@@ -90,7 +93,10 @@ class Mask:
         return bytes(masked)
 
     def _part(self, part: bytes) -> bytes:
-        """Return the masked text; None for None."""
+        """Return a part of a struct with its text masked, or all its bytes if it is no text.
+
+        The length stays the same.
+        """
         text = part.rstrip(b"\0")
         if text.isascii() and text.decode("ascii").isprintable():
             return self._characters(text.decode()).encode().ljust(len(part), b"\0")
@@ -102,9 +108,9 @@ class Mask:
         return masked.to_bytes(4, "little") + entry[4:]
 
 
-def _alike(one: str, chance: int) -> str:
-    if one.isdigit():
+def _alike(character: str, chance: int) -> str:
+    if character.isdigit():
         return str(chance % 10)
-    if one.isalpha():
-        return chr(ord("A" if one.isupper() else "a") + chance % 26)
-    return one
+    if character.isalpha():
+        return chr(ord("A" if character.isupper() else "a") + chance % 26)
+    return character

@@ -18,7 +18,7 @@ LOOKUP = "nvmlDeviceGetHandleByPciBusId_v2"
 
 
 def brief(capture: Capture, path: Path, size: int) -> str:
-    """Return one line, and one for each remark."""
+    """Return a summary in one line, and one more line for each reason why the recording was cut short."""
     calls = sum(cost.calls for cost in capture.costs.values())
     masked = "masked" if capture.header.masked else "NOT masked: it names serials, uuids and process ids"
     text = (
@@ -29,7 +29,7 @@ def brief(capture: Capture, path: Path, size: int) -> str:
 
 
 def summary(capture: Capture) -> str:
-    """Return the summary as text: see docs/captures.md."""
+    """Return the complete summary of a recording as text."""
     sections = (_host, _calls, _gaps, _open_questions)
     return "\n".join("\n".join(section(capture)) + "\n" for section in sections)
 
@@ -56,13 +56,13 @@ def _driver(capture: Capture) -> str:
 
 
 def _fields(capture: Capture) -> Mapping[str, int]:
-    """Return the ids of the fields of this driver."""
+    """Return the ids of the fields of the recorded driver, by name."""
     return field_ids(_driver(capture))
 
 
 def _calls(capture: Capture) -> Iterator[str]:
     yield f"{'calls, in microseconds':48}{'calls':>8}{'p50':>10}{'p90':>10}{'p99':>10}{'longest':>10}"
-    for name, cost in sorted(capture.costs.items(), key=lambda one: -one[1].median):
+    for name, cost in sorted(capture.costs.items(), key=lambda item: -item[1].median):
         yield (f"  {name:46}{cost.calls:8}{cost.median:10.1f}{cost.p90:10.1f}{cost.p99:10.1f}{cost.longest:10.1f}")
 
 
@@ -82,7 +82,7 @@ def _names(names: frozenset[str] | set[str] | tuple[str, ...]) -> str:
 
 def _never(capture: Capture, function: str) -> bool:
     timelines = [timeline for _, timeline in capture.questions(function)]
-    return bool(timelines) and all(answer[0] in UNSUPPORTED for one in timelines for answer in one.answers)
+    return bool(timelines) and all(answer[0] in UNSUPPORTED for timeline in timelines for answer in timeline.answers)
 
 
 def _answered(timeline: Timeline) -> bool:
@@ -90,11 +90,11 @@ def _answered(timeline: Timeline) -> bool:
 
 
 def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, ...], Timeline]]:
-    return ((inputs, one) for inputs, one in capture.questions(function) if one.answers[0][0] == 0)
+    return ((inputs, timeline) for inputs, timeline in capture.questions(function) if timeline.answers[0][0] == 0)
 
 
 def _gpus(capture: Capture) -> list[str]:
-    """Return the handles of the GPUs that were looked up."""
+    """Return the names of the handles of the recorded GPUs, which were looked up by bus id."""
     return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
 
 
@@ -105,8 +105,8 @@ def _open_questions(capture: Capture) -> Iterator[str]:
     yield "open questions"
     for question, answer in OPEN_QUESTIONS.items():
         yield _row(question, answer(capture))
-    for what, found in sorted({(what, found) for what, _, found in capture.findings}):
-        yield _row(what, found)
+    for what, text in sorted({(what, text) for what, _, text in capture.findings}):
+        yield _row(what, text)
 
 
 def _clock_event_unit(capture: Capture) -> str:
@@ -127,11 +127,11 @@ def _clock_event_unit(capture: Capture) -> str:
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[int, int]]]:
-    """Yield the seconds between two values of a field, and both values as (type, value)."""
-    known = [
+    """Yield, for each two successive values of a field: the seconds between them, and both as (type, value)."""
+    values = [
         (time, answer[1:3]) for time, answer in zip(timeline.times, timeline.answers, strict=True) if not answer[0]
     ]
-    for (earlier, before), (later, after) in pairwise(known):
+    for (earlier, before), (later, after) in pairwise(values):
         if later > earlier:
             yield later - earlier, before, after
 

@@ -1,6 +1,6 @@
-"""Calls NVML once for a recording: what other clients call, and what the documentation leaves open.
+"""Makes additional NVML calls for a recording: what other clients call, and what NVML's documentation leaves open.
 
-Calls the C functions directly, by their signatures; the recorder below records the answers.
+It calls the C functions directly, by their signatures. The call recorder below records the answers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpumon.sim.signatures import SIGNATURES, signature
 Given = tuple[Any, ...]
 
 MORE = 4
-"""Spare list entries, for entries that are added between two calls."""
+"""Spare entries of a list's buffer, for entries that are added between two calls."""
 ROOM = 96
-"""Bytes of a text buffer: NVML's largest."""
+"""Size of a text buffer in bytes, which is NVML's maximum."""
 
 NODE = (
     "nvmlSystemGetDriverVersion",
@@ -35,7 +35,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Given:
-    """Return the first bytes of a struct with its size and version."""
+    """Return the input part of a versioned struct as bytes: size and version, then further numbers."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
@@ -54,7 +54,7 @@ WITH_INPUT: Mapping[str, Sequence[Given]] = {
     "nvmlDeviceGetMemoryErrorCounter": list(product(range(2), range(2), range(8))),
     "nvmlGpmQueryDeviceSupport": [(struct.pack("<I", 1),)],
 }
-"""Calls for each GPU that need more than its handle."""
+"""Inputs after the handle, by function. Each function is called for each GPU with each of its inputs."""
 
 OF_LINKS = (
     "nvmlDeviceGetNvLinkState",
@@ -63,35 +63,40 @@ OF_LINKS = (
     "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 )
 PEER_CAPABILITIES = range(5)
-"""Read, write, NVLink, atomic operations, PCIe."""
+"""NVML's peer access capabilities: read, write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
 """Signature words of output arguments."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
-"""All field ids that any driver has used, except ECC. Their meaning and support differ between drivers."""
+"""All field ids that any driver has used, in two batches: ECC and retired pages, then all others. Their meaning and
+support differ between drivers.
+"""
 ALL_LINKS = 0xFFFFFFFF
 
 
 def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Sequence[str]) -> None:
-    """Make all calls. Failures and missing functions are recorded; the parent kills this process if a call hangs."""
+    """Call NVML for the node, for each GPU and for each pair of GPUs. Failures and missing functions are recorded too.
+
+    The parent kills this process if a call hangs.
+    """
     for function in NODE:
         ask(library, function, ())
-    opened: dict[str, int] = {}
+    handles: dict[str, int] = {}
     for bus_id in bus_ids:
-        handle = _opened(library, bus_id)
+        handle = _open(library, bus_id)
         if handle is not None:
-            opened[bus_id] = handle
+            handles[bus_id] = handle
             _gpu(library, recorder, handle, bus_id, field_ids(driver))
-    for (bus_id, handle), other in permutations(opened.items(), 2):
+    for (bus_id, handle), other in permutations(handles.items(), 2):
         for capability in PEER_CAPABILITIES:
             ask(library, "nvmlDeviceGetP2PStatus", (handle, other[1], capability), bus_id)
     for index in range(len(bus_ids)):
         ask(library, "nvmlDeviceGetHandleByIndex_v2", (index,))
 
 
-def _opened(library: Library, bus_id: str) -> int | None:
-    """Return the handle of the GPU by the lookup that a poll uses. The first lookup may take long."""
+def _open(library: Library, bus_id: str) -> int | None:
+    """Return a GPU's handle by the lookup that a poll uses; None if it fails. The first lookup may take long."""
     try:
         handle = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:
@@ -99,7 +104,7 @@ def _opened(library: Library, bus_id: str) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
+def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids: Mapping[str, int]) -> None:
     for function, given in _questions():
         ask(library, function, (handle, *given), bus_id)
     uuid = ask(library, "nvmlDeviceGetUUID", (handle,), bus_id)
@@ -107,14 +112,14 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, kno
         ask(library, "nvmlDeviceGetHandleByUUID", (uuid[-1],), bus_id)
     for numbers in EVERY_FIELD:
         fields(library, handle, [(number, 0) for number in numbers], bus_id)
-    _links(library, handle, bus_id, known)
+    _links(library, handle, bus_id, ids)
     _migs(library, handle, bus_id)
     with recorder.suspended():
-        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, known))
+        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, ids))
 
 
 def _questions() -> Iterator[tuple[str, Given]]:
-    """Call each getter in the signature table that needs only a handle or values of CALLS."""
+    """Yield each getter that needs only a handle or has inputs in WITH_INPUT, with its inputs after the handle."""
     for function in sorted({*exports(), *SIGNATURES}):
         described = signature(function)
         if described is None or described.words[:1] != ("handle",):
@@ -127,7 +132,10 @@ def _questions() -> Iterator[tuple[str, Given]]:
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
-    """Call for each link and one more: the answer for a link that does not exist differs between drivers."""
+    """Call the functions and fields of each NVLink and of one number above the last.
+
+    The answer for a link that does not exist differs between drivers.
+    """
     of_links = [number for name, number in numbers.items() if name.startswith("NVLINK_") and name != LINK_COUNT]
     [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
     links = range(count + 1 if not code else 1)
@@ -139,7 +147,10 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
 
 
 def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
-    """Compare fields read alone and together: Blackwell reportedly refuses ECC in a batch with NVLink counters."""
+    """Return as text how many ECC and NVLink fields answer in separate batches, and how many in one batch.
+
+    Blackwell reportedly refuses ECC fields in a batch with NVLink counters.
+    """
     ecc = [(number, 0) for name, number in numbers.items() if name.startswith("ECC_")]
     links = [(number, ALL_LINKS) for name, number in numbers.items() if name.startswith("NVLINK_COUNT_")]
     apart = (fields(library, handle, ecc, bus_id) or []) + (fields(library, handle, links, bus_id) or [])
@@ -159,7 +170,7 @@ def _migs(library: Library, handle: int, bus_id: str) -> None:
 def fields(
     library: Library, handle: int, wanted: Sequence[tuple[int, int]], bus_id: str
 ) -> list[tuple[int, int]] | None:
-    """Return codes and values of a batch of fields; None if the call fails."""
+    """Read a batch of fields, given as (id, scope). Return code and value of each; None if the call fails."""
     packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in wanted)
     batch = ctypes.create_string_buffer(packed, len(packed))
     if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(wanted), batch, bus_id=bus_id):
@@ -169,7 +180,7 @@ def fields(
 
 
 def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tuple[Any, ...]:
-    """Call one function. Returns its output values, or nothing if it failed."""
+    """Call one function with the inputs `given`. Return its output values; an empty tuple if it fails."""
     described = signature(function)
     if described is None:
         return ()
@@ -192,7 +203,10 @@ def _succeeds(library: Library, function: str, *arguments: Any, bus_id: str) -> 
 
 
 def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
-    """Return the C arguments, and those of them that receive output."""
+    """Return all C arguments of a call, and the buffers among them that receive output.
+
+    `entries` is the number of entries for which a list has room.
+    """
     arguments: list[Any] = []
     buffers: list[Any] = []
     for word in words:
@@ -212,7 +226,7 @@ def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple
 
 
 class _Count(ctypes.c_uint):
-    """Call a list getter twice: for the count, then for the entries."""
+    """The count argument of a list getter, which is called twice: for the count, then for the entries."""
 
 
 _NUMBERS: Mapping[str, Any] = {
@@ -228,8 +242,8 @@ def _memory(kind: str, rest: Sequence[str], given: list[Any], entries: int) -> l
     if kind == "text":
         return [ctypes.create_string_buffer(ROOM)]
     if kind in {"list", "array"}:
-        listed = [_Count(entries), ctypes.create_string_buffer(int(rest[0]) * max(1, entries))]
-        return listed if kind == "list" else listed[::-1]
+        buffers = [_Count(entries), ctypes.create_string_buffer(int(rest[0]) * max(1, entries))]
+        return buffers if kind == "list" else buffers[::-1]
     if kind == "out":
         plain = {"I": ctypes.c_uint, "Q": ctypes.c_ulonglong, "handle": ctypes.c_uint64, "i": ctypes.c_int}
         return [plain[rest[0]]() if rest[0] in plain else ctypes.create_string_buffer(struct.calcsize("<" + rest[0]))]
