@@ -68,7 +68,7 @@ def add(parser: CommandParser) -> None:
 
 
 def _print_unknown(message: str) -> None:
-    """Print a usage error as Nagios reads it: the first line of standard output."""
+    """Print a usage error where Nagios reads it: on the first line of standard output."""
     print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
 
 
@@ -104,7 +104,7 @@ def _result(path: str, args: argparse.Namespace) -> CheckResult:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise CheckError for a misspelt check."""
+    """Raise CheckError if one of the names is not the name of a check."""
     if names:
         from gpumon.health.table import BY_NAME  # noqa: PLC0415 - takes 0.2 s, and is needed only with --ignore
 

@@ -9,9 +9,9 @@ from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth, Verd
 from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Clearance, Level
 
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
-"""As Nagios defines them."""
+"""Exit codes by level, as Nagios defines them."""
 PORT = "/"
-"""Part of the device name of every port, and of no GPU's."""
+"""Part of the name of every port, such as mlx5_0/1, and of no GPU."""
 REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
@@ -20,9 +20,9 @@ REPAIRED: Mapping[str | None, str] = {
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
-"""Checks that state why a GPU does not answer: if one is ignored, the silence of its GPU is ignored too."""
+"""Checks that report why a GPU does not answer. If one is ignored, it is no error that its GPU does not answer."""
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
-"""Checks that state that a GPU is missing: if one is ignored, missing GPUs are ignored too."""
+"""Checks that report missing GPUs. If one is ignored, the number of missing GPUs is ignored too."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
 """Levels in ascending order if the current state is certain."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
@@ -30,7 +30,7 @@ UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
 
 
 class CheckResult(NamedTuple):
-    """What is printed, and the exit code."""
+    """The result of `gpumon check`: the line to print, the level for the exit code, and the details for --json."""
 
     level: Level
     line: str
@@ -44,7 +44,7 @@ class CheckResult(NamedTuple):
         return EXIT_CODES[self.level]
 
     def document(self, file: str | None) -> dict[str, Any]:
-        """Return the result for --json; `file` is the health file."""
+        """Return the document for --json; `file` is the path of the health file."""
         return {
             "level": self.level.word,
             "exit_code": self.code,
@@ -58,16 +58,16 @@ class CheckResult(NamedTuple):
 
 
 def unknown(reason: str) -> CheckResult:
-    """Return the result if there is no usable health file."""
+    """Return a result of level unknown with this reason, because there is no usable health file."""
     return CheckResult(level=UNKNOWN, line=_one_line(f"GPU UNKNOWN: {reason}"), health=NodeHealth(stale=reason))
 
 
 def check_result(
     health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
 ) -> CheckResult:
-    """Return the result for the node, or with `job` for these GPUs and all that concerns every job.
+    """Return the result for the node or, with `job`, for these GPUs and all that concerns every job.
 
-    `ignored` holds names of checks.
+    `ignored` holds names of checks whose verdicts do not count.
     """
     excused = {
         group.verdict["device"] for group in health.groups if group.verdict["check"] in SILENCE.intersection(ignored)
@@ -96,7 +96,10 @@ def check_result(
 
 
 def _select(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
-    """Yield verdicts on the GPUs of the job, on the node, on its ports, and what other GPUs' faults do to its GPUs."""
+    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports.
+
+    For a verdict on another GPU, yield those verdicts that it inhibits and that are on the job's GPUs. `job` has uuids.
+    """
     for group in groups:
         device = group.verdict["device"]
         if device is None or PORT in device or device in job:
@@ -125,7 +128,7 @@ def _words(
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return why the current state of a GPU is unknown, or an empty string."""
+    """Return a sentence on why the current state of a GPU is unknown; an empty string if there is no such GPU."""
     if not health.gpus:
         return "the agent detects no GPU: check that the driver is loaded."
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
@@ -154,7 +157,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return what to do, unless a reset or reboot has already done it."""
+    """Return what to do, or that a reset or reboot has already been made."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
@@ -169,5 +172,5 @@ def _maintenance(health: NodeHealth) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text without control characters, and without the bar behind which Nagios expects numbers."""
+    """Return the text in one line without control characters, and without `|`, after which Nagios expects figures."""
     return "".join(char for char in " ".join(text.replace("|", "/").split()) if char.isprintable())

@@ -1,4 +1,4 @@
-"""The HTTP client of the running agent."""
+"""The HTTP client with which commands send requests to a running agent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ STORED_LATER = (
 
 
 class ClientError(UserError):
-    """The agent does not answer, or refuses; the message states why and what to do."""
+    """Raised if the agent does not answer or refuses a request. The message states why and what to do."""
 
 
 class RefusedError(ClientError):
-    """The agent answered with an error response."""
+    """Raised if the agent answers with an error status. `problem` is the JSON object of the response."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{problem['detail']} {problem['remedy']}")
@@ -40,11 +40,11 @@ class RefusedError(ClientError):
 
 
 class NoAgentError(ClientError):
-    """No process listens on this address."""
+    """Raised if no process listens on the agent's address."""
 
 
 class _LocalConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
+    """An HTTP connection over a unix socket."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -55,34 +55,40 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")  # the name of a socket has at most 107 bytes
+            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")  # a socket's path has at most 107 bytes
         finally:
             os.close(folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client of the agent of this host, through its unix socket, or of another one by its URL.
+    """A client of the agent: of this host's agent through its unix socket, or of another one by its URL.
 
-    A token is sent to a URL that the operator gave only: another program may listen on a port of this host.
+    A token is sent only to a URL that the operator gave, because another program may listen on a port of this host.
     """
 
     address: Path | str
     """Path of the unix socket, or URL."""
     token_file: Path | None = None
-    """For requests to a URL that change state."""
+    """File with the token, for requests to a URL that change state."""
     timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
-        """Return the document at this path, which must have these members. Raises ClientError."""
+        """Send a GET request and return the JSON object of the response.
+
+        Raise ClientError if the request fails or the object lacks one of `members`.
+        """
         return self._ask("GET", path, members, {})
 
     def post(self, path: str, members: Collection[str]) -> Any:
-        """Send a POST request and return the response. Raises ClientError."""
+        """Send a POST request and return the JSON object of the response. Raise ClientError if that fails."""
         return self.change("POST", path, members)
 
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
-        """Send a request that changes state and return the response. Raises ClientError."""
+        """Send a request that changes state and return the JSON object of the response.
+
+        Raise ClientError if that fails.
+        """
         if isinstance(self.address, Path):
             return self._ask(method, path, members, {})
         if self.token_file is None:
@@ -128,11 +134,11 @@ class Client:
 
 
 class _NotGpumonError(Exception):
-    """The response does not come from gpumon; the message describes it."""
+    """Raised if a response does not come from gpumon. The message describes the response."""
 
 
 def _printable(value: Any) -> Any:
-    """Return the JSON value without characters that control a terminal. Any process may have answered."""
+    """Return a JSON value with control characters replaced, because any process may have answered."""
     if isinstance(value, dict):
         return {_printable(key): _printable(member) for key, member in value.items()}
     if isinstance(value, list):
@@ -143,7 +149,10 @@ def _printable(value: Any) -> Any:
 
 
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:
-    """Return the response, an object with these members. Raises RefusedError or _NotGpumonError."""
+    """Return the JSON object of a response. Raise RefusedError for an error status.
+
+    Raise _NotGpumonError if it is no JSON object or lacks one of `members`.
+    """
     try:
         document = _printable(json.loads(body))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`gpumon config check` and `gpumon config show`."""
+"""`gpumon config check` validates the configuration; `gpumon config show` prints it."""
 
 from __future__ import annotations
 

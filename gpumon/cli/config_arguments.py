@@ -1,4 +1,4 @@
-"""The configuration of subcommands, from their flags, the environment and the file."""
+"""Flags that subcommands share, and what they determine: the configuration, or the client of an agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpumon.model.orders import is_recording
 
 
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the flags of the table of settings; with names only these."""
+    """Add a flag for each setting, or only for those in `names`."""
     group = parser.add_argument_group("settings", "These override the environment and the file: docs/configuration.md.")
     for flag in FLAGS:
         if not names or flag.name in names:
@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that asks the agent."""
+    """Add the flags of the commands that send requests to an agent: --json, --socket, --url, --token-file."""
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
     address = group.add_mutually_exclusive_group()
@@ -40,7 +40,10 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
-    """Return a function that reads the configuration, now and at each reload. It raises ConfigurationError."""
+    """Return a function that loads the configuration from flags, environment and file, at the start and at each reload.
+
+    The function raises ConfigurationError if the configuration is invalid.
+    """
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
@@ -48,14 +51,14 @@ def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
 
 
 def profile_names() -> list[str]:
-    """Return the nodes that can be simulated."""
+    """Return the names of the nodes that can be simulated."""
     from gpumon.sim.profiles import PROFILES  # noqa: PLC0415 - a real host has no use for the simulation
 
     return sorted(PROFILES)
 
 
 def configuration(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. Raises UserError that lists every mistake."""
+    """Return the configuration. If it is invalid, raise UserError, which lists every mistake."""
     try:
         return reader(args)()
     except ConfigurationError as error:
@@ -63,7 +66,7 @@ def configuration(args: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(args: argparse.Namespace) -> Configuration:
-    """Return the configuration after reading its recording and scenario too. Raises UserError."""
+    """Return the configuration. Raise UserError if it is invalid, or if its recording or scenario is."""
     settings = configuration(args)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
@@ -74,9 +77,9 @@ def configuration_to_start(args: argparse.Namespace) -> Configuration:
 
 
 def simulation_problem(profile: str, scenario: Path | None) -> str:
-    """Return what is wrong with a recording or scenario; empty if nothing is.
+    """Return what is wrong with a recording or scenario; an empty string if both are valid.
 
-    A process of its own reads them, because the reader imports NVML's C functions and this process must not.
+    Another process reads them, because the reader imports NVML's C functions and this process must not.
     """
     if scenario is None and not is_recording(profile):
         return ""
@@ -86,14 +89,17 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
 
 
 def client(args: argparse.Namespace) -> Client:
-    """Return a client of the agent that the flags name, else of the running agent of this host. Raises UserError."""
+    """Return a client of the agent that the flags name or, without flags, of this host's agent.
+
+    Raise UserError if the flags or the configuration are invalid.
+    """
     if args.token_file is not None and args.url is None:
         raise UserError("--token-file goes with --url: the agent of this host needs no token")
     return Client(args.url or args.socket or _local_socket(args), args.token_file)
 
 
 def _local_socket(args: argparse.Namespace) -> Path:
-    """Return the configured socket, else that of a running agent. Raises UserError."""
+    """Return the socket's path from the configuration or, if that has none, the path of a running agent's socket."""
     settings = configuration(args)
     if settings.web.socket is not None:
         return settings.web.socket
@@ -102,7 +108,7 @@ def _local_socket(args: argparse.Namespace) -> Path:
 
 
 def _url(text: str) -> str:
-    """Return the URL without a path. Raises ArgumentTypeError."""
+    """Return a URL without its path. Raise ArgumentTypeError if it is invalid."""
     try:
         url = urlsplit(text)
         valid = url.scheme in {"http", "https"} and url.hostname and url.port != 0

@@ -1,4 +1,4 @@
-"""Durations among the arguments of a subcommand."""
+"""Parses durations, such as 5m, among the arguments of a subcommand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def accept_negative_values(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_duration(text: str, flag: str = "") -> float:
-    """Return the seconds of a duration above 0. Raises UserError; `flag` is where the text was given."""
+    """Return the seconds of a duration, such as 1h30m, above 0.
+
+    Raise UserError, which names `flag`, if it is invalid.
+    """
     seconds = durations.seconds(text)
     if not seconds:
         raise UserError(f"{flag} {text!r} is not a duration: write 90s, 5m or 1h30m".strip())

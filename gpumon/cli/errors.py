@@ -4,4 +4,4 @@ USAGE_ERROR = 2
 
 
 class UserError(Exception):
-    """An error that the user can correct; the message states what is wrong and what to do."""
+    """Raised for an error that the user can correct. The message states what is wrong and what to do."""

@@ -1,4 +1,4 @@
-"""Reads the health file that the agent writes, and states whether it is current."""
+"""Reads the health file that the agent writes, and determines whether it is current."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Document = Mapping[str, Any]
 """A verdict, or another object of the file; docs/check.md documents them."""
 LEVELS = {level.word: level for level in Level}
 MAX_AGE_SECONDS = 30.0
-"""Age from which the file is stale; the agent evaluates its checks every 5 s."""
+"""Age in seconds from which the file is stale. The agent evaluates its checks every 5 s."""
 MAX_BYTES = 4_000_000
 VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_text", "since"})
 START = "start the agent (systemctl start gpumon)"
@@ -27,26 +27,29 @@ RESTART = "restart the agent (systemctl restart gpumon)"
 
 
 class CheckError(Exception):
-    """The health of the node, or which GPUs are meant, cannot be determined; the message states why and what to do."""
+    """Raised if the health of the node or the GPUs of a job cannot be determined.
+
+    The message states why and what to do.
+    """
 
 
 class GpuHealth(NamedTuple):
-    """A GPU with all its names."""
+    """A GPU in the health file: its index, uuid, PCI address and MIG instances, and whether it is read."""
 
     number: int | None
-    """The index that the agent shows for it; it does not change until the next boot."""
+    """Index that the agent shows. It does not change until the next boot."""
     uuid: str
     bus_id: str
     nvml_index: int | None = None
-    """Its current index in the driver, which CUDA and nvidia-smi use; None: the driver does not list it."""
+    """Current NVML index, which CUDA and nvidia-smi use; None if the driver does not list the GPU."""
     migs: tuple[str, ...] = ()
     """uuids of its MIG instances."""
     unwatched: str = ""
-    """Why its current state is unknown; empty if it is read."""
+    """Why the current state of the GPU is unknown; empty if the GPU is read."""
 
     @property
     def moved(self) -> bool:
-        """Return whether its index in the driver differs from the index that the agent shows."""
+        """Return True if the current NVML index differs from the index that the agent shows."""
         return self.nvml_index is not None and self.nvml_index != self.number
 
     @property
@@ -55,14 +58,14 @@ class GpuHealth(NamedTuple):
 
 
 class VerdictGroup(NamedTuple):
-    """A primary verdict, and the verdicts that it inhibits."""
+    """A verdict that no other verdict inhibits, with the verdicts that it inhibits."""
 
     verdict: Document
     consequences: tuple[Document, ...] = ()
 
 
 class NodeHealth(NamedTuple):
-    """What the file states."""
+    """The content of a health file: the verdicts, GPUs and maintenance of the node."""
 
     level: Level = Level.OK
     """The worst level of the node."""
@@ -71,13 +74,16 @@ class NodeHealth(NamedTuple):
     missing_gpus: int = 0
     """Expected GPUs that the driver does not count. During boot this is not a verdict yet."""
     maintenance: str | None = None
-    """The active maintenance window, in words."""
+    """The active maintenance window as text; None without one."""
     stale: str = ""
-    """Why the rest may be out of date; empty if it is current."""
+    """Why the content may be out of date; empty if it is current."""
 
 
 def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
-    """Return what the file states. Raises CheckError."""
+    """Read the health file. Raise CheckError if it cannot be read or is invalid.
+
+    A file that is older than `max_age` seconds is stale.
+    """
     document = _document(path)
     try:
         return _node_health(document, max_age)
@@ -107,7 +113,10 @@ def _invalid_file(path: StrPath) -> CheckError:
 
 
 def _content(path: StrPath) -> bytes:
-    """Return the content of a regular file of a trusted owner, without blocking on what is no file."""
+    """Return the content of the health file. Raise CheckError unless it is a regular file of a trusted owner.
+
+    Opening another kind of file, such as a named pipe, does not block.
+    """
     with contextlib.ExitStack() as stack:
         folder, name = os.path.split(path)
         directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -160,7 +169,7 @@ def _stale(document: Any, max_age: float) -> str:
     if document["evaluated_boottime_seconds"] is None:
         return "the agent has just started, and has not evaluated its checks yet."
     age = boot_clock() - float(document["evaluated_boottime_seconds"])
-    if not age >= -1:  # not a number, too
+    if not age >= -1:  # also for NaN
         return f"the file has a time in the future: {RESTART}."
     if age > max_age:
         return f"the agent has not evaluated its checks for {age:.0f} s, because it has ended or it hangs: {RESTART}."
@@ -168,7 +177,10 @@ def _stale(document: Any, max_age: float) -> str:
 
 
 def _maintenance(window: Document | None, boot: str) -> str | None:
-    """Return the window in words unless its end has passed: by the boot clock, after a reboot by the wall clock."""
+    """Return the maintenance window as text; None if there is none or it is over.
+
+    The boot clock determines whether it is over or, after a reboot, the wall clock.
+    """
     if window is None:
         return None
     until = str(window["until"])

@@ -15,7 +15,7 @@ from gpumon.outputs.inventory_table import render_inventory
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
-"""More than the agent waits for its store."""
+"""Seconds to wait for the response: longer than the agent waits for its store."""
 
 
 def add(parser: CommandParser) -> None:

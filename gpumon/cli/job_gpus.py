@@ -1,8 +1,9 @@
-"""Which GPUs a job has: by flags, or by the variables that CUDA and Slurm set. Pure.
+"""Determines the GPUs of a job: from flags, or from the variables that CUDA and Slurm set. Pure.
 
-A number is the GPU's current index in the driver. In Slurm's variables it is the index of the boot, as are the numbers
-of the device nodes that Slurm counts. If a cgroup confines a job's GPUs, CUDA_VISIBLE_DEVICES counts from 0 among them,
-so Slurm's own variables, which do not, have precedence over its numbers. Its uuids have precedence over all.
+A number is a GPU's current NVML index. In Slurm's variables it is the index since boot, because Slurm counts device
+nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES counts from 0 among these. Slurm's own variables do
+not, so they take precedence over numbers in CUDA_VISIBLE_DEVICES. uuids in CUDA_VISIBLE_DEVICES take precedence over
+both.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 ORDINAL = "GPU_DEVICE_ORDINAL"
 SLURM_JOB = "SLURM_JOB_ID"
 NO_DEVICE = ("-1", "NoDevFiles")
-"""Values that end a list: CUDA ignores what follows; Slurm writes the second for a job without GPUs."""
+"""Values that end a list of GPUs: CUDA ignores what follows "-1", and Slurm writes "NoDevFiles" for a job without
+GPUs.
+"""
 
 
 class GpuNames(NamedTuple):
-    """The names of a job's GPUs, and the flag or variable that holds them."""
+    """The names of a job's GPUs, and the flag or variable that lists them."""
 
     origin: str
     names: tuple[str, ...]
 
 
 def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
-    """Return the names of the job's GPUs. Raises CheckError if neither flag nor variable holds any."""
+    """Return the names of the job's GPUs. Raise CheckError if neither a flag nor a variable lists them."""
     if flags:
         return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
     cuda = environ.get(CUDA)
@@ -45,7 +48,10 @@ def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
 
 
 def _from_flag(text: str) -> tuple[str, ...]:
-    """Return the names in a flag. An empty flag is a mistake in a script, not a job without GPUs."""
+    """Return the GPU names in a --gpu flag. Raise CheckError if there are none.
+
+    An empty flag is a mistake in a script, not a job without GPUs.
+    """
     names = tuple(_split(text))
     if not names:
         raise CheckError(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
@@ -53,7 +59,7 @@ def _from_flag(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield single names: 0-2 is 0, 1 and 2."""
+    """Yield the single names of a list: 0-2 is 0, 1 and 2."""
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in NO_DEVICE:
             return
@@ -65,7 +71,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def resolve(job: GpuNames, health: NodeHealth) -> tuple[GpuHealth, ...]:
-    """Return the GPUs of the job. Raises CheckError, which lists the GPUs of the node."""
+    """Return the GPUs of the job. If a name matches no GPU or several, raise CheckError, which lists the GPUs."""
     try:
         return tuple(dict.fromkeys(_gpu(name, job.origin, health.gpus) for name in job.names))
     except CheckError as error:
@@ -77,11 +83,11 @@ def _gpu(name: str, origin: str, gpus: Collection[GpuHealth]) -> GpuHealth:
     if len(matching) == 1:
         return matching[0]
     wrong = "is more than one GPU" if matching else "is no GPU of this node"
-    listed = matching or gpus
+    candidates = matching or gpus
     if name.isdigit() and origin not in SLURM and any(gpu.moved for gpu in gpus):
         wrong = f"{wrong} in the driver, which has renumbered the GPUs since boot: name it by uuid"
-        listed = [gpu._replace(number=gpu.nvml_index) for gpu in listed]
-    raise CheckError(f"{origin}: {name!r} {wrong}; there are: {_list_names(listed) or 'none'}.")
+        candidates = [gpu._replace(number=gpu.nvml_index) for gpu in candidates]
+    raise CheckError(f"{origin}: {name!r} {wrong}; there are: {_list_names(candidates) or 'none'}.")
 
 
 def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
@@ -93,10 +99,14 @@ def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable
 
 
 def _gpus_with_index(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
-    """Return the GPU with this index in the driver. If there is none and no GPU moved, use the agent's index."""
-    listed = [gpu for gpu in gpus if gpu.nvml_index == number]
-    if listed or any(gpu.moved for gpu in gpus):
-        return listed
+    """Return the GPU with this NVML index.
+
+    If there is none and the driver has not renumbered GPUs since boot, return the GPU for which the agent shows this
+    index.
+    """
+    matching = [gpu for gpu in gpus if gpu.nvml_index == number]
+    if matching or any(gpu.moved for gpu in gpus):
+        return matching
     return (gpu for gpu in gpus if gpu.number == number)
 
 
@@ -112,5 +122,5 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
 
 
 def _list_names(gpus: Iterable[GpuHealth]) -> str:
-    """Return their names as --gpu accepts them."""
+    """Return the names of GPUs as --gpu accepts them, separated by commas."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

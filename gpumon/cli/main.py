@@ -1,4 +1,4 @@
-"""The command line: one row for each subcommand, whose module is imported when it runs."""
+"""The command line of gpumon: one row for each subcommand. A subcommand's module is imported when it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SEPARATOR = "--"
 
 
 class Command(NamedTuple):
-    """A subcommand and the module that runs it: gpumon.cli.<module>, functions `add` and `run`."""
+    """A subcommand. The module gpumon.cli.<name> has its functions `add` (arguments) and `run`."""
 
     name: str
     help: str
     runs: bool = False
-    """The arguments behind `--` are a program and its arguments."""
+    """True if the arguments after `--` are a program to run and its arguments."""
 
     @property
     def module(self) -> Any:
@@ -58,7 +58,7 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code."""
+    """Run the subcommand that the arguments name, and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     ends = given.index(SEPARATOR) if SEPARATOR in given else len(given)
     first = [command for command in COMMANDS if [command.name] == given[:1]]
@@ -84,7 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
-    """Return the parser. Only commands in `complete` have their arguments, because importing all takes time."""
+    """Return the parser of the command line.
+
+    Only commands in `complete` have their arguments, because imports take time.
+    """
     parser = CommandParser(prog="gpumon", description="Monitor the GPUs of this host.")
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")

@@ -1,4 +1,4 @@
-"""`gpumon metrics`: list the metrics."""
+"""`gpumon metrics`: list the metrics that the agent exports."""
 
 from __future__ import annotations
 

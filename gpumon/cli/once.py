@@ -40,9 +40,9 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
-"""More than the slowest driver takes to open its GPUs."""
+"""Maximum seconds for the poll: longer than the slowest driver takes to open its GPUs."""
 LINKS_SECONDS = 5.0
-"""Longest wait for the links after the GPUs were read: a port that does not answer is the agent's concern."""
+"""Maximum seconds to wait for the ports after the GPUs were read. A port may never answer."""
 FAILED = 1
 
 
@@ -66,11 +66,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 class SingleReading:
-    """One poll of all GPUs. It ends early if the driver fails or the sampler keeps crashing."""
+    """One poll of all GPUs and ports, without an agent.
+
+    It ends early if the driver fails or the sampler keeps crashing.
+    """
 
     def __init__(self, settings: Configuration) -> None:
         self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
-        """Why the report has no readings of the GPUs; None if it has."""
+        """Why the report has no readings of the GPUs; None if the GPUs were read."""
         self._linked = False
         self._loop = Loop()
         self._monitor = Monitor(initial_report(settings), reducer_settings(settings))
@@ -105,7 +108,7 @@ class SingleReading:
             self._end(None)
 
     def _supervise(self, state: SamplerStatus) -> None:
-        """End if the sampler has crashed more often than it takes to quarantine the GPUs."""
+        """Update the sampler's status. End if it has crashed more often than is needed to quarantine the GPUs."""
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
         if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):

@@ -25,12 +25,12 @@ from gpumon.probe.core.result import ProbeResult, from_document
 
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Longest time from the end of a run until the agent returns its result."""
+"""Maximum seconds from the end of a run until the agent returns its result."""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
 ACTIONS = {"history": probe_history.run, "hold": probe_hold.begin, "unhold": probe_hold.end}
-"""Actions besides the probes."""
+"""Actions of the command that are not probes, with their functions."""
 
 
 def add(parser: CommandParser) -> None:
@@ -62,7 +62,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _begin(agent: Client, name: str) -> str:
-    """Return the id of the run. A run that is skipped has an id too."""
+    """Request a run of a probe and return the id of the run. A run that is skipped has an id too."""
     try:
         return str(agent.post(f"/probe/{name}", ("id",))["id"])
     except RefusedError as refusal:
@@ -98,7 +98,7 @@ def _bar(progress: Mapping[str, Any]) -> str:
 
 
 def _show(line: str) -> None:
-    """Replace the line on a terminal; print nothing elsewhere."""
+    """Replace the progress line on a terminal. Print nothing if standard error is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 

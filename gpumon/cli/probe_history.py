@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
-    """Yield the runs, page by page."""
+    """Yield the stored runs, newest first, requested page by page."""
     wanted = {"since": args.since, "probe": args.probe, "limit": PAGE}
     while True:
         query = urlencode({name: value for name, value in wanted.items() if value is not None})

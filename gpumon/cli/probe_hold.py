@@ -27,7 +27,7 @@ from gpumon.outputs.window_sentences import holds
 PATH, CHANGED = "/api/v1/probes/hold", ("hold", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
-"""For an agent that answers, starts or restarts: it has 3 s to end the processes of a run."""
+"""Seconds to wait for an agent that answers, starts or restarts. The agent has 3 s to end the processes of a run."""
 RETRY_SECONDS = 0.1
 UNCERTAIN = 1
 NO_HOLD = "No hold is in force."
@@ -58,7 +58,7 @@ def add(parser: CommandParser) -> None:
 
 
 def begin(args: argparse.Namespace) -> int:
-    """Hold probes; return when no process of a run is left."""
+    """Begin a hold on probes. Return the exit code when no process of a run is left."""
     problem = reason_problem(args.reason) or owner_problem(args.owner)
     if problem:
         raise UserError(f"{problem} Use a shorter or simpler text.")
@@ -73,7 +73,7 @@ def end(args: argparse.Namespace) -> int:
 
 
 def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: str) -> int:
-    """Send the request to the agent and print the result."""
+    """Send the request to the agent, print the result, and return the exit code."""
     agent = replace(client(args), timeout=PATIENCE_SECONDS)
     try:
         response = _retry(agent, request)
@@ -96,7 +96,10 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
 
 
 def _retry(agent: Client, request: Callable[[Client], Any]) -> Any:
-    """Return the response. Retry while an agent starts: it must learn of a job that begins meanwhile."""
+    """Return the response. Retry for PATIENCE_SECONDS while no agent answers.
+
+    An agent that is starting must receive the hold of a job that begins meanwhile.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

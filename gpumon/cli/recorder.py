@@ -1,4 +1,7 @@
-"""Runs a sampler whose driver calls are recorded: first a survey, then polls. Only the child loads the driver."""
+"""Runs a sampler child that records its driver calls: first for a survey, then for polls.
+
+Only the child loads the driver.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_child import call_deadline
 
 SURVEY_SECONDS = 120.0
-"""Longest survey; it makes some hundred calls for each GPU."""
+"""Maximum seconds for the survey. It makes some hundred calls for each GPU."""
 OPENING_SECONDS = 75.0
-"""Longest time until the first poll has ended."""
+"""Maximum seconds until the first poll has ended."""
 POLL_SECONDS = 0.25
 DEADLINES = SAMPLER_DEADLINES
 LINE_LIMIT = 16 * 1024 * 1024
@@ -27,19 +30,23 @@ LINE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a recording."""
+    """The outcome of a recording, for its header and the exit code."""
 
     up: bool = False
-    """Whether the driver was initialised."""
+    """True if the driver was initialised."""
     polls: int = 0
     seconds: float = 0.0
-    """From the first call to the last."""
+    """Duration of the recording."""
     remarks: list[str] = field(default_factory=list)
     """What went wrong; empty if the recording is complete."""
 
 
 class Recording:
-    """One recording. `orders` returns the orders of a sampler for a call page. `run` is called once."""
+    """One recording of this host's NVML answers. Call `run` once.
+
+    `orders` returns the orders of a sampler child. Its argument is the descriptor of the page in which the child notes
+    its call.
+    """
 
     def __init__(
         self, builder: Builder, orders: Callable[[int], SamplerOrders], *, began: float, seconds: float
@@ -55,7 +62,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the time is over or ^C, and return the outcome."""
+        """Record until the time is over or the operator presses ^C, and return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:
@@ -139,7 +146,7 @@ class Recording:
             self._loop.stop()
 
     def _abandon(self, child: FramedChild, reader: int) -> None:
-        """Give up a child that SIGKILL does not end, because the driver blocks it in the kernel."""
+        """Stop without waiting for a child that SIGKILL does not end, because the driver blocks it in the kernel."""
         self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)
         self._builder.child_ended(child.call.since)

@@ -14,7 +14,7 @@ from gpumon.config.configuration_error import ConfigurationError
 
 FALLBACK = "--simulate.fallback"
 DRIVER_SECONDS = 60.0
-"""Longest wait for the driver to initialise."""
+"""Maximum seconds to wait for the driver to initialise."""
 
 
 def add(parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ def add(parser: CommandParser) -> None:
 
 
 def _profile(name: str) -> str:
-    """Return the name of a profile. Raises ArgumentTypeError."""
+    """Return the name if it is the name of a profile. Raise ArgumentTypeError if not."""
     names = profile_names()
     if name not in names:
         raise argparse.ArgumentTypeError(f"there is no profile {name!r}: use one of {', '.join(names)}")
@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _driver_loads() -> bool:
-    """Return whether the driver loads or hangs, in a process of its own, because the call may crash."""
+    """Return True if the driver initialises or hangs, False if it fails.
+
+    A child tries it, because the call may crash.
+    """
     command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
     try:
         return subprocess.run(command, check=False, capture_output=True, timeout=DRIVER_SECONDS).returncode == 0

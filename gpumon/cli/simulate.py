@@ -39,7 +39,7 @@ ISOLATING = re.compile(r"-[a-zA-Z]*[EI]")
 
 
 class Program(NamedTuple):
-    """A Python program: its interpreter, and what to run."""
+    """A Python program: the path of its interpreter, and the interpreter's arguments."""
 
     python: str
     arguments: Sequence[str]
@@ -56,7 +56,7 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by the program, which receives its signals and sets its exit code."""
+    """Replace this process by the program on a simulated node. The program receives signals and sets the exit code."""
     if not args.program:
         raise UserError(f"name a program behind --, as in: gpumon simulate {args.profile} -- nvitop -1")
     program = find_program(args.program[0], args.program[1:])
@@ -113,7 +113,10 @@ def _check_interpreter(python: str, name: str) -> None:
 
 
 def find_program(name: str, arguments: Sequence[str]) -> Program:
-    """Return the installed program. Raises UserError if it is not installed, or is not a Python program."""
+    """Return the interpreter and arguments of a program.
+
+    Raise UserError if it is missing or is not a Python program.
+    """
     path = shutil.which(name)
     if path is None:
         raise UserError(f"{name}: no such program: install it, or name its path")
@@ -134,7 +137,10 @@ def find_program(name: str, arguments: Sequence[str]) -> Program:
 
 
 def _interpreter(first: bytes, second: bytes) -> list[str] | None:
-    """Return the command of the first line, resolved through env or through a shell that execs the interpreter."""
+    """Return the interpreter and options that a script's first line names; None if it names none.
+
+    An env command, or a shell that executes the interpreter, is resolved to the interpreter.
+    """
     if not first.startswith(b"#!"):
         return None
     words = shlex.split(first[2:].decode(errors="replace"))

@@ -28,7 +28,7 @@ def add(parser: CommandParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """A code to explain, with the text of its line if there is one."""
+    """An Xid or SXid to explain: its text in the kernel log, if one is given, and its explanation."""
 
     kind: str
     code: int

@@ -1,1 +1,1 @@
-"""From the Report to bytes: Prometheus text, JSON documents, a terminal."""
+"""Outputs of a Report: Prometheus text, JSON responses, and text for a terminal."""

@@ -1,4 +1,4 @@
-"""Errors of GPUs, NVSwitches and adapters as text, from their responses."""
+"""Text about errors of GPUs, NVSwitches, network adapters and PCIe devices, from the event responses of the API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ MAX_SHOWN = 5
 
 
 def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, Any]]:
-    """Return the events of the last day that are neither historical nor cancelled."""
+    """Return the events of the 24 hours before `now` (RFC 3339).
+
+    Omit events from before the agent's first start (historical) and those that another Xid ended (cancelled).
+    """
     return [
         event
         for event in events
@@ -23,7 +26,7 @@ def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, A
 
 
 def title(event: Mapping[str, Any]) -> str:
-    """Return what happened to which device."""
+    """Return a title for an event: its code, its device and what happened."""
     if event["kind"] == OVERRUN:
         return str(event["name"])
     if event["kind"] == AER:
@@ -36,7 +39,7 @@ def title(event: Mapping[str, Any]) -> str:
 
 
 def occurrence(event: Mapping[str, Any]) -> str:
-    """Return when it occurred: the time, or the number of times and the interval."""
+    """Return when an event occurred, as text: the time or, for a burst, the number of times and the interval."""
     day, clock = event["time"][:10], event["time"][11:19]
     if event["count"] == 1:
         return f"{day} {clock} UTC"
@@ -44,7 +47,7 @@ def occurrence(event: Mapping[str, Any]) -> str:
 
 
 def advice(event: Mapping[str, Any]) -> Iterator[str]:
-    """Return the meaning of the numbers in the log line, and what to do."""
+    """Yield the meaning of the numbers in the event's log line, if there are any, then what to do."""
     if event["detail"]:
         yield str(event["detail"])
     yield f"Do: {event['action']}"

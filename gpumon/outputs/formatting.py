@@ -1,4 +1,4 @@
-"""Numbers, times and durations as text. None, an absent reading, is always "n/a"."""
+"""Formats numbers, times and durations as text. None stands for an absent reading and is formatted as "n/a"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.probe.core.wording import index_ranges, leaves_out
 
 ABSENT = "n/a"
 GAP = "  "
-"""Between two columns of a table."""
+"""Space between two columns of a table."""
 MINUTE, HOUR, DAY = 60, 3600, 86400
 STAGE_TEXTS = {
     "start": "starting",
@@ -28,21 +28,21 @@ STAGE_TEXTS = {
 
 
 def size(count: float | None) -> str:
-    """Return bytes in binary units, as for memory and message sizes."""
+    """Format a number of bytes in binary units (KiB, MiB, ...), as for memory and message sizes."""
     if count is None:
         return ABSENT
     return _scale(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def bandwidth(bytes_per_second: float | None) -> str:
-    """Return a bandwidth in decimal units, as nccl-tests prints it."""
+    """Format bytes per second in decimal units (kB/s, MB/s, ...), as nccl-tests prints them."""
     if bytes_per_second is None:
         return ABSENT
     return _scale(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
 
 
 def line_rate(bytes_per_second: float | None) -> str:
-    """Return a link speed in bits per second."""
+    """Format bytes per second as the speed of a network link, in Gb/s (bits)."""
     return ABSENT if bytes_per_second is None else f"{bytes_per_second * 8 / 1e9:.3g} Gb/s"
 
 
@@ -75,7 +75,7 @@ def latency(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in its two largest units: 3 d 4 h, 2 h 5 min, 45 s."""
+    """Format a duration in its two largest units: 3 d 4 h, 2 h 5 min, 45 s."""
     if seconds is None:
         return ABSENT
     whole = max(0, round(seconds))
@@ -89,13 +89,19 @@ def duration(seconds: float | None) -> str:
 
 
 def stage(name: str, count: int | None, algorithm: str) -> str:
-    """Return the stage of a run with its message size, and its algorithm unless NCCL chooses it."""
+    """Return the stage of a probe run as text, with its message size in bytes and its algorithm.
+
+    The algorithm is omitted if NCCL chooses it.
+    """
     text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {size(count)}")
     return text + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
 
 
 def participants(run: Mapping[str, Any]) -> str:
-    """Return the number of ranks of a run; for a partial run the number of GPUs and their indexes at that time."""
+    """Return a run's number of ranks as text.
+
+    For a partial run: how many of the host's GPUs, and their indexes then.
+    """
     conditions = run["conditions"]
     if not is_partial(run):
         return f"{run['ranks']} ranks"
@@ -104,13 +110,13 @@ def participants(run: Mapping[str, Any]) -> str:
 
 
 def is_partial(run: Mapping[str, Any]) -> bool:
-    """Return whether a run left out GPUs of the host."""
+    """Return True if a run left out GPUs of the host."""
     conditions = run["conditions"]
     return leaves_out(conditions["gpus"], run["ranks"], conditions["host_gpus"])
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital letter and a full stop. A first word such as nvmlInit stays as it is."""
+    """Return a text with a capital first letter and a full stop. A first word such as nvmlInit keeps its letters."""
     text = text.strip().rstrip(".")
     if not text:
         return ""
@@ -125,27 +131,27 @@ def rfc3339(wall: None) -> None: ...
 @overload
 def rfc3339(wall: float | None) -> str | None: ...
 def rfc3339(wall: float | None) -> str | None:
-    """Return a time, given in seconds since the epoch, in RFC 3339: UTC, to the millisecond."""
+    """Format a time, given in seconds since the epoch, in RFC 3339: UTC, to the millisecond. Return None for None."""
     if wall is None:
         return None
     return utc(wall).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds_between(earlier: str | None, later: str) -> float | None:
-    """Return the seconds between two times in RFC 3339."""
+    """Return the seconds between two times in RFC 3339; None if `earlier` is None."""
     if earlier is None:
         return None
     return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 
 
 def columns(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of a table, with columns as wide as their longest cell."""
+    """Return the lines of a table as text. Each column is as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [row(line, widths) for line in lines]
 
 
 def row(cells: Iterable[str], widths: Sequence[int]) -> str:
-    """Return a line of a table."""
+    """Return one line of a table as text. Each cell is padded to the width of its column."""
     return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 

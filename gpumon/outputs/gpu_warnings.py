@@ -1,4 +1,4 @@
-"""Short warnings about a GPU that is up; a healthy GPU has none."""
+"""Short warnings about a GPU that is up, from its response. A healthy GPU has none."""
 
 from __future__ import annotations
 

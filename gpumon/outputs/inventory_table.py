@@ -1,4 +1,4 @@
-"""The inventory as text for a terminal."""
+"""The inventory of expected GPUs and ports as text for a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPU_COLUMNS = {
     "last_seen": "LAST SEEN",
     "uuid": "UUID",
 }
-"""Fields of a GPU, with the titles of their columns."""
+"""Columns of the table of GPUs: the title, by field of the GPU's response."""
 PORT_COLUMNS = {
     "device": "DEVICE",
     "port": "PORT",
@@ -37,11 +37,11 @@ PORT_COLUMNS = {
     "last_up": "LAST UP",
     "guid": "GUID",
 }
-"""Fields of a port, with the titles of their columns."""
+"""Columns of the table of ports: the title, by field of the port's response."""
 
 
 def render_inventory(document: Document) -> str:
-    """Return the expected numbers, a line for each GPU and port, and the GPUs that are no longer expected."""
+    """Return the inventory response as text: expected numbers, a line for each GPU and port, former GPUs."""
     lines = [*_heading(document), "", *_table(GPU_COLUMNS, document["gpus"])]
     if document["ports"]:
         lines += ["", *_table(PORT_COLUMNS, document["ports"])]

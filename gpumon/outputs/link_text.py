@@ -1,4 +1,4 @@
-"""NVLinks, fabric, services and ports as text, from their responses."""
+"""Sentences about NVLinks, the NVLink fabric, services and InfiniBand ports, from the responses of the API."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ERROR_COUNTERS = {
     for name, row in rows(Nvlink).items()
     if metric_type(name) == "counter" and len(row.labels) == 1
 }
-"""Counters of a link that have one label, with the noun for what they count."""
+"""NVLink error counters that have one label: the noun for what they count, by field of the response."""
 
 
 def link_state(link: Document) -> str:
-    """Return up, down or unknown."""
+    """Return the state of an NVLink from its response: up, down or unknown."""
     return {1: "up", 0: "down"}.get(link["up"], "unknown")
 
 
 def link_errors(link: Document) -> list[str]:
-    """Return the error counts of a link that are not 0, such as `12 replay errors`."""
+    """Return the error counts of an NVLink that are not 0 as phrases, such as `12 replay errors`."""
     return [
         f"{count(number)} {kind.replace('_', ' ')} {noun}"
         for name, noun in _ERROR_COUNTERS.items()
@@ -34,7 +34,10 @@ def link_errors(link: Document) -> list[str]:
 
 
 def nvlink_sentences(document: Document) -> list[str]:
-    """Return how many NVLinks are up, then a sentence for each GPU with a link that is down or has errors."""
+    """Return a sentence with the number of NVLinks that are up, then one for each GPU with links down or errors.
+
+    Return an empty list without NVLinks.
+    """
     links = document["links"]
     if not links:
         return []
@@ -59,7 +62,10 @@ def _link_faults(links: list[Document]) -> Iterator[str]:
 
 
 def fabric_fault(gpu: Document) -> str:
-    """Return what is wrong with the fabric of a GPU; empty if nothing is, or nothing is reported."""
+    """Return what is wrong with a GPU's registration in the NVLink fabric or with the fabric's health.
+
+    Return an empty string if nothing is wrong, or if NVML reports nothing about a fabric.
+    """
     fabric: Document = gpu["fabric"] or {}
     state, status = fabric.get("state"), fabric.get("status")
     if state in STATES:
@@ -74,12 +80,15 @@ SERVICES = {"fabric_manager_up": "NVIDIA fabric manager", "imex_up": "NVIDIA IME
 
 
 def stopped_services(node: Document) -> list[str]:
-    """Return a sentence for each service that is installed but not running."""
+    """Return a sentence for each NVIDIA service of the host that is installed but not running."""
     return [f"The {name} is not running." for row, name in SERVICES.items() if node[row] == 0]
 
 
 def port_sentences(document: Document) -> list[str]:
-    """Return how many InfiniBand and RoCE ports are up, then a sentence for each port that is down."""
+    """Return a sentence with the number of InfiniBand and RoCE ports that are up, then one for each port down.
+
+    Return an empty list without ports.
+    """
     ports = document["ports"]
     if not ports:
         return []

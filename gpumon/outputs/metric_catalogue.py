@@ -1,4 +1,4 @@
-"""The catalogue of metrics, built from the metric tables, for `gpumon metrics` and docs/metrics.md."""
+"""The catalogue of all metrics, built from the metric tables, for `gpumon metrics` and docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ UNITS = (
     ("expected_ratio", _UNBOUNDED),
     ("_ratio", "ratio, 0 to 1"),
 )
-"""Units by suffix of the name; the first match counts. A name without a match is a plain number."""
+"""Unit of a metric by suffix of its name; the first match applies. A metric without a match is a plain number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """One metric."""
+    """A metric that the agent exports, as `gpumon metrics` and docs/metrics.md describe it."""
 
     name: str
     type: str
@@ -56,34 +56,36 @@ class CatalogueEntry:
     sources: tuple[str, ...]
     """Functions and fields of NVML, or the reading from which the agent computes it."""
     tier: str
-    """fast, slow, rare or once; empty for a metric without a driver call."""
+    """How often the driver is called for it: fast, slow, rare or once; empty for a metric without a driver call."""
     note: str
     detail: bool | tuple[str, ...]
-    """Whether /metrics exports it only with DETAILED, or the label values for which it does."""
+    """True if /metrics exports it only with the setting DETAILED; a tuple if only its series with these label values
+    need it.
+    """
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """Return every metric in the order of the page."""
+    """Return every metric, in the order of /metrics."""
     return [entry for table in TABLES for entry in entries_of(table)]
 
 
 def unit(name: str) -> str:
-    """Return the unit of a metric from its name."""
+    """Return the unit of a metric by its name; an empty string for a plain number."""
     bare = name.removesuffix("_total")
     return next((name for suffix, name in UNITS if bare.endswith(suffix)), "")
 
 
 DETAILED = "metrics.detailed"
-"""The setting that exports the detailed metrics."""
+"""Name of the setting with which /metrics exports the detailed metrics too."""
 
 
 def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
-    """Return the catalogue as JSON values."""
+    """Return catalogue entries as JSON objects."""
     return [asdict(entry) for entry in entries]
 
 
 def text(entries: Iterable[CatalogueEntry]) -> str:
-    """Return the catalogue for a terminal: name and labels of a metric, then its help text."""
+    """Return catalogue entries as text for a terminal: name and labels of each metric, then its help text and facts."""
     lines = []
     for entry in entries:
         labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
@@ -92,7 +94,7 @@ def text(entries: Iterable[CatalogueEntry]) -> str:
 
 
 def entries_of(table: type[Table]) -> Iterator[CatalogueEntry]:
-    """Return the metrics of one table: its info metric first."""
+    """Yield the metrics of one table. Its info metric, if it has one, is first."""
     identities = {name: row for name, row in rows(table).items() if row.identity}
     if identities:
         yield _info(table, identities)
@@ -116,7 +118,7 @@ def _entry(table: type[Table], name: str, row: Row) -> CatalogueEntry:
 
 
 def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
-    """Return the info metric of a table; its labels are the identities of the table."""
+    """Return the info metric of a table. Its labels are the table's identity rows."""
     return CatalogueEntry(
         name=f"{table.PREFIX}info",
         type="gauge",
@@ -131,7 +133,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
 
 
 def _source_names(source: Source) -> Iterator[str]:
-    """Yield the NVML functions and fields of a source in the order of preference."""
+    """Yield the NVML functions and fields of a source as text, in the order of preference."""
     for part in primary_sources(source):
         match part:
             case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
@@ -154,7 +156,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return the note of a metric and what of it is a detail."""
+    """Return the note of a metric, and whether it or some of its label values need the setting DETAILED."""
     return "".join(f" {text}" for text in (entry.note, _detail(entry)) if text)
 
 

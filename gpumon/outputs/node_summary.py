@@ -1,4 +1,4 @@
-"""Sentences about the node as a whole, from its response: for the page and the terminal."""
+"""Sentences about the node as a whole for the status page and the terminal, from the response with the report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
 
 
 def gpu_counts(document: Document) -> tuple[int, int]:
-    """Return how many GPUs are up, and how many should be. Excluded and released GPUs are not counted."""
+    """Return how many GPUs are up, and how many should be up. Excluded and released GPUs are not counted."""
     node, states = document["node"], [gpu["state"] for gpu in document["gpus"]]
     total = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
     return states.count("up"), total - states.count("released")
 
 
 def unmonitored_counts(document: Document) -> list[str]:
-    """Return how many GPUs are not monitored, by reason; an empty list if there are none."""
+    """Return the number of excluded GPUs and of released GPUs as phrases, such as `2 excluded`. Omit numbers of 0."""
     states = [gpu["state"] for gpu in document["gpus"]]
     counts = {"excluded": len(document["node"]["excluded"]), "released": states.count("released")}
     return [f"{number} {reason}" for reason, number in counts.items() if number]
@@ -28,7 +28,7 @@ def exclusions(node: Document) -> list[str]:
 
 
 def headline(node: Document) -> str:
-    """Return the number of problems in a sentence. Problems of severity info do not count."""
+    """Return a sentence with the number of problems of the node. Problems of severity info do not count."""
     number = sum(problem["severity"] != "info" for problem in node["problems"])
     if not number:
         return NOT_EVALUATED_TEXT if node["state"] == NOT_EVALUATED else "No problems."

@@ -1,4 +1,4 @@
-"""A note about a later run that had fewer GPUs than the run that determines the state of a probe."""
+"""A note that the newest run of a probe had fewer GPUs than the run that determines the probe's state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpumon.probe.core.state import ProbeState
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return which later run left out GPUs; an empty string if the newest run determines the state."""
+    """Return the note; an empty string if the newest run determines the probe's state."""
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:
         return ""

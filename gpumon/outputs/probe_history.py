@@ -1,4 +1,4 @@
-"""Runs of a probe as lines for a terminal, newest first, from their responses."""
+"""Stored runs of probes as lines for a terminal, newest first, from the responses of the API."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NO_RUNS = "No run is stored."
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """Return the measurement of the largest size by algorithm, or by collective if there are several.
+    """Return a run's measurements of the largest message size, by algorithm, or by collective if there are several.
 
-    If there are several types, it is that of float32. A run that did not measure to its end has none, because its
-    largest size does not show the bandwidth.
+    If there are several data types, the measurements are those of float32. A run that did not measure to its end has
+    none, because its largest size does not show the bandwidth.
     """
     if run["outcome"] not in DECISIVE:
         return {}
@@ -25,21 +25,24 @@ def largest(run: Document) -> Mapping[str, Document]:
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:
-    """Return the comparison of a measurement, or None."""
+    """Return a run's comparison of this measurement with reference values; None if it has none."""
     key = ("collective", "algorithm", "dtype", "bytes")
     matching = (item for item in run["comparisons"] if all(item[name] == measurement[name] for name in key))
     return next(matching, None)
 
 
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
-    """Return the bandwidth over this host's median at that time; None if there was none."""
+    """Return the bus bandwidth divided by this host's median at the time of the run; None if there was no median."""
     compared = comparison(run, measurement)
     baseline = None if compared is None else compared["baseline"]
     return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
 
 
 def history(runs: Sequence[Document]) -> str:
-    """Return a line for each run: bus bandwidth at the largest size by algorithm, and its share of the baseline."""
+    """Return a table with a line for each run.
+
+    It has the bus bandwidth at the largest message size, by algorithm, and its share of this host's median.
+    """
     if not runs:
         return NO_RUNS + "\n"
     algorithms = list(dict.fromkeys(name for run in runs for name in largest(run)))

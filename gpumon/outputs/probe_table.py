@@ -1,4 +1,4 @@
-"""A run of a probe as text for a terminal: the columns of nccl-tests, and an evaluation of the figures."""
+"""The result of a probe run as text for a terminal: the columns of nccl-tests, and an evaluation of the figures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNITS = ("(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)", "", "(GB/s)",
 _WIDTHS = (12, 13, 9, 10, 10, 10, 10, 7, 9, 9, 8)
 _BYTES = {"float32": 4, "bfloat16": 2}
 _MAX_RANKS = 16
-"""A matrix of more ranks is wider than a terminal."""
+"""Maximum number of ranks in the matrix of pairs, which must fit on a terminal."""
 
 
 def table(result: ProbeResult) -> str:
-    """Return the whole result. Times are per operation; a GB is 1e9 bytes."""
+    """Return the whole result of a run as text. Times are per operation; a GB is 1e9 bytes."""
     lines = [f"# {_title(result)}"]
     if result.measurements:
         lines += ["#", "#" + _line(_COLUMNS)[1:], "#" + _line(_UNITS)[1:]]
@@ -36,7 +36,10 @@ def table(result: ProbeResult) -> str:
 
 
 def comparison_sentence(comparison: Comparison) -> str:
-    """Return a measurement with its reference values."""
+    """Return a sentence with a measured bandwidth and its share of each reference value.
+
+    It ends with the reference that the bandwidth falls short of, if there is one.
+    """
     busbw, low = comparison.busbw, comparison.low
     references = [
         _share_of(busbw, comparison.baseline, f"this host's median of {comparison.runs} runs"),
@@ -62,7 +65,7 @@ def _title(result: ProbeResult) -> str:
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """Return a heading for each algorithm, and a line for each size."""
+    """Yield a heading for each collective and algorithm, then a line for each of its message sizes."""
     ordered = sorted(result.measurements, key=lambda item: item.key)
     for (collective, algorithm, _), sizes in groupby(ordered, lambda item: item.key[:3]):
         yield f"# {collective}, {algorithm}"
@@ -116,7 +119,10 @@ def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
 
 
 def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
-    """Return a line for each rank; `numbers` are the GPU indexes or rank numbers to show."""
+    """Yield a heading, then a line for each rank, with the bandwidth of its pairs in GB/s. `!` marks wrong elements.
+
+    `numbers` are the GPU indexes or rank numbers to show.
+    """
     yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
     for row in ranks:
         row_pairs = (pairs.get((min(row, column), max(row, column))) for column in ranks)

@@ -1,4 +1,4 @@
-"""The problems of a node, worst first, with what to do: one list for the page, the terminal and the API."""
+"""The problems of a node, worst first, with what to do. The page, the terminal and the API show the same list."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.state.report import Report
 
 DRIVER = "driver"
-"""Subject of the notice that the driver cannot be used."""
+"""Subject of the agent's notice that the driver cannot be used."""
 NOT_EVALUATED = "unknown"
-"""State of a node without problems before its first evaluation."""
+"""State of a node that has no problem and was not evaluated since the agent started."""
 MAX_CONSEQUENCES = 4
-"""Inhibited verdicts that are named with their cause."""
+"""Maximum number of inhibited verdicts that a problem names as its consequences."""
 _FAULT_CHECKS = frozenset(check.name for check in gpu_checks.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProblem:
-    """One current problem of a node."""
+    """One current problem of a node, as the page, the terminal and the API show it."""
 
     severity: str
     title: str
@@ -44,15 +44,15 @@ class NodeProblem:
     runbook_url: str = ""
     gpu: int | None = None
     since: float | None = None
-    """Seconds since the epoch."""
+    """When the problem began, in seconds since the epoch."""
     unobserved: bool = False
-    """It cannot be observed now."""
+    """True if the problem cannot be observed now, for example because its GPU does not answer."""
 
 
 def problems(report: Report) -> tuple[NodeProblem, ...]:
-    """Return verdicts, faults without a verdict yet, a failed probe run and notices.
+    """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
 
-    The worst is first, then what can be observed now, then the oldest.
+    They are ordered by severity, then those that can be observed now, then the oldest.
     """
     unordered = (
         *_verdicts(report),
@@ -69,14 +69,17 @@ def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
-    """Return critical, warning or ok; unknown if there is no problem and no evaluation. Info changes nothing."""
+    """Return the state of the node: critical, warning or ok; unknown if it has no problem and was not evaluated.
+
+    Problems of severity info do not count.
+    """
     severities = {problem.severity for problem in node_problems}
     healthy = "ok" if evaluated else NOT_EVALUATED
     return next((severity for severity in ("critical", "warning") if severity in severities), healthy)
 
 
 def fault_text(state: GpuState) -> str:
-    """Return the fault of a GPU in sentences; empty if it has none."""
+    """Return the fault of a GPU in sentences; an empty string if it has none."""
     if state.fault is None:
         return ""
     return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
@@ -111,7 +114,10 @@ def _with_device(verdict: Verdict, report: Report, text: str) -> str:
 
 
 def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
-    """Return how a latched verdict is cleared; empty if its fault is present or it is not latched."""
+    """Return a sentence on how a latched verdict is cleared.
+
+    Return an empty string if the verdict is not latched or its fault is present.
+    """
     if verdict.active or check.latch is None:
         return ""
     state = report.gpu(verdict.device) if verdict.device else None
@@ -135,7 +141,10 @@ def _consequences(verdict: Verdict, report: Report) -> str:
 
 
 def _action(verdict: Verdict, report: Report) -> str:
-    """Return the action of a verdict. While a repair is being verified the action applies only if it recurs."""
+    """Return the action of a verdict as a sentence; an empty string for none.
+
+    While a repair is being verified, the sentence begins with "If it recurs".
+    """
     if verdict.action is Action.NONE:
         return ""
     repair = performed_repair(verdict, report.boot_id)
@@ -143,12 +152,15 @@ def _action(verdict: Verdict, report: Report) -> str:
 
 
 def _what_to_do(action: str, first_step: str) -> str:
-    """Return the action and the first step of the runbook, which may begin with the same words."""
+    """Return the action, then the first step of the runbook; only that step if it begins with the same words."""
     return first_step if first_step.startswith(action.rstrip(".")) else f"{action} {first_step}"
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:
-    """Return faults of GPUs without a verdict. A fault without a start is a consequence of the driver's fault."""
+    """Yield a problem for each fault of a GPU that has no verdict yet.
+
+    A fault without a start is omitted, because it is a consequence of the driver's fault.
+    """
     with_verdict = {device for check, device in report.health.open if check in _FAULT_CHECKS}
     for state in report.gpus:
         if state.fault is not None and state.since is not None and state.uuid not in with_verdict:
@@ -163,7 +175,7 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
 
 
 def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
-    """Return a problem for expected GPUs that the driver does not count, before that is a verdict."""
+    """Yield a problem if the driver counts fewer GPUs than expected and this is not a verdict yet."""
     expectation, visible = report.expectation, report.node.gpus_visible
     has_verdict = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
     if visible is None or has_verdict or any(state.released for state in report.gpus):
@@ -180,7 +192,7 @@ def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
 
 
 def _probe(report: Report) -> Iterator[NodeProblem]:
-    """Return the problem of the all-reduce, unless a verdict has it."""
+    """Yield a problem if the all-reduce probe failed, unless a verdict reports it or an operator has cleared it."""
     run = current_result(report.probe.ran, ALL_REDUCE)
     has_verdict = any(
         SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
@@ -198,7 +210,7 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
 
 
 def _is_cleared(run: ProbeResult, report: Report) -> bool:
-    """Return whether an operator has cleared a verdict of this run."""
+    """Return True if an operator has cleared a verdict of a probe since this run ended."""
     return any(
         transition.cleared_by is Clearance.OPERATOR
         and SUBJECT_OF.get(transition.verdict.check) == "probe"
@@ -208,7 +220,7 @@ def _is_cleared(run: ProbeResult, report: Report) -> bool:
 
 
 def _notices(report: Report) -> Iterator[NodeProblem]:
-    """Return the notices without a verdict."""
+    """Yield a problem for each notice of the agent for which there is no verdict."""
     with_verdict = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
     for subject, message in report.notices.items():
         if subject not in with_verdict:

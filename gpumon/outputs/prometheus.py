@@ -1,4 +1,7 @@
-"""Render a Report in the text format 0.0.4 of Prometheus. Line prefixes are cached by series, pages by Report."""
+"""Renders a Report in Prometheus's text format 0.0.4. The page is cached for each Report.
+
+The beginning of each series' line, up to its value, is cached for later Reports.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +38,31 @@ TABLES: tuple[type[Table], ...] = (
     InfinibandPort,
     AllReduce,
 )
-"""In the order of the page."""
+"""Metric tables, in the order of their metrics on /metrics."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
 """Tables that rarely change from one Report to the next: their lines are cached by object identity."""
 EXACT = 1e15
-"""Whole numbers below this are written without a fraction; a float represents them exactly."""
+"""Whole numbers below this value are written without a fraction, because a float represents them exactly."""
 GZIP_LEVEL = 1
-"""Level 9 costs twelve times as much for a page that is a third smaller."""
+"""Compression level. Level 9 takes twelve times as long for a page that is a third smaller."""
 
 
 SPARE = 64
-"""Cached prefixes of label values that no longer exist, before the cache of the row is cleared."""
+"""Number of outdated label values whose cached line prefixes a row may keep before its cache is cleared."""
 
 _Place = tuple[type[Table], Labels]
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The page in both encodings."""
+    """The /metrics page as bytes, plain and compressed with gzip."""
 
     raw: bytes
     gzipped: bytes
 
 
 class Renderer:
-    """A renderer that caches the page of the last Report and the line of each series up to its value."""
+    """Renders /metrics. It caches the page of the latest Report, and the line of each series up to its value."""
 
     def __init__(self, latest: Callable[[], Report]) -> None:
         self._latest = latest
@@ -69,7 +72,7 @@ class Renderer:
         self._page = Exposition(b"", b"")
 
     def exposition(self) -> Exposition:
-        """Return the page of the latest Report."""
+        """Return the /metrics page of the latest Report. It is rendered once for each Report."""
         report = self._latest()
         if report is not self._report:
             raw = self.render(report).encode()
@@ -77,7 +80,7 @@ class Renderer:
         return self._page
 
     def render(self, report: Report) -> str:
-        """Return the page as text."""
+        """Return the /metrics page of a Report as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
         tables = [(table, own, (type(table), own)) for table, own in report.tables()]
         self._forget({place for _, _, place in tables})
@@ -90,13 +93,16 @@ class Renderer:
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _forget(self, places: set[_Place]) -> None:
-        """Remove the caches of tables that no longer exist, such as those of a MIG instance."""
+        """Remove the caches of tables that no longer exist, such as those of a MIG instance.
+
+        `places` are the current tables.
+        """
         for gone in self._prefixes.keys() - places:
             del self._prefixes[gone]
             self._cached_lines.pop(gone, None)
 
     def _lines(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
-        """Return the lines of a table, from the cache if the table is the same object."""
+        """Return the lines of a table by metric, from the cache if the table is the same object as last time."""
         cached_table, lines = self._cached_lines.get(place, (None, {}))
         if cached_table is not table:
             families: dict[str, list[str]] = {name: [] for name in _families(type(table))}
@@ -134,7 +140,7 @@ class Renderer:
 
 @cache
 def _exported_rows(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
-    """Return the exported rows, each with the label values that are hidden."""
+    """Return name, row and hidden label values of each row that /metrics exports."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
         for name, row in rows(table).items()
@@ -143,7 +149,7 @@ def _exported_rows(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Ro
 
 
 def _families(table: type[Table]) -> Mapping[str, str]:
-    """Return the names and help texts of a table's metrics, in order."""
+    """Return the help text by name for each metric of a table, in the order of the page."""
     families = {}
     for name, row in rows(table).items():
         if row.identity:

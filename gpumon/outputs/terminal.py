@@ -1,4 +1,4 @@
-"""Status of a node as text for a terminal, from the response of /api/v1/report."""
+"""The state of a node as text for a terminal, from the response of /api/v1/report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
-"""Parts of the report that `status` shows."""
+"""Parts of the response that `status` needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Column:
 
     title: str
     cell: Callable[[Document], str]
-    """Text for a GPU."""
+    """Returns the text for a GPU."""
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
-    """Text for a MIG instance."""
+    """Returns the text for a MIG instance of a GPU."""
 
 
 def _memory(readings: Document) -> str:
@@ -73,7 +73,7 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """Return a heading, a line for each GPU within `width` columns, the links, and the notices of the agent."""
+    """Return the readings as text, within `width` columns: heading, GPUs, links, notices of the agent."""
     notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
@@ -81,7 +81,7 @@ def table(document: Document, width: int, *, color: bool) -> str:
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """Return the problems with their actions, a line for each GPU, the links, recent errors, and the last probe.
+    """Return the status as text, within `width` columns: problems and actions, GPUs, links, errors, the last probe.
 
     `document` is the whole report or the parts in STATUS.
     """
@@ -194,7 +194,7 @@ def _fault_line(gpu: Document, widths: tuple[int, ...], now: str) -> str:
 
 
 def _connection_lines(document: Document, width: int) -> Iterator[str]:
-    """Return the warnings about GPUs that are up, and the state of services, NVLinks and ports."""
+    """Yield warnings about GPUs that are up, then sentences about services, NVLinks and ports."""
     warnings = [
         f"GPU {gpu['gpu']}: {'; '.join(texts)}."
         for gpu in document["gpus"]

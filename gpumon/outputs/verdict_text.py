@@ -1,4 +1,4 @@
-"""Verdicts as text: for the page, the terminal and the API."""
+"""Text about verdicts, for the page, the terminal and the API."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpumon.state.report import Report
 
 
 def title(verdict: Verdict) -> str:
-    """Return what is wrong if this check fails."""
+    """Return what is wrong according to a verdict. It is the check's name if this version has no such check."""
     check = BY_NAME.get(verdict.check)
     return check.help.rstrip(".") if check else verdict.check
 
 
 def is_unobserved(verdict: Verdict, report: Report) -> bool:
-    """Return whether the verdict describes readings of a GPU that cannot be read now."""
+    """Return True if the verdict is about readings of a GPU that cannot be read now."""
     check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
     is_read = state is None or (state.fault is None and not state.released)
     return not (verdict.active or is_read or check is None or check.latch is not None)
 
 
 def current_reason(verdict: Verdict, report: Report) -> str:
-    """Return the reason; with its time if it cannot be observed now."""
+    """Return the reason of a verdict. It begins with the time of the last observation if it cannot be observed now."""
     if not is_unobserved(verdict, report):
         return verdict.reason
     seen = rfc3339(verdict.seen)
@@ -36,7 +36,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:
-    """Return what clears a latched verdict of this check, besides an operator."""
+    """Return phrases for what clears a latched verdict of this check, besides an operator. Others have none."""
     if check.latch is None:
         return ()
     repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()
@@ -44,20 +44,20 @@ def clearing_conditions(check: Check) -> Sequence[str]:
 
 
 def place(verdict: Document) -> str:
-    """Return the GPU by its index, or the name of a port; an empty string for the node."""
+    """Return where a verdict applies, from its response: the GPU by its index, a port by its name, "" for the node."""
     return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
 
 
 def name(verdict: Document) -> str:
-    """Return the check and the device of a verdict."""
+    """Return the check and the device of a verdict as text, from its response."""
     return f"{verdict['check']} of {place(verdict) or 'the node'}"
 
 
 def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[str, Any]:
-    """Return the fields of a verdict about its action and its repair.
+    """Return the fields action, action_text, repair and repaired_at of a verdict's response.
 
-    While a repair is being verified the action is none, so that automation does not repair in a loop.
-    `boot_id` is that of this boot, which began at `booted`, in seconds since the epoch.
+    While a repair is being verified the action is none, so that automation does not repair in a loop. `boot_id` is that
+    of this boot, which began at `booted`, in seconds since the epoch.
     """
     repair = performed_repair(verdict, boot_id)
     if repair is None:

@@ -1,4 +1,4 @@
-"""Time windows as sentences, from their responses: for the page, the terminal and the commands."""
+"""Sentences about time windows (releases, maintenance, holds) for the page, the terminal and the commands."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from gpumon.outputs.formatting import duration, seconds_between
 from gpumon.outputs.responses.base import Document
 
 CLOCK_TOLERANCE_SECONDS = 60.0
-"""Difference up to which the wall clock may contradict a window before it counts as wrong."""
+"""Seconds by which the wall clock may contradict a time window before a sentence mentions it."""
 MAX_HOLDS = 3
-"""Holds that a sentence names."""
+"""Maximum number of holds that a sentence names."""
 
 
 def releases(windows: list[Document]) -> list[str]:
-    """Return a sentence for each release."""
+    """Return a sentence for each window in which GPUs are released."""
     return [_release(window) for window in windows]
 
 
 def maintenance(window: Document | None, now: str | None = None) -> list[str]:
-    """Return a sentence, or none without maintenance. `now` is the time of the response."""
+    """Return a sentence about the maintenance window; an empty list without one.
+
+    `now`, the time of the response, adds the remaining time.
+    """
     if window is None:
         return []
     end = f"{_end(window['until'])}{_remaining(window, now)}"
@@ -25,7 +28,10 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
 
 
 def holds(hold: Document | None, now: str | None = None) -> list[str]:
-    """Return a sentence, or none without holds. `now` is the time of the response."""
+    """Return a sentence about the holds on probes; an empty list without any.
+
+    `now`, the time of the response, adds the remaining time.
+    """
     if hold is None:
         return []
     last = max(hold["holders"], key=lambda holder: str(holder["until"]))

@@ -1,1 +1,1 @@
-"""The responses of the API as pydantic models. One function builds each of them from the Report."""
+"""The responses of the API as pydantic models. Class methods and functions build them from the Report."""

@@ -13,7 +13,7 @@ from gpumon.outputs.responses.base import ResponseModel, timestamp
 
 
 class AlertResponse(ResponseModel):
-    """One alert."""
+    """One alert of this node: its rule, labels, state and texts."""
 
     rule: str
     severity: Literal[SEVERITIES]  # type: ignore[valid-type]

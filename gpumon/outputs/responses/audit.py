@@ -1,4 +1,4 @@
-"""The audit as JSON."""
+"""Responses about the audit: the requests that changed the state of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of all response models, and fields made from the rows of a metric table."""
+"""The base of all response models, and a decorator that adds a field for each row of a metric table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpumon.model.reading import Row, Table, labels_of, rows
 Document = dict[str, Any]
 """A response as plain JSON values: what the page and the commands read."""
 Number = int | float
-"""Whole numbers are printed without ".0"."""
+"""A number in JSON. A whole number is an int, so that it is printed without ".0"."""
 
 
 class ResponseModel(BaseModel):
-    """Every field is always present; an absent value is null."""
+    """Base of all responses. Every field is always present in the JSON; an absent value is null."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most agents never send most of them
 
@@ -29,7 +29,7 @@ class ResponseModel(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Host name and clocks at the moment of a response."""
+    """Host name, and the time by both clocks, at the moment of a response."""
 
     host: str
     wall: float
@@ -42,12 +42,15 @@ Model = TypeVar("Model", bound=ResponseModel)
 
 
 def timestamp(description: str) -> Any:
-    """Describe a field that holds a time as text."""
+    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on what time it is."""
     return Field(description=f"{description} RFC 3339, UTC.")
 
 
 def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
-    """Add a field for each row of these metric tables: its name, type and help text come from the row."""
+    """Return a class decorator that adds a field for each row of these metric tables.
+
+    Name, type and description of a field come from its row.
+    """
 
     def extend(model: type[Model]) -> type[Model]:
         fields: dict[str, Any] = {
@@ -63,7 +66,10 @@ def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
 
 
 def row_values(table: Table) -> Document:
-    """Return every row of a metric table by its name. A reading with labels is nested, one level a label."""
+    """Return every value of a metric table by the row's name.
+
+    A value with labels is nested, one level for each label.
+    """
     return {name: _row_value(row, getattr(table, name)) for name, row in rows(type(table)).items()}
 
 
@@ -99,7 +105,7 @@ def _nest(row: Row, values: Mapping[str, float]) -> Document:
 
 
 def _number(value: float) -> Number | None:
-    """Return an int for a whole number. JSON has neither NaN nor infinity: return None for those."""
+    """Return a number as JSON needs it: an int for a whole number, None for NaN and infinity."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else value

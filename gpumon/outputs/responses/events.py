@@ -73,19 +73,19 @@ class EventResponse(ResponseModel):
 
 
 class EventsResponse(ResponseModel):
-    """Errors that are stored."""
+    """Errors that the store has."""
 
     events: list[EventResponse] = Field(description="Newest first.")
     complete: bool = Field(description="False: the store did not answer, and only the newest errors were searched.")
 
 
 def newest_first(report: Report, events: Sequence[ErrorEvent]) -> list[EventResponse]:
-    """Return these bursts, which are ordered oldest first, in reverse."""
+    """Return the responses of these bursts, newest first. `events` is ordered oldest first."""
     return [EventResponse.from_burst(event, report) for event in reversed(events)]
 
 
 def _gpu_of(event: ErrorEvent, report: Report) -> GpuState | None:
-    """Return the GPU of an error by UUID, else by address; None if it is not in the inventory."""
+    """Return the GPU of an error, found by UUID or else by PCI address; None if it is not in the inventory."""
     if event.kind not in {XID, AER}:
         return None
     same = (s for s in report.gpus if event.uuid == s.uuid or (not event.uuid and event.bus_id == s.bus_id))

@@ -20,17 +20,17 @@ from gpumon.state.report import Report
 
 @metric_rows(Fabric)
 class FabricResponse(ResponseModel):
-    """The place of a GPU in an NVLink fabric."""
+    """The registration of a GPU in an NVLink fabric, and the fabric's health."""
 
 
 @metric_rows(Platform)
 class PlatformResponse(ResponseModel):
-    """The place of a GPU in its rack."""
+    """The position of a GPU in its rack."""
 
 
 @metric_rows(Mig)
 class MigResponse(ResponseModel):
-    """One MIG instance."""
+    """One MIG instance of a GPU, with its readings."""
 
     mig_uuid: str = Field(description="Identity of the compute instance.")
     gpu_instance_id: int
@@ -87,7 +87,7 @@ class GpuResponse(ResponseModel):
 
 
 class GpusResponse(ResponseModel):
-    """All GPUs of the inventory."""
+    """All GPUs of the inventory, with their readings."""
 
     gpus: list[GpuResponse]
 

@@ -1,4 +1,4 @@
-"""Responses about the inventory: the expected GPUs and ports, from the Report."""
+"""Responses about the inventory: the GPUs and ports that are expected or present."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT = {
     Removal.REPLACED: "was replaced",
     Removal.ACCEPTED: "is no longer expected",
 }
-"""Why a GPU that was present is not expected."""
+"""Text on why a GPU that was present is no longer expected, by reason."""
 UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
     "up",
     "down",
@@ -37,7 +37,7 @@ UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
 
 
 class InventoryGpuResponse(ResponseModel):
-    """One expected GPU."""
+    """One expected GPU: its identity, its state, and when it was read."""
 
     gpu: int | None = Field(description="Index in the boot in which the GPU was last read.")
     uuid: str
@@ -114,7 +114,7 @@ class FormerGpuResponse(ResponseModel):
 
 
 class InventoryResponse(ResponseModel):
-    """The expected GPUs and ports."""
+    """The GPUs and ports that are expected or present."""
 
     place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
     gpus_expected: int
@@ -159,7 +159,7 @@ def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
 
 
 def _ports(report: Report) -> Iterator[InventoryPortResponse]:
-    """Yield the ports that are present or expected."""
+    """Yield the responses of the ports that are present or expected, ordered by PCI address."""
     ports = report.internal.ports
     missing = {port.identity: port.port.device for port in report.gone_ports}
     up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}

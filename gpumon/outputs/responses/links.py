@@ -13,7 +13,7 @@ from gpumon.state.report import Report
 
 @metric_rows(nvlink.Nvlink, nvlink.NvlinkPeer)
 class NvlinkResponse(ResponseModel):
-    """One NVLink of one GPU, with its peer."""
+    """One NVLink of one GPU, with the device at its other end."""
 
     gpu: int
     uuid: str
@@ -21,13 +21,13 @@ class NvlinkResponse(ResponseModel):
 
 
 class NvlinksResponse(ResponseModel):
-    """NVLinks by GPU and number."""
+    """NVLinks, ordered by GPU and number."""
 
     links: list[NvlinkResponse]
 
     @classmethod
     def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
-        """Return the NVLinks of the GPU with this uuid, or of all GPUs. The state of those of a lost GPU is None."""
+        """Return the NVLinks of the GPU with this uuid, or of all GPUs. The state of a lost GPU's links is null."""
         return cls(
             links=[
                 NvlinkResponse(
@@ -45,7 +45,10 @@ class NvlinksResponse(ResponseModel):
 
 
 def _stored_links(state: GpuState) -> list[str]:
-    """Return the NVLinks of a GPU that has not been read in this run of the agent, from its stored row."""
+    """Return the numbers of a restored GPU's NVLinks, from the store.
+
+    The agent has not read such a GPU since it started.
+    """
     count = state.stored.nvlinks if state.restored and state.stored is not None else None
     return [str(link) for link in range(count or 0)]
 

@@ -18,7 +18,7 @@ NODE_STATES = ("ok", "unknown", "warning", "critical")
 
 
 class ProblemResponse(ResponseModel):
-    """One problem of the node."""
+    """One current problem of the node."""
 
     severity: Literal[SEVERITIES]  # type: ignore[valid-type]
     title: str
@@ -60,7 +60,7 @@ class DriverResponse(ResponseModel):
 
 @metric_rows(node.Node)
 class NodeResponse(ResponseModel):
-    """The node and the agent."""
+    """The state of the node and of the agent."""
 
     host: str
     time: str = timestamp("Time of this response.")

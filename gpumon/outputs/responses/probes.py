@@ -20,13 +20,13 @@ from gpumon.state.report import Report
 
 
 class _RunPart(ResponseModel):
-    """Part of a run, built from the attributes of the same name."""
+    """Base of the parts of a run. They are built from objects whose attributes have the names of the fields."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
 class MeasurementResponse(_RunPart):
-    """One message size."""
+    """The measurement of one collective, algorithm, data type and message size."""
 
     collective: str
     algorithm: str = Field(description="default: chosen by NCCL; ring: without NVLink SHARP.")
@@ -76,7 +76,7 @@ class ComparisonResponse(_RunPart):
 
 
 class PairResponse(_RunPart):
-    """Traffic between two ranks alone."""
+    """The traffic between two ranks while no other rank sends."""
 
     ranks: list[int]
     bandwidth: Number = Field(description="Bytes per second in each direction.")
@@ -87,7 +87,7 @@ class PairResponse(_RunPart):
 
 
 class LocationResponse(_RunPart):
-    """The suspected location of a fault."""
+    """The suspected location of a fault, with the evidence."""
 
     sentence: str
     ranks: list[int]
@@ -120,7 +120,7 @@ class RunResponse(_RunPart):
 
     @classmethod
     def from_result(cls, result: ProbeResult) -> Self:
-        """Return a run without its log, because the log names processes."""
+        """Return the response of a run without its log, because the log names processes."""
         names = cls.model_fields.keys() - {"started", "log"}
         return cls.model_validate(
             {name: getattr(result, name) for name in names} | {"started": rfc3339(result.started)}
@@ -128,7 +128,7 @@ class RunResponse(_RunPart):
 
 
 class RunWithLogResponse(RunResponse):
-    """One run with the output of its ranks."""
+    """One run of a probe, with the output of its ranks."""
 
     log: str | None = Field(default=None, description="Only with the token, because it names processes.")
 
@@ -222,7 +222,7 @@ class ProbeResponse(ResponseModel):
 
 
 class ProbeRequestResponse(ResponseModel):
-    """A run that a request started or joined."""
+    """The run of a probe that a request started or joined."""
 
     id: str
     accepted: bool = Field(description="False: a run was already in progress, and this is its id.")
@@ -233,7 +233,7 @@ class ProbeRequestResponse(ResponseModel):
 
 
 class RunningResponse(ResponseModel):
-    """A run in progress."""
+    """A run of a probe that is in progress."""
 
     id: str
     probe: str
@@ -247,12 +247,12 @@ class RunningResponse(ResponseModel):
 
 
 class RunsResponse(ResponseModel):
-    """Runs that are stored."""
+    """Runs of probes that the store has."""
 
     probes: list[RunResponse] = Field(description="Newest first.")
     complete: bool = Field(description="False: the store did not answer, and older runs may be missing.")
 
 
 def age_seconds(result: ProbeResult, now: HostTime) -> float:
-    """Return the time since a run ended."""
+    """Return the seconds since a run ended."""
     return max(0.0, now.wall - result.ended)

@@ -1,4 +1,4 @@
-"""The response with the whole report."""
+"""The response of /api/v1/report: the whole report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumon.state.report import Report
 
 
 class ReportResponse(ResponseModel):
-    """The whole report: all parts are of the same moment."""
+    """The whole report of the node. All parts are of the same moment."""
 
     node: NodeResponse
     gpus: list[GpuResponse]

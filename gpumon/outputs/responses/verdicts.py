@@ -1,4 +1,4 @@
-"""Responses about the health of the node: verdicts, and what changed."""
+"""Responses about the health of the node: verdicts, their changes, and requests to clear them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
 MAX_TRANSITIONS = 100
-"""Max number of transitions in one response."""
+"""Maximum number of transitions in one response."""
 
 
 class VerdictResponse(ResponseModel):
@@ -49,7 +49,7 @@ class VerdictResponse(ResponseModel):
 
     @classmethod
     def as_recorded(cls, verdict: Verdict, report: Report) -> VerdictResponse:
-        """Return the verdict of a transition with the action of that time."""
+        """Return the response of a verdict as it was recorded in a transition, with the action of that time."""
         return cls(**_recorded_values(verdict, report))
 
 
@@ -65,7 +65,7 @@ class PrimaryVerdictResponse(VerdictResponse):
 
 
 class RefusedVerdictResponse(VerdictResponse):
-    """A verdict that cannot be cleared."""
+    """A verdict that a request could not clear."""
 
     message: str = Field(description="Why it cannot be cleared.")
 
@@ -104,7 +104,7 @@ class GpuHealthResponse(ResponseModel):
 
 
 class TransitionResponse(ResponseModel):
-    """One change of a verdict."""
+    """One change of a verdict: it was raised, changed or cleared."""
 
     time: str = timestamp("When.")
     change: Literal["raised", "changed", "cleared"]
@@ -128,7 +128,7 @@ class TransitionResponse(ResponseModel):
 
 
 class CurrentHealthResponse(ResponseModel):
-    """The verdicts of the node: what the health file holds too."""
+    """The current verdicts of the node and the health of its GPUs, as the health file has them too."""
 
     level: LevelName
     score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")
@@ -149,7 +149,7 @@ class CurrentHealthResponse(ResponseModel):
 
 
 class HealthResponse(CurrentHealthResponse):
-    """The health of the node and how it changed."""
+    """The current health of the node, and the latest changes of verdicts."""
 
     evaluated: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
     evaluation_age_seconds: float | None = Field(
@@ -160,7 +160,7 @@ class HealthResponse(CurrentHealthResponse):
 
     @classmethod
     def from_report(cls, report: Report, boot: float) -> HealthResponse:
-        """Return the health at the time `boot` of CLOCK_BOOTTIME."""
+        """Return the response at the time `boot`, in seconds of CLOCK_BOOTTIME."""
         health = report.health
         recent = reversed(health.history[-MAX_TRANSITIONS:])
         return cls(
@@ -173,7 +173,7 @@ class HealthResponse(CurrentHealthResponse):
 
 
 class ClearResponse(ResponseModel):
-    """The verdicts that were cleared, and those that could not be."""
+    """The verdicts that a request cleared, and those that it could not clear."""
 
     cleared: list[VerdictResponse]
     refused: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be cleared.")
@@ -203,7 +203,10 @@ def _missing_gpus(report: Report) -> int:
 
 
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
-    """Return the fields of a verdict. While a repair is being verified, its state replaces the action."""
+    """Return the fields of a verdict's response, with its current reason and action.
+
+    While a repair is being verified, the fields describe the repair, and the action is none.
+    """
     health = report.health
     booted = (
         None

@@ -1,4 +1,7 @@
-"""Responses about time windows: one model for all of them, and those of the three older paths."""
+"""Responses about time windows. One model serves all of /api/v1/windows.
+
+The older paths for releases, maintenance and holds have their own models.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gpumon.state.report import Report
 
 
 class RequestedResponse(ResponseModel):
-    """What every window has."""
+    """The client, start and deadline of a time window."""
 
     by: Literal[REQUESTERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
     since: str = timestamp("When it started.")
@@ -35,7 +38,7 @@ class HolderResponse(ResponseModel):
 
 
 class ReleaseWindowResponse(RequestedResponse):
-    """A period in which no process of the agent has a GPU, or any GPU of the node, open."""
+    """A period in which no process of the agent has a GPU open. It is for one GPU, or for all of the node."""
 
     gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
     uuid: str | None
@@ -48,7 +51,7 @@ class ReleaseWindowResponse(RequestedResponse):
 
 
 class WindowResponse(ReleaseWindowResponse):
-    """One time window in force."""
+    """One time window in force: a release, a hold or a maintenance."""
 
     id: str
     kind: Literal[tuple(str(kind) for kind in WindowKind)] = Field(  # type: ignore[valid-type]
@@ -103,13 +106,13 @@ class ReleaseResponse(ResponseModel):
 
 
 class MaintenanceResponse(RequestedResponse):
-    """A period in which no alert pages."""
+    """A maintenance: a period in which no alert pages."""
 
     reason: str
 
     @classmethod
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
-        """Return the maintenance in force, or None."""
+        """Return the response of the maintenance in force; None if there is none."""
         return None if report.maintenance is None else cls.from_window(report.maintenance)
 
     @classmethod
@@ -118,19 +121,19 @@ class MaintenanceResponse(RequestedResponse):
 
 
 class MaintenanceStateResponse(ResponseModel):
-    """Whether the node is in maintenance."""
+    """The maintenance of the node, if one is in force."""
 
     maintenance: MaintenanceResponse | None = Field(description="The window in force; null if there is none.")
 
 
 class MaintenanceChangeResponse(MaintenanceStateResponse):
-    """The maintenance after a change."""
+    """The maintenance of the node after a request changed it."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
 
 class OwnerHoldResponse(RequestedResponse):
-    """The hold of one owner."""
+    """The hold of one owner: a period in which no probe runs."""
 
     owner: str = Field(description="For example the id of a job; empty if none was given.")
     reason: str
@@ -141,19 +144,19 @@ class OwnerHoldResponse(RequestedResponse):
 
 
 class HoldResponse(ResponseModel):
-    """A period in which no probe runs."""
+    """All holds in force. No probe runs until the last one ends."""
 
     until: str = timestamp("The last deadline of the holds.")
     holders: list[OwnerHoldResponse] = Field(description="In the order in which they started.")
 
     @classmethod
     def from_report(cls, report: Report) -> HoldResponse | None:
-        """Return all holds in force, or None."""
+        """Return the response of all holds in force; None if there are none."""
         return cls.from_windows(in_force(report.windows, WindowKind.HOLD))
 
     @classmethod
     def from_windows(cls, holds: Sequence[TimeWindow]) -> HoldResponse | None:
-        """Return these holds, or None if there are none."""
+        """Return the response of these holds; None if there are none."""
         if not holds:
             return None
         last = max(window.until for window in holds)
@@ -161,13 +164,13 @@ class HoldResponse(ResponseModel):
 
 
 class HoldStateResponse(ResponseModel):
-    """Whether probes are held."""
+    """The holds of probes, if any are in force."""
 
     hold: HoldResponse | None = Field(description="The holds in force; null if there are none.")
 
 
 class HoldChangeResponse(HoldStateResponse):
-    """The holds after a change."""
+    """The holds of probes after a request changed them."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
