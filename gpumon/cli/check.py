@@ -16,7 +16,7 @@ from gpumon.config import default_paths
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
-"""Flags, and the environment variables of the same settings. A test compares them with the table of settings."""
+"""Environment variable of the same setting, by flag. A test compares them with the table of settings."""
 UNKNOWN_HEALTH = 3
 
 

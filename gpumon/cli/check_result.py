@@ -58,7 +58,7 @@ class CheckResult(NamedTuple):
 
 
 def unknown(reason: str) -> CheckResult:
-    """Return a result of level unknown with this reason, because there is no usable health file."""
+    """Return a result of level unknown, because the health cannot be determined for this reason."""
     return CheckResult(level=UNKNOWN, line=_one_line(f"GPU UNKNOWN: {reason}"), health=NodeHealth(stale=reason))
 
 

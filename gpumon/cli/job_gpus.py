@@ -114,7 +114,7 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
     lower = name.lower()
     if lower.startswith("gpu-"):
         return gpu.uuid.lower().startswith(lower)
-    if lower.startswith("mig-gpu-"):  # of drivers before 470: MIG-GPU-<uuid>/<instance>/<instance>
+    if lower.startswith("mig-gpu-"):  # drivers before 470 write MIG-GPU-<uuid>/<instance>/<instance>
         return gpu.uuid.lower() == lower.removeprefix("mig-").partition("/")[0]
     if lower.startswith("mig-"):
         return any(mig.lower().startswith(lower) for mig in gpu.migs)

@@ -33,9 +33,9 @@ QUESTION = "import importlib.util, sys; print(*sys.version_info[:2], importlib.u
 PYTHON = re.compile(r"python[\d.]*t?")
 SHELLS = frozenset({"sh", "bash", "dash"})
 LONG_PATH = re.compile(rb"^'''exec' [\"']?(?P<python>/[^\"']+?)[\"']? \"\$0\" \"\$@\"")
-"""Second line of a script whose interpreter's path is too long for the first line."""
+"""Matches the second line of a script whose interpreter's path is too long for the first line."""
 ISOLATING = re.compile(r"-[a-zA-Z]*[EI]")
-"""Options with which Python ignores PYTHONPATH."""
+"""Matches options with which Python ignores PYTHONPATH."""
 
 
 class Program(NamedTuple):

@@ -9,7 +9,7 @@ from gpumon.probe.core.state import ProbeState
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return the note; an empty string if the newest run determines the probe's state."""
+    """Return a note that the newest run had fewer GPUs; an empty string if it determines the probe's state."""
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:
         return ""

@@ -40,7 +40,7 @@ class NodeProblem:
     title: str
     detail: str = ""
     action: str = ""
-    """What to do about it."""
+    """What to do about the problem."""
     runbook_url: str = ""
     gpu: int | None = None
     since: float | None = None

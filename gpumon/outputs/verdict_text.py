@@ -15,7 +15,7 @@ from gpumon.state.report import Report
 
 
 def title(verdict: Verdict) -> str:
-    """Return what is wrong according to a verdict. It is the check's name if this version has no such check."""
+    """Return what is wrong, as a title. Return the check's name if this version of gpumon does not have the check."""
     check = BY_NAME.get(verdict.check)
     return check.help.rstrip(".") if check else verdict.check
 
@@ -36,7 +36,10 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:
-    """Return phrases for what clears a latched verdict of this check, besides an operator. Others have none."""
+    """Return phrases for what clears a latched verdict of this check, besides an operator.
+
+    Return an empty sequence for a check that does not latch.
+    """
     if check.latch is None:
         return ()
     repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()

@@ -16,7 +16,7 @@ _QUEUE = 1000
 
 
 class ScenarioXid(NamedTuple):
-    """An Xid error that a scenario injects, once or repeatedly. Times are seconds after the simulation's epoch."""
+    """An Xid error that a scenario injects, once or repeatedly. Times are seconds since the simulation began."""
 
     xid: int
     at: float | None = None

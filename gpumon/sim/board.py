@@ -135,7 +135,7 @@ class FabricProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformProfile:
-    """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it. None is a value that it lacks."""
+    """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it. A value is None if it is not reported."""
 
     chassis: str = ""
     slot: int | None = None
@@ -178,7 +178,7 @@ class Profile:
     switches.
     """
     bridges: Mapping[int, int] = field(default_factory=dict)
-    """Index of the GPU to which all links of a GPU lead, by GPU, for boards that an NVLink bridge connects."""
+    """For boards that an NVLink bridge connects: index of the GPU to which all links of a GPU lead, by GPU."""
     links_active: bool = True
     fabric: FabricProfile | None = None
     platform: PlatformProfile | None = None

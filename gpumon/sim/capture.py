@@ -23,19 +23,19 @@ LARGEST = 512 * 1024 * 1024
 """Maximum size of an unpacked recording in bytes."""
 
 FIELD = "one field"
-"""One field of a batch. Inputs: device, id, scope. Answer: code, type, value as the integer of its 8 bytes, 1 if it
-had a timestamp.
+"""Query for one field of a batch. Inputs: device, id, scope. Answer: code, type, value as the integer of its 8
+bytes, 1 if it had a timestamp.
 """
 METRIC = "one metric"
-"""One GPM metric. Inputs: device, GPU instance or null, metric id. Answer: code, value."""
+"""Query for one GPM metric. Inputs: device, GPU instance or null, metric id. Answer: code, value."""
 EVENT = "one event"
-"""Delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. Equal events are
-repeated.
+"""Query for delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. Equal
+events are repeated.
 """
 BUS = "pci functions"
-"""GPUs on the PCI bus. No inputs. Answer: code, {bus id: bound driver}."""
+"""Query for the GPUs on the PCI bus. No inputs. Answer: code, {bus id: bound driver}."""
 UUIDS = "known uuids"
-"""Uuids that the kernel module lists. No inputs. Answer: code, {bus id: uuid}."""
+"""Query for the uuids that the kernel module lists. No inputs. Answer: code, {bus id: uuid}."""
 HANGS = -1
 """Code of a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
@@ -137,7 +137,7 @@ def write(capture: Capture, path: Path) -> int:
     new = path.with_name(f".{path.name}.new")
     try:
         new.unlink(missing_ok=True)
-        with new.open("xb") as file:  # creates it, so that it follows no link
+        with new.open("xb") as file:  # mode x creates the file, and follows no symbolic link
             file.write(packed)
         new.replace(path)
     finally:

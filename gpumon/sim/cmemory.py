@@ -18,17 +18,20 @@ _RANGES = {
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
-    """Write a struct at an address. Raise Refusal for NULL. Any other invalid address crashes the process, as in C."""
+    """Write a struct at an address. Raise Refusal (INVALID_ARGUMENT) for NULL.
+
+    Any other invalid address crashes the process, as in C.
+    """
     ctypes.memmove(_checked(address), layout.pack(*values), layout.size)
 
 
 def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
-    """Read a struct from an address. Raise Refusal for NULL."""
+    """Read a struct from an address. Raise Refusal (INVALID_ARGUMENT) for NULL."""
     return layout.unpack(ctypes.string_at(_checked(address), layout.size))
 
 
 def whole(number: float, letter: str) -> int:
-    """Convert a number to the integer type of a letter of the struct module. On overflow it wraps, as in C.
+    """Convert a number to the integer type of `letter` in the struct module. On overflow, wrap around as C does.
 
     NaN and infinity become the integer whose highest bit alone is set.
     """

@@ -20,7 +20,7 @@ ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
 class Keyed(Protocol):
-    """What an effect needs of a row of the table FAULTS in sim_faults.py: its key."""
+    """Protocol of a row of the table FAULTS in sim_faults.py, as effects use it."""
 
     @property
     def key(self) -> str: ...
@@ -112,7 +112,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return description, shape and effect of a scenario key that sets all quantities with this prefix."""
+    """Return description, shape and effect of a scenario key that sets all quantities whose names have this prefix."""
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -173,7 +173,7 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""Capabilities of peer access. A capability's position is NVML's number for it, as for ACCESS_STATUSES."""
+"""Capabilities of peer access. Their positions, like those of ACCESS_STATUSES, are NVML's numbers for them."""
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
     *("disabled_by_regkey", "not_supported", "unknown"),

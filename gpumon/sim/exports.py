@@ -34,7 +34,7 @@ class Export:
     since: Version = ()
     """First driver version that has the function."""
     arguments: tuple[str, ...] | None = None
-    """Argument words, as in signatures.py; None if the table there has them."""
+    """Words for the arguments, as defined in signatures.py; None if SIGNATURES there has them."""
 
 
 EXPORTS: dict[str, Export] = {}
@@ -54,7 +54,7 @@ def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version =
 
 
 class Devices(Protocol):
-    """What device functions need of the node: it resolves handles to devices."""
+    """Protocol of the simulated node, as device functions use it: it resolves handles to devices."""
 
     def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
 

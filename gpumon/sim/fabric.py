@@ -17,8 +17,9 @@ _FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the same, health
 _FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the same, summary
 _SINCE_V3 = (580,)
 _PLATFORM = struct.Struct("<I16s16sBBBBB3x")
-"""nvmlPlatformInfo_t: version, GUID, then by version. 1: rack, slot in the chassis, compute slot, node. 2: chassis,
-slot, tray, host. Both end with the type of the peer and the module id.
+"""Layout of nvmlPlatformInfo_t: version, GUID, then members that depend on the version. Version 1: rack, slot in the
+chassis, compute slot, node. Version 2: chassis, slot, tray, host. Both end with the type of the peer and the module
+id.
 """
 _SWITCH_CONNECTED = 1
 _UNREPORTED = 0xFF

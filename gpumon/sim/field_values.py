@@ -18,7 +18,9 @@ from gpumon.sim.quantities import LINK_DOWN, Link
 from gpumon.sim.sim_gpu import SimGpu
 
 Read = Callable[[SimGpu, int], float | None]
-"""Returns a field's value for a device and a scope, such as the number of a link; None if it is not supported."""
+"""A function that returns a field's value for a device and a scope, such as the number of a link; None if not
+supported.
+"""
 
 TYPES = {
     "double": 0,
@@ -115,9 +117,9 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Return a reader of the NVLink traffic of the link that is the scope, or of all links that are up.
+    """Return a function that reads NVLink traffic: of the link whose number is the scope, or of all links.
 
-    The reader returns `quantity` of the GPU (the traffic of one link) multiplied by `factor`.
+    It returns `quantity` of the GPU (the traffic of one link) multiplied by `factor`, for each link that is up.
     """
 
     def read(device: SimGpu, scope: int) -> float | None:
@@ -132,7 +134,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return a reader of an NVLink 5 error counter: of the link that is the scope, or the sum over all links."""
+    """Return a function that sums NVLink 5 counters: of the link whose number is the scope, or of all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)

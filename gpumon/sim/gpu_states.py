@@ -17,13 +17,16 @@ from gpumon.sim.sim_gpu import Identity
 SAMPLES = 10
 """Samples that the driver takes per second. Data-centre GPUs do not update faster, however often they are read."""
 POWER_BEFORE = 1000.0
-"""Mean power in watts from boot to the epoch. It sets the energy counter's start, so that an agent with a later
-epoch sees no reset.
+"""Mean power in watts that is assumed from boot to the simulation's epoch. It sets the initial value of the energy
+counter, so that an agent whose epoch is later sees no reset.
 """
 
 
 class GpuStates:
-    """The states of a simulated node's GPUs. A state is computed when it is read, and cached until the next tick."""
+    """The states of a simulated node's GPUs.
+
+    A state is computed when it is read, and cached until the driver's next sample.
+    """
 
     def __init__(
         self, profile: Profile, epoch: float, scenario: Callable[[], Scenario], time: Callable[[], float]
@@ -36,7 +39,7 @@ class GpuStates:
         self._courses: dict[int, tuple[Workload, Course]] = {}
 
     def tick(self) -> float:
-        """Return the time of the driver's latest sample, in seconds since the epoch."""
+        """Return the time of the driver's latest sample, in seconds since the simulation began."""
         return max(0, math.floor(self._time() * SAMPLES + 1e-6)) / SAMPLES
 
     def counted(self) -> list[int]:
@@ -68,7 +71,7 @@ class GpuStates:
         return state
 
     def sampled_at(self, gpu: int) -> float:
-        """Return the sample time, in seconds since the epoch, of the state that was last returned for a GPU.
+        """Return the sample time of the state that was last returned for a GPU, in seconds since the simulation began.
 
         The driver may have taken another sample since.
         """

@@ -153,7 +153,7 @@ class SimulatedTree:
         return str(_PROCESS + 1 + int(self._time() // RESTART_SECONDS))
 
     def _time(self) -> float:
-        """Return seconds since the epoch."""
+        """Return the seconds since the simulation began."""
         return self._clock() - self._epoch
 
     def _hang(self, path: str) -> None:

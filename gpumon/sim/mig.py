@@ -61,7 +61,10 @@ class LayoutError(ValueError):
 
 
 def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
-    """Return the layout that the driver creates if these instances are requested in this order. Raise LayoutError."""
+    """Return the layout that the driver creates for these instances in this order.
+
+    Raise LayoutError if they do not fit.
+    """
     free = set(range(_SLICES))
     return tuple(sorted((_place(board, requested, free) for requested in layout), key=lambda instance: instance.number))
 

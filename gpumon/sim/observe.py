@@ -43,7 +43,10 @@ FIRST_PID, PIDS = 2_000_000, 2_000_000
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
-    """Return a healthy GPU's state `time` seconds after the epoch, without the quantities that `settle` derives."""
+    """Return a healthy GPU's state `time` seconds after the simulation began.
+
+    It lacks the quantities that `settle` derives.
+    """
     now = course.at(time)
     point, board = now.point, profile.board
     mean = point.energy - course.at(time - 1.0).point.energy if time >= 1.0 else point.power

@@ -20,7 +20,7 @@ from gpumon.sim.trace import Trace
 
 
 class Simulated(Protocol):
-    """What the sampler child needs of a simulated host: one from a profile, or one replayed from a recording."""
+    """Protocol of a simulated host, as the sampler child uses it: from a profile, or replayed from a recording."""
 
     library: SimLibrary
     """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""

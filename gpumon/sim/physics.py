@@ -53,9 +53,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """Power (W) and temperature (Celsius) of one GPU by load: `idle`, `full` load and `limit` are power.
+    """Power (W) and temperature (Celsius) of one GPU by load.
 
-    `cool` is the temperature when idle, `per_watt` the rise in degrees for each additional watt.
+    `idle`, `full` and `limit` are the power when idle, under full load without a limit, and at most. `cool` is the
+    temperature when idle, `per_watt` the rise in degrees for each additional watt.
     """
 
     idle: float
@@ -68,7 +69,7 @@ class Body:
 class Point(NamedTuple):
     """Power (W) and temperature (Celsius) of a GPU at one moment.
 
-    Energy (J), load_seconds and capped_seconds are totals since a start.
+    Energy (J), load_seconds and capped_seconds are totals since the simulation or a cycle of the workload began.
     """
 
     power: float
@@ -126,7 +127,7 @@ class Course:
         self._later = self._cycle(self._rewound(self._first[-1]))
 
     def at(self, time: float) -> Moment:
-        """Return the GPU's state `time` seconds after the epoch."""
+        """Return the GPU's state `time` seconds after the simulation began."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
             return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)

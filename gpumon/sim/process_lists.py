@@ -50,9 +50,9 @@ device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, 
 
 @device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
 def process_details(device: SimGpu, out: int | None) -> None:
-    """Write the running processes as nvmlProcessDetailList_t. Only compute processes run, which is mode 0.
+    """Write the running processes as nvmlProcessDetailList_t. Only mode 0 (compute) has processes.
 
-    Its member for the memory of confidential computing is 0, because confidential computing is off.
+    The struct's memory for confidential computing is 0, because confidential computing is off.
     """
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)

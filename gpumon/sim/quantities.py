@@ -81,7 +81,7 @@ class State:
     field_codes: Mapping[str, int] = field(default_factory=dict)
     """NVML's return codes of the fields of a batch that fail, by name of the field."""
     field_types: Mapping[str, int] = field(default_factory=dict)
-    """NVML's value types of fields that the scenario answers with another type than their own, by name of the field."""
+    """NVML's value types, by name of the field, of fields that the scenario returns with another type than usual."""
     gpm: Mapping[str, float | None] = field(default_factory=dict)
     """GPM metrics that the scenario sets, by name; "*" is all others. None is a metric that is not supported."""
     garbled: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class State:
     processes: tuple[Process, ...] = ()
     links: tuple[Link, ...] = ()
     c2c_links: tuple[int, ...] = ()
-    """1 for a chip-to-chip link that works."""
+    """State of each chip-to-chip link: 1 if it works, otherwise 0."""
     peer_access: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Peer access statuses that the scenario sets, by index of the other GPU and by capability."""
     mig: Layout | None = None
@@ -97,7 +97,7 @@ class State:
     held_back: bool = False
     """True while the power limit restricts the load."""
     load_seconds: float = 0.0
-    """Integral of the load (0 to 1) over the seconds since the epoch."""
+    """Integral of the load (0 to 1) over the seconds since the simulation began."""
     own_utilization: float = 0.0
     """Utilization in percent that follows from the load, whatever the scenario sets."""
 

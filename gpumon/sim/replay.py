@@ -162,9 +162,9 @@ def _versions(recorded: Capture) -> Mapping[str, set[str]]:
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
-    """Return, by handle, when a GPU was recorded as lost or in need of a reset, and when it answered again.
+    """Return a timeline, by handle, for each GPU that was recorded as lost or in need of a reset.
 
-    A timeline has these codes and SUCCESS. Handles without such a fault have none.
+    Its answers are GPU_IS_LOST, RESET_REQUIRED or, while the GPU answered, SUCCESS.
     """
     codes_by_device: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
     for question, timeline in recorded.answers.items():

@@ -146,9 +146,10 @@ def register(replay: Replay, handle: int | None, types: int, pointer: int | None
 
 @_special("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
 def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """Write the next recorded event of a registered GPU to `out`. Raise Refusal (TIMEOUT) if there is none in time.
+    """Write the next recorded event of a registered GPU to `out`.
 
-    If the recorded call failed with another error at this time, raise that one immediately.
+    Raise Refusal (TIMEOUT) if there is none within `milliseconds`. If the recorded call failed with another error at
+    this time, raise that one immediately.
     """
     deadline = time.monotonic() + milliseconds / 1000
     while True:

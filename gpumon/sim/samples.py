@@ -57,7 +57,10 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
-    """Return the times of the available samples, oldest first: wall time in µs, and seconds since the epoch."""
+    """Return the times of the available samples, oldest first.
+
+    A time is the wall time in µs, and the seconds since the simulation began.
+    """
     tick, wall = node.gpus.tick(), time.time()
     ages = [n / SAMPLES for n in range(_MAX_SAMPLES - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]

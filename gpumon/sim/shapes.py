@@ -25,7 +25,10 @@ class ShapeError(ValueError):
 
 
 class Growth(NamedTuple):
-    """A number of a scenario: `value` until `since` (seconds after the epoch), then growing by `rate` a second."""
+    """A number of a scenario that may grow: `value` until `since`, then growing by `rate` a second.
+
+    `since` is in seconds since the simulation began.
+    """
 
     value: float
     rate: float = 0.0

@@ -22,7 +22,7 @@ from gpumon.sim.library import exports
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
-"""Returns the name of a handle."""
+"""A function that returns the name of a handle."""
 
 SIGNATURES: dict[str, Words] = {
     "nvmlInitWithFlags": ("u4",),
@@ -96,7 +96,7 @@ def words(function: str) -> Words | None:
 
 
 class _Argument:
-    """Base class for one word: the C arguments that it describes.
+    """Base of the classes that read and write the C arguments of one word of a signature.
 
     `inputs` and `outputs` yield JSON values; `put` writes outputs into the memory of NVML's caller.
     """

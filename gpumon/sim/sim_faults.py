@@ -34,7 +34,7 @@ class SimFault:
     node: bool = False
     """True if the key is allowed at the top of the file, for every call or the whole node."""
     refuse: Callable[[Any, SimCall], int | None] | None = None
-    """Returns the code with which the call fails immediately, or None to continue."""
+    """Returns the error code with which an affected call fails immediately, or None to continue."""
     alter: Alter | None = None
     """Returns the GPU's state with the fault applied. A second application changes nothing, because it sets the same
     values.

@@ -50,7 +50,7 @@ class SimNode:
     # Time and the scenario
 
     def time(self) -> float:
-        """Return seconds since the epoch."""
+        """Return the seconds since the simulation began."""
         return self._clock() - self._epoch
 
     def scenario(self) -> Scenario:

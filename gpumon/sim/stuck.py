@@ -22,7 +22,7 @@ _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
 class Stuck:
     """A process of a scenario that holds GPUs. It is stuck in the kernel from `since` to `until`.
 
-    Times are seconds after the epoch.
+    Times are seconds since the simulation began.
     """
 
     gpus: tuple[int, ...] = ()

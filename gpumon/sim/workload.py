@@ -11,19 +11,19 @@ from itertools import pairwise
 from gpumon.sim.physics import Job, LoadPhase, Workload
 
 FREE_AT_FIRST = 40.0
-"""Seconds without a process after the epoch, so that the first probe finds the node idle."""
+"""Seconds without a process after the simulation began, so that the first probe finds the node idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioJob:
-    """A job in a scenario's list of jobs. Times are seconds after the epoch."""
+    """A job in a scenario's list of jobs. Times are seconds since the simulation began."""
 
     start: float = 0.0
     end: float = float("inf")
     load: float = 0.95
     memory: float = 0.8
     gpus: tuple[int, ...] | None = None
-    """None for all GPUs."""
+    """Indexes of the GPUs; None for all GPUs."""
 
 
 IDLE = Workload(lead=float("inf"))

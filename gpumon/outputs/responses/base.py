@@ -20,7 +20,8 @@ Number = int | float
 class ResponseModel(BaseModel):
     """Base of all responses. Every field is always present in the JSON; an absent value is null."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # most agents never send most of them
+    # defer_build: building a model takes time, and most agents send only a few of the responses.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def document(self) -> Document:
         """Return the response as plain JSON values."""

@@ -73,14 +73,14 @@ class EventResponse(ResponseModel):
 
 
 class EventsResponse(ResponseModel):
-    """Errors that the store has."""
+    """Stored errors that match the request."""
 
     events: list[EventResponse] = Field(description="Newest first.")
     complete: bool = Field(description="False: the store did not answer, and only the newest errors were searched.")
 
 
 def newest_first(report: Report, events: Sequence[ErrorEvent]) -> list[EventResponse]:
-    """Return the responses of these bursts, newest first. `events` is ordered oldest first."""
+    """Return the responses of bursts of errors, newest first. `events` is ordered oldest first."""
     return [EventResponse.from_burst(event, report) for event in reversed(events)]
 
 

@@ -247,7 +247,7 @@ class RunningResponse(ResponseModel):
 
 
 class RunsResponse(ResponseModel):
-    """Runs of probes that the store has."""
+    """Stored runs of probes that match the request."""
 
     probes: list[RunResponse] = Field(description="Newest first.")
     complete: bool = Field(description="False: the store did not answer, and older runs may be missing.")

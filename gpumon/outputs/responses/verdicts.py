@@ -54,7 +54,7 @@ class VerdictResponse(ResponseModel):
 
 
 class PrimaryVerdictResponse(VerdictResponse):
-    """A verdict that no other verdict inhibits."""
+    """A verdict that no other verdict inhibits, with the verdicts that it inhibits."""
 
     consequences: list[VerdictResponse] = Field(description="Verdicts that are inhibited by it.")
 

@@ -84,7 +84,7 @@ class WindowsResponse(ResponseModel):
 
 
 class WindowsChangeResponse(WindowsResponse):
-    """The time windows in force after a change."""
+    """The time windows in force after a request changed them."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 

@@ -65,7 +65,7 @@ class Builder:
     def child_ended(self, hung_since: float | None) -> None:
         """Drop the calls in progress, because the sampler child ended.
 
-        If `hung_since` (boot clock, in seconds) is set, record since then that these calls did not return.
+        If `hung_since` (boot clock, in seconds) is set, record that these calls have hung since then.
         """
         left, self._calls = self._calls, {}
         for function, inputs in left.values() if hung_since is not None else ():
