@@ -56,15 +56,15 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 RUN_RECORD = ".run.json"
-"""Suffix of the store's path: the probe run in progress."""
+"""Suffix added to the path of the store: names the file that records the probe run in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The services of one daemon.
+    """All services of one daemon, created by `build`.
 
-    A service is started by `start` and stopped by `stop`. Where they apply, `apply` takes changed settings, `tick` is
-    called every few seconds, and `notice` is a problem for the operator.
+    Most services have `start` and `stop`. Some also have `apply` (take changed settings), `tick` (called every few
+    seconds) and `notice` (text of a problem for the operator, empty if there is none).
     """
 
     loop: Loop
@@ -85,20 +85,19 @@ class Services:
     router: MessageRouter
     health_file: HealthFile
     epoch: float
-    """Boot clock at which a simulated node began."""
+    """Boot clock in seconds when the services were built. The time of a simulated node starts there."""
 
     @property
     def children_running(self) -> bool:
-        """Whether a child process is still running."""
+        """Return True while a sampler, links or probe child process runs."""
         return self.samplers.running or self.links.running or self.probe.running
 
     def restore(self, stored: StoredState) -> None:
-        """Continue what earlier runs of the agent have stored."""
         self.event_recorder.restore(stored)
         self.health_file.update()
 
     def notices(self) -> dict[str, str]:
-        """Return the problems for the operator, by subject."""
+        """Return the text of each current problem for the operator, by subject such as "store" or "release"."""
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
@@ -108,7 +107,7 @@ class Services:
         return {subject: notice for subject, notice in notices.items() if notice}
 
     def apply(self, configuration: Configuration) -> None:
-        """Apply a reloaded configuration."""
+        """Apply a reloaded configuration to the running services."""
         self.monitor.apply(reducer_settings(configuration))
         self.samplers.apply(lambda page: sampler_orders(configuration, page, self.epoch))
         self.links.apply(lambda page: links_orders(configuration, page, self.epoch))
@@ -119,7 +118,7 @@ class Services:
 
 
 def build(configuration: Configuration) -> Services:
-    """Build the services. Raises ListenError if the address of the HTTP server is not available."""
+    """Build all services. Raise ListenError if the address of the HTTP server is not available."""
     core = _core(configuration)
     samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
     event_recorder = _event_recorder(core, samplers)
@@ -154,7 +153,7 @@ def build(configuration: Configuration) -> Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Core:
-    """What the other services need."""
+    """The objects that every other service is built from: configuration, loop, monitor and persistence."""
 
     configuration: Configuration
     loop: Loop
@@ -204,7 +203,7 @@ def _links(core: _Core) -> LinksSupervisor:
 
 def _event_recorder(core: _Core, samplers: SamplerSupervisor) -> EventRecorder:
     def note_xid(bus_id: str, xid: int) -> None:
-        """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
+        """Report an Xid from the kernel log to the sampler supervisor if the GPU is in the agent's inventory."""
         if bus_id in core.latest().internal.inventory.gpus:
             samplers.note_xid(bus_id, xid)
 

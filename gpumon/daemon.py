@@ -28,13 +28,13 @@ from gpumon.supervisor import capabilities
 _log = logging.getLogger("gpumon")
 
 TICK_SECONDS = 5.0
-"""Interval at which alerts are evaluated and the agent's own state is updated."""
+"""Interval in seconds at which checks and alerts are evaluated and the agent's own status is updated."""
 STOP_SECONDS = 4.0
-"""Time that the children have to end. systemd allows ten seconds for the whole stop."""
+"""Maximum seconds to wait for child processes to end at a stop. systemd allows ten seconds for the whole stop."""
 
 
 class Daemon:
-    """One run of `gpumon serve`."""
+    """The daemon process of `gpumon serve`. It starts the services, runs their loop until a signal, and stops them."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
         """Build the services. `reread` reads the configuration again, for SIGHUP. Raises ListenError."""
@@ -45,7 +45,7 @@ class Daemon:
         self._tick_failed = False
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT. Return the exit code."""
+        """Run until SIGTERM or SIGINT. Return the exit code 0."""
         self._catch_signals()
         self.start()
         self.services.loop.run()
@@ -53,7 +53,10 @@ class Daemon:
         return 0
 
     def start(self) -> None:
-        """Start the services. systemd is notified when the health file holds what the store had."""
+        """Start the services.
+
+        Notify systemd (READY=1) when the health file contains the state restored from the store.
+        """
         self._log_start()
         capabilities.clear_ambient()
         _raise_descriptor_limit()
@@ -75,7 +78,7 @@ class Daemon:
         services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
-        """Stop the services: first the children, then what records how they ended, the store last."""
+        """Stop the services: first the child processes, then the services that record their end, the store last."""
         systemd.notify("STOPPING=1")
         _log.info("stopping")
         services = self.services
@@ -108,7 +111,10 @@ class Daemon:
         signal.signal(signal.SIGHUP, lambda *_: loop.post(self.reload))
 
     def _start_watchdog(self) -> None:
-        """Notify systemd from the loop. A driver that hangs does not stop it; an agent that hangs or fails does."""
+        """Send systemd's watchdog notifications from the loop.
+
+        They stop if the loop hangs or a tick raises. A driver call that hangs does not stop them.
+        """
         interval = systemd.watchdog_interval()
         if interval is not None:
             self.services.loop.every(interval / 2, self._feed_watchdog)
@@ -176,13 +182,13 @@ class Daemon:
 
 
 def _create_state_directory(store: Path) -> None:
-    """Create the directory of the store. The store reports an error here together with its remedy."""
+    """Create the directory of the store. Ignore an error, because opening the store reports it with its remedy."""
     with contextlib.suppress(OSError):
         store.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
 def _clean_up_after_previous_agent() -> None:
-    """End the processes and delete the shared memory of probe runs in which an earlier agent was killed."""
+    """End processes and delete shared memory that probe runs of an earlier, killed agent left behind."""
     end_orphans()
     end_remains()
     shared_memory.sweep()

@@ -1,6 +1,7 @@
-"""Logs to standard error, one line per message, as logfmt or JSON. A line is dropped rather than written blocking.
+"""Logging to standard error: one line per message, as logfmt or JSON. A line is dropped if writing it would block.
 
-This is a handler of the standard library's logging. Logging libraries write blocking, and cost 3 to 15 MB a process.
+This is a handler of the standard library's logging. Third-party logging libraries write blocking, and add 3 to 15 MB of
+memory to a process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 LINE_LIMIT = 4096
-"""Bytes including the newline: a pipe that is writable accepts this much without blocking."""
+"""Maximum length of a line in bytes, including the newline. A pipe that poll() reports as writable accepts this much
+without blocking.
+"""
 
 _LEVELS = ("debug", "info", "warning", "error")
 _LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "apscheduler", "asyncio")
@@ -30,7 +33,7 @@ Fields = dict[str, Any]
 
 
 def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of the setting
-    """Log to standard error. A further call changes level and format."""
+    """Log to standard error at this level and in this format. Call it again to change both."""
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _StandardErrorHandler)]:
         root.removeHandler(old)
@@ -45,25 +48,25 @@ def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of t
 
 
 def counts() -> Mapping[str, float]:
-    """Return the number of messages by level since the start, dropped ones and those of the children included."""
+    """Return the number of messages logged since the start, by level, including dropped ones and those of children."""
     return dict(_counts)
 
 
 def add_counts(messages: Mapping[str, float]) -> None:
-    """Add the messages that a child has logged."""
+    """Add the message counts by level that a child process reported."""
     for level, more in messages.items():
         _counts[level] += more
 
 
 def take_counts() -> Mapping[str, float]:
-    """Return and reset the counts. A child sends them to the daemon."""
+    """Return the counts by level that are not 0, and reset them to 0. A child process sends them to the daemon."""
     taken = {level: count for level, count in _counts.items() if count}
     add_counts({level: -count for level, count in taken.items()})
     return taken
 
 
 class _StandardErrorHandler(logging.Handler):
-    """Counts the messages and writes them without blocking."""
+    """A logging handler that counts each message by level and writes it to standard error without blocking."""
 
     def __init__(self, format_fields: Callable[[Fields], str]) -> None:
         super().__init__()
@@ -142,7 +145,7 @@ _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 
 def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
-    """Return the line, with its longest values shortened in the middle until it fits."""
+    """Return the encoded line. Shorten its longest values in the middle until it fits LINE_LIMIT."""
     line = _encode(format_fields(fields))
     while len(line) > LINE_LIMIT:
         longest = max(fields, key=lambda key: len(_text(fields[key])))

@@ -1,4 +1,7 @@
-"""Notifications to systemd (sd_notify), its watchdog, and the sockets that it holds. Without it they do nothing."""
+"""Notifications to systemd (sd_notify), its watchdog, and socket activation.
+
+Without systemd the functions do nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import time
 from collections.abc import Mapping
 
 _FIRST = 3
-"""Descriptor of the first socket of the socket unit."""
+"""Number of the first file descriptor that systemd passes (SD_LISTEN_FDS_START)."""
 
 
 def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Send assignments such as "READY=1" without blocking. Return False if systemd was not reached."""
+    """Send assignments such as "READY=1" to systemd without blocking. Return False if systemd was not reached."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -27,13 +30,16 @@ def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
-    """Notify the start of a reload. READY=1 ends it."""
+    """Notify systemd that a reload has begun; READY=1 ends it. Return False if systemd was not reached."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     return notify("RELOADING=1", f"MONOTONIC_USEC={now}", environ=environ)
 
 
 def listening_sockets(environ: Mapping[str, str] = os.environ) -> list[socket.socket]:
-    """Return the sockets of the socket unit (sd_listen_fds), which no child inherits."""
+    """Return the listening sockets that systemd passed (sd_listen_fds); empty without socket activation.
+
+    They are not inherited by child processes.
+    """
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     sockets = [socket.socket(fileno=_FIRST + number) for number in range(int(environ.get("LISTEN_FDS", "0")))]
@@ -43,7 +49,7 @@ def listening_sockets(environ: Mapping[str, str] = os.environ) -> list[socket.so
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Return the seconds within which systemd expects WATCHDOG=1; None if the watchdog is off."""
+    """Return the maximum seconds between two WATCHDOG=1 notifications; None if systemd's watchdog is off."""
     microseconds, process = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not microseconds.isdecimal() or int(microseconds) == 0 or process not in ("", str(os.getpid())):
         return None

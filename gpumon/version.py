@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 _FILE = Path(__file__).with_name("REVISION")
-"""Written by `make build`. A checkout has none."""
+"""File with the commit, written by `make build`. A source checkout does not have it."""
 
 
 def revision() -> str | None:
-    """Return the first twelve digits of the commit; None if it is not recorded."""
+    """Return the first twelve digits of the commit that was built; None if it is not recorded, as in a checkout."""
     return _FILE.read_text(encoding="ascii").strip() or None if _FILE.is_file() else None

@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Who requested what, when and why. The agent records it after its answer."""
+    """One entry of the audit log: the requested change, its client, time and reason.
+
+    A request over HTTP is recorded after it was answered.
+    """
 
     wall: float
-    """Seconds since the epoch."""
+    """Time of the entry in seconds since the epoch."""
     request: str
-    """Method and path with parameters, the signal, or the marker file."""
+    """HTTP method and path with parameters, `SIGHUP`, or the marker file and its GPU."""
     reason: str = ""
-    """Reason or note that the client gave."""
+    """Reason or note that the client gave; empty if none."""
     client: str = ""
-    """`local` for the unix socket, `signal`, `marker`, else the address."""
+    """Origin of the request: `local` for the unix socket, `signal`, `marker`, else the client's IP address."""
     uid: int | None = None
-    """User of a local client, or owner of the marker file; None for a client with a token."""
+    """User id of a local client or of the owner of the marker file; None for a client with a token and for a signal."""
     login_uid: int | None = None
-    """User who logged in to the session of a local client, also after sudo; None for a service."""
+    """Id of the user who logged in to a local client's session, unchanged by sudo; None for a service."""
     status: int | None = None
-    """HTTP status of the answer."""
+    """HTTP status of the answer; None for a signal or the marker file."""

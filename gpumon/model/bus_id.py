@@ -8,13 +8,13 @@ _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.
 
 
 def parse_bus_id(text: str) -> str | None:
-    """Return a PCI address in any usual form (1b:00.0, 0000:1b:00.0) as NVML writes it; None for other text."""
+    """Convert a PCI address of any usual form (1b:00.0, 0000:1b:00.0) to NVML's form; return None for other text."""
     address = _ADDRESS.fullmatch(text)
     return None if address is None else f"{int(address[1] or '0', 16):08X}:{address[2].upper()}"
 
 
 def nvml_bus_id(name: str) -> str:
-    """Return a PCI address of the kernel (`0000:1b:00.0`) as NVML writes it. Raise ValueError for other text."""
+    """Convert a PCI address in the kernel's form (`0000:1b:00.0`) to NVML's form. Raise ValueError for other text."""
     bus_id = parse_bus_id(name)
     if bus_id is None:
         raise ValueError(f"{name!r} is no PCI address")

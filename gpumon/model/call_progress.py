@@ -1,4 +1,4 @@
-"""The call in progress, in a small shared memory file that a child writes and the daemon reads.
+"""The call in progress of a child, in a small shared memory file (page): the child writes it, the daemon reads it.
 
 The daemon can read which call, on which GPU and since when, even while the child is blocked in the kernel.
 """
@@ -17,18 +17,18 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Suffix of the name of a call that has failed for this GPU before."""
+"""Suffix added to the name of a call that failed for this GPU before."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallInProgress:
-    """The present or the last call of a child."""
+    """The current call of a child, or its last call if none is running."""
 
     sequence: int
     calls: int
     since: float
     bus_id: str
-    """Empty for calls that are not about one GPU."""
+    """NVML's bus id of the GPU; empty for calls that are not about one GPU."""
     call: str
 
     @property
@@ -37,7 +37,7 @@ class CallInProgress:
 
 
 def create() -> int:
-    """Return the descriptor of a new page, for the child and for `Reader`."""
+    """Create a shared memory file and return its descriptor, for `Writer` in the child and `Reader` in the daemon."""
     descriptor = os.memfd_create("gpumon-call-page")
     os.ftruncate(descriptor, SIZE)
     return descriptor
@@ -45,7 +45,7 @@ def create() -> int:
 
 @contextmanager
 def created() -> Iterator[int]:
-    """Open a page while a child is started; the child and the `Reader` have mapped it when it is closed."""
+    """Yield the descriptor of a new page; close it on exit, after the child and the `Reader` have mapped it."""
     descriptor = create()
     try:
         yield descriptor
@@ -54,7 +54,7 @@ def created() -> Iterator[int]:
 
 
 class Writer:
-    """The child's side: `enter` before each driver call, `leave` after it."""
+    """Writes the page in the child. Call `enter` before each driver call and `leave` after it."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
@@ -72,16 +72,16 @@ class Writer:
 
 
 class Reader:
-    """The daemon's side: reads the call in progress."""
+    """Reads the page of one child in the daemon."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
         self._last: CallInProgress | None = None
 
     def read(self) -> CallInProgress:
-        """Return what the child last wrote.
+        """Return the call that the child entered last; `running` is False if it has returned.
 
-        A torn read does no harm, because only calls that last for seconds matter.
+        A read during a write may be inconsistent. That does no harm, because only calls that last for seconds matter.
         """
         if self._last is not None:
             return self._last

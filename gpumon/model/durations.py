@@ -7,13 +7,13 @@ import re
 from datetime import UTC, datetime
 
 LATEST = 250e9
-"""Maximum Unix time of a calendar date."""
+"""Maximum Unix time in seconds that `utc` can represent as a date."""
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 PART = re.compile(r"([0-9]{1,9})(ms|[smhdw])")
 
 
 def seconds(text: str) -> float | None:
-    """Return the seconds of a duration; None for other text."""
+    """Convert a duration such as `1h30m` to seconds; return None for other text."""
     parts = PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
@@ -21,7 +21,7 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Return the Unix time of a number, an RFC 3339 timestamp or a duration before now; None for other text."""
+    """Parse a Unix time, an RFC 3339 timestamp or a duration before now; return Unix time, None for other text."""
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before
@@ -33,7 +33,7 @@ def moment(text: str, now: float) -> float | None:
 
 
 def utc(wall: float) -> datetime:
-    """Return the date of a Unix time, limited to the range of a calendar."""
+    """Convert Unix time to a UTC datetime. Times before 1970 and after LATEST are clamped."""
     return datetime.fromtimestamp(min(max(wall, 0.0), LATEST), UTC)
 
 

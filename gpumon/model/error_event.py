@@ -1,4 +1,4 @@
-"""Errors of GPUs, NVSwitches and PCIe devices: observations of one source, and the burst that they are counted as."""
+"""Errors of GPUs, NVSwitches, PCIe devices and network adapters: observations, and the bursts that group them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass
 
 XID, SXID, OVERRUN, AER, NIC = "xid", "sxid", "overrun", "aer", "nic"
 MAX_TEXTS = 3
-"""Maximum number of different lines to keep of one error, besides the newest."""
+"""Maximum number of different kernel messages to keep for one error, besides the newest."""
 KINDS = (XID, SXID, OVERRUN, AER, NIC)
-"""xid: of a GPU. sxid: of an NVSwitch. overrun: lost records of the kernel log, possibly with Xids. aer: of a PCIe
-device, from the kernel's Advanced Error Reporting. nic: of a network adapter, from its driver."""
+"""xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost, possibly with Xids. aer: of a
+PCIe device, from the kernel's Advanced Error Reporting. nic: of a network adapter, from its driver.
+"""
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Prefix of the substitute for the uuid of a GPU that has never reported one. The bus id in lower case follows."""
+"""Prefix of the id that replaces the uuid of a GPU that has never reported one. The bus id in lower case follows."""
 AER_FATAL = 1
-"""The kernel's number for fatal PCIe errors."""
+"""Code of an aer error that is fatal, as numbered by the kernel."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 FIRMWARE_SILENT = frozenset({119, 120})
 """Xids after which the GPU's system processor (GSP) no longer answers. The next driver call on the GPU may hang."""
 CANCELLED_BY = {163: 162}
-"""Xid that ends another Xid of the same GPU, by the code of the latter."""
+"""Maps an Xid to the Xid that reports its end on the same GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorObservation:
-    """An error that one source reported `times` times."""
+    """An error of one device that one source (NVML or the kernel log) reported `times` times."""
 
     kind: str
     code: int
@@ -36,33 +37,33 @@ class ErrorObservation:
     bus_id: str
     """PCI address: of a GPU in NVML's format, of an NVSwitch in the kernel's, "" for an overrun."""
     at: float
-    """Boot clock of the last occurrence."""
+    """Boot clock of the last occurrence in seconds."""
     since: float
-    """Boot clock of the first occurrence."""
+    """Boot clock of the first occurrence in seconds."""
     wall: float
     """Wall time of the last occurrence."""
     source: str
     times: int = 1
     text: str = ""
-    """The kernel's latest message, without process names."""
+    """Newest message of the kernel, without process names."""
     texts: tuple[str, ...] = ()
-    """The first different messages before it."""
+    """Earlier messages of the kernel that differ from each other, at most MAX_TEXTS."""
     numbered: bool = True
-    """False if the kernel reported that the GPU fell off the bus without an Xid. A line with the Xid may follow."""
+    """False if the kernel reported without an Xid that the GPU fell off the bus. A line with the Xid may follow."""
     uuid: str | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
-    """Whether the error of an NVSwitch is fatal; None if the line does not contain it."""
+    """True if the error of an NVSwitch is fatal; None if the message does not state it."""
     historical: bool = False
-    """True if the record is older than the installation of the agent."""
+    """True if the kernel log record is older than the installation of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEvent:
-    """A burst: one error of one device, until it has not recurred for three minutes.
+    """A burst of one error of one device. It ends when the error has not recurred for three minutes.
 
-    Both sources report the same errors, so each is counted separately and the higher count is used.
+    NVML and the kernel log report the same errors. Therefore each is counted separately, and the higher count is used.
     """
 
     id: str
@@ -73,7 +74,7 @@ class ErrorEvent:
     boot_id: str
     first_at: float
     last_at: float
-    """Boot clock of the boot `boot_id`."""
+    """Boot clock of the last occurrence in seconds, in the boot `boot_id`."""
     first_wall: float
     last_wall: float
     nvml: int = 0
@@ -81,18 +82,22 @@ class ErrorEvent:
     kmsg: int = 0
     """Number of lines in the kernel log."""
     unnumbered: bool = False
-    """Whether a line without an Xid reported the error."""
+    """True if the kernel reported the error in a line without an Xid."""
     texts: tuple[str, ...] = ()
-    """The first of the different lines."""
+    """The first different messages of the kernel log, at most MAX_TEXTS."""
     text: str = ""
-    """The newest line."""
+    """The newest message of the kernel log."""
     fatal: bool | None = None
     historical: bool = False
-    """True if the event is listed but not counted and raises no alert."""
+    """True if the error is older than the installation of the agent: it is listed, but not counted, and raises no
+    alert.
+    """
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     cancelled_wall: float | None = None
-    """Wall time of the Xid that ended this one. Derived, not stored."""
+    """Wall time of the Xid that reported the end of this error (CANCELLED_BY); None if there is none. Derived, not
+    stored.
+    """
 
     @property
     def count(self) -> int:
@@ -100,7 +105,7 @@ class ErrorEvent:
 
     @property
     def device(self) -> str:
-        """Return the label of its counter: the uuid of a GPU or its substitute, or the PCI address of an NVSwitch."""
+        """Return the `device` label of the error's counter: a GPU's uuid (or its substitute), else the PCI address."""
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 
     @property
@@ -110,14 +115,14 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance if all observations with an instance agree; None for several: an error of the GPU."""
+    """Return the MIG instance id if exactly one is named; None if none or several are: the whole GPU is affected."""
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorChange:
-    """The new state of a burst, and the increase of its count."""
+    """The new state of a burst of errors, and the number of errors added to its count."""
 
     event: ErrorEvent
     gained: int
@@ -125,7 +130,7 @@ class ErrorChange:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Position up to which the kernel log has been reported."""
+    """Position in the kernel log up to which records have been reported: boot and sequence number."""
 
     boot_id: str
     sequence: int
@@ -137,8 +142,8 @@ class ErrorCounter:
 
     kind: str
     device: str
-    """As ErrorEvent.device names it."""
+    """Value of ErrorEvent.device: uuid of a GPU, or PCI address."""
     code: int
     count: int
     last_wall: float
-    """Seconds since the epoch."""
+    """Unix time of the last error."""

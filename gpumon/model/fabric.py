@@ -1,4 +1,4 @@
-"""TABLES: the place of a GPU in its NVLink fabric and in its rack."""
+"""Metric tables: the membership of a GPU in its NVLink fabric, and its location in the rack."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Call, Checks, RowCheck, identity, reading
 
 COMPLETED = 3
-"""Registration state from which the other fields are valid."""
+"""Value of `Fabric.state` from which the other fields of the fabric are valid."""
 STATES = {1: "has not started", 2: "is in progress"}
-"""Text for the earlier states. State 0 is a GPU without a fabric."""
+"""Text for each state before COMPLETED. State 0, a GPU without a fabric, has none."""
 HEALTHY = 1
 SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
-"""Text for each summary other than HEALTHY."""
+"""Text for each value of `health_summary` other than HEALTHY."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {
     "degraded_bandwidth": RowCheck(0, 2, healthy=_FALSE),
@@ -24,17 +24,22 @@ CHECKS = {
     "partition_assigned": RowCheck(12, 2, healthy=_TRUE),
     "fabric_manager_connected": RowCheck(14, 2, healthy=_TRUE),
 }
-"""The health mask. The widths are not those of pynvml 12.570, which are wrong."""
+"""Checks in the fabric health mask by name: bit position, width in bits, healthy value. pynvml 12.570 has wrong
+widths.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The NVLink fabric of a GPU; all None without a fabric."""
+    """Registration of one GPU with its NVLink fabric.
+
+    For a GPU without a fabric `state` is 0 or all fields are None.
+    """
 
     PREFIX: ClassVar[str] = "gpumon_fabric_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
 
-    # Not read once: they are valid when the fabric is complete, and change when it is partitioned again.
+    # Not read once: they are valid when registration is completed, and change when the fabric is repartitioned.
     cluster_uuid: str | None = identity(
         "UUID of the NVLink fabric (of several nodes).", Call("FabricInfo", attribute="cluster_uuid"), every=SLOW
     )
@@ -73,7 +78,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The place of a GPU in its rack."""
+    """Location of a GPU in its rack, as reported by the platform."""
 
     PREFIX: ClassVar[str] = "gpumon_platform_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")

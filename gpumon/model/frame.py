@@ -1,7 +1,7 @@
-"""Frames: the messages of a child as JSON, one object per line, its kind under "frame"; None is left out.
+"""Frames: messages of a child process to the daemon, one JSON object per line.
 
-A Snapshot contains only what changed since the previous one of the same child. For an unchanged part the daemon uses
-the object that it already has.
+Key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot contains only what changed
+since the previous one of the same child. For an unchanged part the daemon uses the object that it already has.
 """
 
 from __future__ import annotations
@@ -44,25 +44,28 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class FrameError(ValueError):
-    """A line that is not a frame of this schema."""
+    """Raised for a line that is not a frame of this schema version."""
 
 
 class Encoder:
-    """The sending side of one pipe."""
+    """Encodes the messages that one child sends through its pipe, and stores its last readings to find changes."""
 
     def __init__(self) -> None:
         self._sent: dict[str, snapshot.GpuReading] = {}
         """The last reading of each GPU, by bus id."""
 
     def encode(self, message: ChildMessage) -> bytes:
-        """Return one line with its newline."""
+        """Return the message as one line with its newline.
+
+        A Snapshot contains only what changed since the previous one.
+        """
         values = {"frame": type(message).__name__} | _attributes(message)
         if isinstance(message, snapshot.Snapshot):
             values["gpus"] = [self._changes(reading) for reading in message.gpus]
         return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
     def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
-        """Return what changed since the last reading; `same` names the parts that did not."""
+        """Return the values that changed since the last reading of this GPU; "same" lists the unchanged parts."""
         values, before = _attributes(reading), self._sent.get(reading.bus_id)
         self._sent[reading.bus_id] = reading
         if before is None:
@@ -80,7 +83,7 @@ class Encoder:
 
 
 class Decoder:
-    """The receiving side of one pipe."""
+    """Decodes the lines that the daemon receives from one child, and stores its last readings to complete changes."""
 
     def __init__(self) -> None:
         self._received: dict[str, snapshot.GpuReading] = {}
@@ -119,12 +122,12 @@ class Decoder:
 
 
 def encode(message: ChildMessage) -> bytes:
-    """Return a message that does not depend on earlier ones as one line with its newline."""
+    """Encode one message without reference to earlier ones. Return one line with its newline."""
     return Encoder().encode(message)
 
 
 def decode(line: bytes) -> ChildMessage:
-    """Return the message of a line that does not depend on earlier ones. Raise FrameError for any other line."""
+    """Decode one line that does not refer to earlier ones. Raise FrameError for any other line."""
     return Decoder().decode(line)
 
 
@@ -159,7 +162,7 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
     "link_bytes": lambda moved: moved,
     "pids": tuple,
 }
-"""Parts of a reading that are sent only if they changed, each with its decoder."""
+"""Parts of a GpuReading that are sent only if they changed, by name, each with the function that decodes it."""
 
 
 def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:

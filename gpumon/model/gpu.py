@@ -1,4 +1,4 @@
-"""TABLE: the metrics of each GPU. A row adds a metric."""
+"""Metric table of a GPU. Each row of `Gpu` is a metric."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEMORY_V2 = 0x02000028
 """Version of nvmlMemory_v2_t. Its `used` excludes the memory reserved by the driver; version 1 includes it."""
 
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
-"""Why a GPU is not `up`. The agent finds stuck and missing, NVML reports the others."""
+"""Reasons why a GPU is not `up`. The agent detects stuck and missing; NVML reports the others."""
 
 CLOCK_EVENTS: Mapping[str, int] = {
     "idle": 0x001,
@@ -52,7 +52,7 @@ CLOCK_EVENTS: Mapping[str, int] = {
 }
 
 _RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
-"""Reasons that are rare on compute GPUs or set by the operator."""
+"""Clock event reasons that are rare on compute GPUs or set by the operator."""
 
 # The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet observed on hardware.
 _CLOCK_EVENT_SOURCES = {

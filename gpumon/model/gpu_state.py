@@ -16,54 +16,59 @@ from gpumon.model.stored_gpu import StoredGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """One GPU of the inventory. Identity, up, fault and Xid counters stay; outdated readings disappear."""
+    """One GPU of the inventory, as outputs and checks read it.
+
+    If the GPU is no longer read, its identity, `up`, `fault` and Xid counters remain; its other readings become None.
+    """
 
     bus_id: str
     uuid: str
-    """pci-<bus id> until it has been read."""
+    """UUID of the GPU; `pci-<bus id>` until the driver has reported it."""
     index: int
     gpu: Gpu
     nvml_index: int | None = None
     """NVML's index at the last reading; None if the driver does not list the GPU."""
     fault: str | None = None
     detail: str = ""
-    """Text of the fault."""
+    """Text that describes the fault."""
     since: float | None = None
-    """Wall time at which the fault was found."""
+    """Wall time in seconds at which the fault was detected; None if there is none."""
     released: bool = False
-    """True if it is released or has not been read since a release. `fault` is then the earlier one."""
+    """True from the release of the GPU until its next reading. `fault` is then the one before the release."""
     restored: bool = False
-    """The uuid is from the store: it has not been read in this run of the agent."""
+    """True if the uuid is from the store, because the driver has not reported it since the agent started."""
     reset_at: float | None = None
-    """Boot clock at which a restart of its counters was detected, by a reset or a reload of the driver."""
+    """Boot clock at which the GPU's counters were found restarted, by a GPU reset or a reload of the driver; None if
+    never.
+    """
     ecc_volatile: Mapping[str, float] | None = None
-    """ECC errors since its last reset by severity and location; the exported counters do not restart."""
+    """ECC errors since the last GPU reset, by "severity,location". Unlike the exported counters, these restart at 0."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     port_above: str | None = None
-    """Address of the PCIe port that its link leads to."""
+    """PCI address of the PCIe port that the GPU is connected to."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """P2P status by uuid of the other GPU and capability; read when a probe starts. Not exported."""
+    """P2P status by uuid of the other GPU, then by capability. Read when a probe starts; not exported."""
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
     stored: StoredGpu | None = None
-    """The row for the store; None until the uuid has been read."""
+    """The GPU's row for the store; None until the uuid has been read."""
     migs: tuple[MigReading, ...] = ()
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since when no process uses it; None while one does. For the preflight of the probe."""
+    """Boot clock since which no process uses the GPU; None while a process uses it. For the preflight of the probe."""
     pids: tuple[int, ...] | None = None
-    """Processes that use it, as NVML reports them. For the preflight of the probe; not exported."""
+    """Ids of processes that use the GPU, as NVML reports them; None if unknown. For the preflight; not exported."""
     pids_at: float | None = None
-    """Boot clock at which they were read."""
+    """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
 
     @property
     def unnamed(self) -> str:
-        """Return its uuid before it was read."""
+        """Return the substitute for the uuid, `pci-<bus id>`, that is used until the uuid has been read."""
         return f"{UNNAMED}{self.bus_id.lower()}"
 
     @property
@@ -71,7 +76,7 @@ class GpuState:
         return (("gpu", str(self.index)), ("uuid", self.uuid))
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield every table of this GPU without its links."""
+        """Yield each metric table of the GPU (GPU, fabric, platform, MIG) with its labels, without NVLinks."""
         yield self.gpu, self.labels
         for part in (self.fabric, self.platform):
             if part is not None:
@@ -80,14 +85,14 @@ class GpuState:
             yield mig.mig, (*self.labels, *mig_labels(mig))
 
     def link_tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield every table of its links."""
+        """Yield each table of the GPU's NVLinks, NVLink peers and chip-to-chip links, with its labels."""
         for links in (self.links, self.peers, self.c2c_links):
             for link, table in links.items():
                 yield table, (*self.labels, ("link", link))
 
 
 def mig_labels(mig: MigReading) -> Labels:
-    """Return the labels of a MIG instance, beside those of its GPU."""
+    """Return the labels of a MIG instance that are added to those of its GPU."""
     return (
         ("mig_uuid", mig.uuid),
         ("gpu_instance_id", str(mig.gpu_instance_id)),

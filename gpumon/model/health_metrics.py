@@ -1,4 +1,4 @@
-"""TABLE: the metrics about verdicts, filled by the daemon."""
+"""Metric table of verdicts. The daemon fills it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.model.reading import agent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthMetrics:
-    """Verdicts as numbers: 0 ok, 1 unknown, 2 warn, 3 fail."""
+    """Verdicts as metric values: 0 ok, 1 unknown, 2 warn, 3 fail."""
 
     PREFIX: ClassVar[str] = "gpumon_"
     LABELS: ClassVar[tuple[str, ...]] = ()

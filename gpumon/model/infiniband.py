@@ -1,4 +1,4 @@
-"""TABLES: the metrics of each InfiniBand or RoCE port, read from sysfs by the links child."""
+"""Metric tables of an InfiniBand or RoCE port, read from sysfs by the links child."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Sysfs, reading
 
 STATE_SECONDS = 5.0
-"""Interval at which states are read; counters are read in the SLOW tier."""
+"""Interval in seconds at which port states are read. Counters are read in the SLOW tier."""
 
 
 DATA_BITS, DOWNED_BITS = 32, 8
@@ -25,19 +25,23 @@ ERRORS: Mapping[str, int] = {
     "excessive_buffer_overrun_errors": 4,
     "VL15_dropped": 16,
 }
-"""Files of counters/ and their width in bits. A counter that is full stays full until it is reset."""
+"""Error counters: file names in counters/ and their width in bits. A counter that is full stays full until it is
+reset.
+"""
 
 HARDWARE_ERRORS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart"),
     *("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"),  # EFA
 )
-"""Files of hw_counters/ that count loss or repetition; the driver of the device decides which exist."""
+"""Files of hw_counters/ that count lost or retransmitted packets. The device's driver determines which of them
+exist.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandLink:
-    """State of a port."""
+    """State of one InfiniBand or RoCE port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port", "link_layer")
@@ -55,7 +59,7 @@ class InfinibandLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandPort:
-    """Counters of a port."""
+    """Traffic and error counters of one InfiniBand or RoCE port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port")

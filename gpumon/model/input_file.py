@@ -1,4 +1,4 @@
-"""Reads a file that an operator writes, without blocking on what is no file."""
+"""Reads a text file that an operator wrote, without blocking if the path is a FIFO or a device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import stat
 from pathlib import Path
 
 MAX_BYTES = 256 * 1024
-"""Maximum size: the file is parsed in the main loop."""
+"""Maximum size of the file in bytes. It is small because the daemon parses the file in its main loop."""
 
 
 def read_text(path: Path) -> str:
-    """Return the content. Raises UnicodeDecodeError, and OSError also for a FIFO, a device or a large file."""
+    """Return the content of a UTF-8 file.
+
+    Raise UnicodeDecodeError for other encodings. Raise OSError if the file cannot be read, is not a regular file or is
+    too large.
+    """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "is not a regular file", str(path))

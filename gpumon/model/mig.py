@@ -1,4 +1,4 @@
-"""TABLE: the metrics of each MIG instance."""
+"""Metric table of a MIG instance."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from gpumon.model.reading import SLOW, Call, Either, agent, reading, rows
 
 
 def _as_of_the_gpu(name: str) -> Any:
-    """Return the row of the whole GPU, read from a GPU instance."""
+    """Return the row of this name in the GPU's table, changed for a MIG instance: it is read in the SLOW tier."""
     row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later, for the whole GPU instance.")
     return field(default=None, metadata={"row": row})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mig:
-    """Readings of one compute instance. All slow: a full node has 56, and each takes several calls."""
+    """Readings of one MIG compute instance.
+
+    All rows are in the SLOW tier, because a node may have 56 instances and each takes several driver calls.
+    """
 
     PREFIX: ClassVar[str] = "gpumon_mig_"
     LABELS: ClassVar[tuple[str, ...]] = (

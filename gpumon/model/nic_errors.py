@@ -1,4 +1,4 @@
-"""TABLE: errors of network adapters in the kernel log."""
+"""Table of the errors that drivers of network adapters write to the kernel log."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Literal, NamedTuple
 
 
 class NicError(NamedTuple):
-    """One row."""
+    """One kind of network adapter error, recognised by its kernel message."""
 
     message: str
-    """Regular expression for the whole message, after the place in the driver that it names."""
+    """Regular expression that matches the whole message after the source location that the driver prints."""
     meaning: str
     fatal: bool
     """True for a failure, False for a warning."""
     action: Literal["none", "reboot", "inspect"]
-    """What to do, as verdicts name it."""
+    """Recommended action, one of the actions of verdicts."""
 
 
 NIC_ERRORS: Mapping[int, NicError] = {
@@ -45,10 +45,10 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="none",
     ),
 }
-"""Rows by a code of gpumon's own, because adapters have no codes. Power messages also appear at each boot of healthy
-cards.
+"""Known errors by code. The codes are gpumon's own, because adapters have none. Power messages also appear at each boot
+of healthy adapters.
 
-Excluded: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
+Not in the table: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
 """
 _UNKNOWN = NicError(
     "", "The adapter's driver reported an error that is not in this version's table", fatal=False, action="inspect"
@@ -56,5 +56,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Return the row of an event; None if the event is from another version of the agent and has no row."""
+    """Return the row of an error code. Return a row without a message for a code of another version of the agent."""
     return NIC_ERRORS.get(code, _UNKNOWN)

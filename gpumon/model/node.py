@@ -1,4 +1,4 @@
-"""TABLE: the metrics of the node and of the agent itself. The daemon fills these rows."""
+"""Metric tables of the node and of the agent itself. The daemon fills them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 from gpumon.model.reading import AGENT, agent, identity
 
 UNITS = {"fabric_manager_up": "nvidia-fabricmanager.service", "imex_up": "nvidia-imex.service"}
-"""Row of Node -> systemd unit."""
+"""Name of the systemd unit for each of these rows of Node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """The running agent."""
+    """Versions of the running agent."""
 
     PREFIX: ClassVar[str] = "gpumon_build_"
     LABELS: ClassVar[tuple[str, ...]] = ()
@@ -25,7 +25,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """The driver that the sampler loaded; all None without one."""
+    """Versions of the driver that the sampler loaded; all None if no driver is loaded."""
 
     PREFIX: ClassVar[str] = "gpumon_driver_"
     LABELS: ClassVar[tuple[str, ...]] = ()
@@ -37,7 +37,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The node and the agent."""
+    """Metrics of the node as a whole and of the agent."""
 
     PREFIX: ClassVar[str] = "gpumon_"
     LABELS: ClassVar[tuple[str, ...]] = ()

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The current time."""
+    """The current time on three clocks, read together and passed to pure functions."""
 
     at: float
-    """Boot clock, for deadlines and durations."""
+    """Boot clock (CLOCK_BOOTTIME) in seconds, for deadlines and durations."""
     wall: float
-    """Seconds since the epoch, for display."""
+    """Wall time in seconds since the epoch, for display."""
     uptime: float
-    """Seconds for which this daemon has run, without the time in which it was stopped."""
+    """Seconds that this daemon has run, excluding time in which it was stopped (SIGSTOP, suspend)."""

@@ -1,4 +1,4 @@
-"""TABLES: the metrics of each NVLink and of each chip-to-chip link of Grace hosts."""
+"""Metric tables of an NVLink and of a chip-to-chip link of Grace hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Each, Field, LinkCall, LinkField, identity, reading
 
 ACTIVE, ASLEEP = 1, 2
-"""Link states that are up: a sleeping link is not down."""
+"""Link states that count as up. NVLinks enter the sleep state to save power."""
 
 PEERS = {0: "gpu", 1: "npu", 2: "switch"}
 
@@ -36,12 +36,14 @@ def _each(fields: dict[str, str], *, packed: bool = False) -> Each:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvlink:
-    """Readings of one NVLink."""
+    """State and error counters of one NVLink."""
 
     PREFIX: ClassVar[str] = "gpumon_nvlink_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
     COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
-    """Number of links of the GPU. The constant of the bindings is not used: it has changed."""
+    """Field with the number of NVLinks of the GPU. The constant of pynvml is not used, because its value has
+    changed.
+    """
 
     up: float | None = reading(
         "1 if the NVLink is active or asleep.",
@@ -94,7 +96,7 @@ class NvlinkPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class C2cLink:
-    """Readings of one chip-to-chip link between a Grace CPU and its GPU."""
+    """State of one chip-to-chip link between a Grace CPU and its GPU."""
 
     PREFIX: ClassVar[str] = "gpumon_c2c_link_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")

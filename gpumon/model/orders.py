@@ -1,4 +1,7 @@
-"""The orders of a child: one line of JSON on its input. An order changes by replacing the child."""
+"""Orders: the configuration of a child process, sent as one line of JSON on its input.
+
+To change it, the daemon replaces the child.
+"""
 
 from __future__ import annotations
 
@@ -14,56 +17,56 @@ library.
 
 
 def is_recording(profile: str) -> bool:
-    """Return whether this is the path of a recording rather than the name of a profile."""
+    """Return True if `profile` is the path of a recording, False if it is the name of a profile."""
     return "/" in profile or "." in profile
 
 
 class SimulationError(ValueError):
-    """A profile or scenario that cannot be simulated. The message names the input and the remedy."""
+    """Raised for a profile or scenario that cannot be simulated. The message names the input and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The simulated node to use instead of the real one."""
+    """Settings of the simulated node that a child reads instead of the hardware."""
 
     profile: str
-    """Its name, or the path of a recording."""
+    """Name of the profile, or path of a recording."""
     epoch: float
-    """Boot clock; shared, so that every process sees the same node."""
+    """Boot clock at which the simulated node started. It is shared, so that every process sees the same node."""
     scenario: str | None = None
     trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerOrders:
-    """For a sampler, or with `trial` for a child that reads one GPU once."""
+    """Orders of a sampler child. If `trial` is set, they are for a trial child, which reads one GPU once."""
 
     page: int
-    """Descriptor of the call page."""
+    """File descriptor of the page for the call in progress."""
     parent: int
     """Process id of the daemon; the child ends when the daemon ends."""
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
-    """GPUs never to open, by configuration: bus id, uuid or index."""
+    """GPUs that the configuration excludes, by bus id, uuid or index. They are never opened."""
     do_not_open: tuple[str, ...] = ()
-    """Bus ids of GPUs that are quarantined or released."""
+    """Bus ids of GPUs that are quarantined or released. They are not opened."""
     first: tuple[str, ...] = ()
-    """Bus ids in the order in which to start: GPUs that answered before come before GPUs that may hang."""
+    """Bus ids of GPUs in the order in which to open them. GPUs that answered before come before GPUs that may hang."""
     events: bool = True
-    """False: do not wait for Xid events, because waiting hangs or crashes."""
+    """False to not wait for Xid events, because waiting for them hung or crashed."""
     gpm: bool = True
-    """Whether to read GPU performance monitoring."""
+    """True to read GPU performance monitoring."""
     largest_processes: int = 0
-    """Maximum number of processes per GPU to report by name."""
+    """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
     watch: bool = False
-    """Whether to read everything of the slow tier at every poll, processes first. A line of input changes this order
-    while the child runs, because a replacement would leave a gap in the readings of a probe run.
+    """True to read all rows of the slow tier at every poll, processes first. A line on the child's input changes
+    this order while the child runs, because replacing the child would leave a gap in the readings of a probe run.
     """
     trial: str | None = None
     record: int | None = None
-    """Descriptor to which the driver's calls and answers are recorded."""
+    """File descriptor to which driver calls and their results are recorded; None to record nothing."""
     survey: bool = False
-    """With `record`: make once the driver calls that polls do not make, and end."""
+    """True to make the driver calls that polls do not make once, and then end. Used with `record`."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None
@@ -80,15 +83,15 @@ class SamplerOrders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksOrders:
-    """For the links child."""
+    """Orders of a links child."""
 
     page: int
     parent: int
     quarantined: tuple[str, ...] = ()
-    """Devices and collectors whose files do not answer."""
+    """Names of devices and collectors that are not read, because reading their files blocks."""
     sysfs: str = "/sys"
     root: str = "/"
-    """Root of the host's file system, for systemd units."""
+    """Root directory of the host's file system, where systemd units are."""
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"
@@ -102,7 +105,7 @@ class LinksOrders:
 
 
 def _encode(orders: SamplerOrders | LinksOrders) -> bytes:
-    """Return the orders as one line."""
+    """Return the orders as one line of JSON with its newline."""
     return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
-"""The rows of metric tables, and how a table becomes series.
+"""Rows of metric tables, and the conversion of tables to Prometheus series.
 
-The frozen dataclass is the table: attribute name = metric suffix = JSON key = the name rules use, the unit is the
-suffix, `_total` makes a counter. Help text, source and tier are in the same row.
+A metric table is a frozen dataclass. Each attribute is a row: its name is the metric's suffix and the JSON key, and
+ends in the unit; `_total` makes it a counter. The row also holds the help text, the source and the tier.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 KEY_SEPARATOR = ","
-"""Joins the label values of a reading that has more than one extra label, as in `{"corrected,dram": 0}`."""
+"""Separator of the label values in the key of a reading with several extra labels, as in `{"corrected,dram": 0}`."""
 
 
 class Tier(enum.Enum):
-    """How often a row is read; the value is in seconds. FAST is every poll, whose interval is configured."""
+    """Interval in seconds at which a row is read. FAST rows are read in every poll, whose interval is configured."""
 
     FAST = 1.0
     SLOW = 15.0
@@ -29,15 +29,15 @@ class Tier(enum.Enum):
 FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
 ALL_LINKS = 0xFFFFFFFF
-"""Scope of an NVLink field that asks for the sum over the links of a GPU."""
+"""Scope of an NVLink field that requests the sum over all links of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all rows that share it.
+    """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all rows that share it.
 
-    `attribute` selects a member of the returned struct or list; the driver returns the value `unknown` if it has none.
-    Names in nvml/calls are called there, because the wrapper of pynvml cannot be used.
+    `attribute` selects a member of the returned struct or list. `unknown` is the value by which the driver reports that
+    it has none. Getters in nvml/calls replace wrappers of pynvml that cannot be used.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of nvmlDeviceGetFieldValues, by the name that nvml/field_ids turns into this driver's number."""
+    """Source: one field of nvmlDeviceGetFieldValues. nvml/field_ids maps the name to the driver's field id."""
 
     name: str
     scale: float = 1
@@ -58,19 +58,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class LinkField:
-    """A field whose scope is the NVLink of the row."""
+    """Source: a field of nvmlDeviceGetFieldValues whose scope is one NVLink, the link of the row."""
 
     name: str
     scale: float = 1
     states: tuple[int, ...] | None = None
-    """If given, the reading is 1 for these values and 0 for others."""
+    """Field values for which the reading is 1; it is 0 for all others. None: the reading is the value itself."""
     packed: bool = False
-    """An error rate: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    """True if the field packs an error rate: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCall:
-    """A getter whose argument is the link of the row."""
+    """Source: a getter of NVML whose argument is the number of an NVLink. `words` maps its result to text."""
 
     name: str
     attribute: str | None = None
@@ -79,14 +79,14 @@ class LinkCall:
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The lowest value above 0 that this field has on any link."""
+    """Source: the lowest value above 0 that a field has on any NVLink of the GPU."""
 
     field: LinkField
 
 
 @dataclass(frozen=True, slots=True)
 class Gpm:
-    """A metric of GPU performance monitoring, by the name that nvml/gpm turns into a number. Hopper and later."""
+    """Source: a GPU performance monitoring metric (Hopper and later). nvml/gpm maps the name to its number."""
 
     name: str
     scale: float = 0.01
@@ -94,14 +94,14 @@ class Gpm:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of each process, by "pid,name". Read only if configured, and only for the largest processes."""
+    """Source: GPU memory by process, with keys "pid,name". Read only if configured, for the largest processes."""
 
     lists: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A total minus its part, both read in the same batch."""
+    """Source: a total minus a part of it, both read in the same batch."""
 
     total: Field
     part: Field
@@ -109,23 +109,23 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Number of different processes in the lists of these calls."""
+    """Source: the number of different processes in the process lists that these calls return."""
 
     lists: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A labelled reading: one source for each label value."""
+    """Source of a labelled reading: one source for each label value."""
 
     sources: Mapping[str, Source]
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A labelled reading: one bit of a mask for each label value.
+    """Source of a labelled reading: one bit of a mask for each label value, as 1 or 0.
 
-    Bits that the mask of `supported` lacks are absent.
+    Label values whose bit is not in the mask of `supported` are absent.
     """
 
     mask: Call
@@ -134,18 +134,18 @@ class Bits:
 
 
 class RowCheck(NamedTuple):
-    """One check in a bit mask that has several bits for each check. The value 0 means "not supported"."""
+    """Position of one check in a mask that has several bits for each check. Value 0 means "not supported"."""
 
     shift: int
     width: int
-    """Bits."""
+    """Number of bits."""
     healthy: int
     """The value of a healthy check; any other value is unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """A labelled reading: 1 for an unhealthy check of the mask, 0 for a healthy one."""
+    """Source of a labelled reading: 1 for each unhealthy check of a mask, 0 for each healthy one."""
 
     mask: Call
     checks: Mapping[str, RowCheck]
@@ -153,14 +153,17 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Integral:
-    """Integral over time of another row of the same table, computed between polls. A gap is not integrated."""
+    """Source: integral over time of another row of the table, computed between polls. Gaps are not integrated."""
 
     of: str
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """The first source that this GPU and driver support. A counter uses the same source for the life of the agent."""
+    """Source: the first of two sources that GPU and driver support.
+
+    A counter uses the same source until the agent ends.
+    """
 
     first: Source
     second: Source
@@ -168,12 +171,12 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Provided by the agent itself, without a driver call."""
+    """Source of rows that the agent itself provides, without a driver call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Read by the links child from sysfs, without a driver call; one file per label value."""
+    """Source of rows that the links child reads from sysfs, without a driver call. One file for each label value."""
 
     files: tuple[str, ...]
 
@@ -218,21 +221,23 @@ def primary_sources(source: Source) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Metadata of an attribute of a table."""
+    """Description of one metric: an attribute of a metric table."""
 
     help: str
     source: Source
     every: Tier
     labels: tuple[str, ...] = ()
     identity: bool = False
-    """A text that rarely changes; all identities of a table are labels of its `info` metric."""
+    """True for a text that rarely changes. All identity rows of a table are labels of its `info` metric."""
     note: str = ""
-    """For the reference page: which GPUs have it, traps."""
+    """Text for the reference page: which GPUs provide the metric, and what to be careful about."""
     detail: bool | tuple[str, ...] = False
-    """True if the row is exported only with detailed metrics, or the label values that are exported only then."""
+    """True if the metric is exported only with detailed metrics. A tuple lists the label values for which that
+    applies.
+    """
 
     def hidden(self, key: str) -> bool:
-        """Return whether this label value is a detail."""
+        """Return True if this label value is exported only with detailed metrics."""
         return self.detail is True or (self.detail is not False and key in self.detail)
 
 
@@ -245,23 +250,23 @@ def reading(
     note: str = "",
     detail: bool | tuple[str, ...] = False,
 ) -> Any:
-    """Return a row: a gauge, or a counter if the attribute ends in `_total`."""
+    """Return the dataclass field of a row: a gauge, or a counter if its name ends in `_total`."""
     labels = (label,) if isinstance(label, str) else label
     return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note, detail=detail)})
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
-    """Return a row that is the integral over time of another row of its table, in seconds."""
+    """Return the dataclass field of a row that is the integral over time, in seconds, of the row `of`."""
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 
 def identity(text: str, source: Source, *, every: Tier = ONCE) -> Any:
-    """Return a row of the identity, which is a label of the `info` metric."""
+    """Return the dataclass field of an identity row, whose text is a label of the `info` metric."""
     return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True)})
 
 
 def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "") -> Any:
-    """Return a row that the agent provides without the driver."""
+    """Return the dataclass field of a row that the agent fills without the driver."""
     return reading(text, AGENT, every=FAST, label=label, note=note)
 
 
@@ -269,7 +274,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Sample(NamedTuple):
-    """One series at one time; the name is the full metric name."""
+    """One exported value: full metric name, labels and value."""
 
     name: str
     labels: Labels
@@ -277,11 +282,11 @@ class Sample(NamedTuple):
 
 
 class Table(Protocol):
-    """A frozen dataclass whose attributes are rows; its metric names start with PREFIX."""
+    """A metric table: a frozen dataclass whose attributes are rows. Its metric names start with PREFIX."""
 
     PREFIX: ClassVar[str]
     LABELS: ClassVar[tuple[str, ...]]
-    """Names of the labels that every series of the table carries."""
+    """Names of the labels that every series of the table has."""
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
@@ -303,7 +308,10 @@ def metric_type(name: str) -> str:
 def samples(
     table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
 ) -> Iterator[Sample]:
-    """Yield the series of a table, with details if `detailed`; None is absent. `names`: of these metrics only."""
+    """Yield the series of a table; rows that are None yield none.
+
+    `own` are labels of every series. `detailed` includes details. `names` limits the result to these metrics.
+    """
     for attribute, name, row in _exported_rows(type(table), names):
         value = getattr(table, attribute)
         if value is None or (row.detail is True and not detailed):
@@ -319,7 +327,7 @@ def samples(
 
 
 def count_series(table: Table, *, detailed: bool = True) -> int:
-    """Return the number of series that `samples` yields."""
+    """Return the number of series that `samples` yields for a table."""
     count = sum(1 for _ in _info(table, ()))
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)
@@ -336,13 +344,13 @@ def count_series(table: Table, *, detailed: bool = True) -> int:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return attribute, metric name and row of each row that is a metric of its own. `names`: of these only."""
+    """Return attribute, metric name and row of each row that is no identity; `names` limits them to these metrics."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 
 
 def _info(table: Table, own: Labels) -> Iterator[Sample]:
-    """Yield the `info` series if any identity is known."""
+    """Yield the `info` series, whose labels are the identity rows, if any of them has a value."""
     values = {name: getattr(table, name) for name, row in rows(type(table)).items() if row.identity}
     labels = tuple((name, "" if value is None else str(value)) for name, value in values.items())
     if any(value for _, value in labels):
@@ -351,6 +359,6 @@ def _info(table: Table, own: Labels) -> Iterator[Sample]:
 
 @lru_cache(maxsize=1 << 12)
 def labels_of(names: tuple[str, ...], key: str) -> Labels:
-    """Return the extra labels of a value of a labelled reading; an empty label is absent, as in Prometheus."""
+    """Return the extra labels of a key such as "corrected,dram". Labels with an empty value are left out."""
     values = key.split(KEY_SEPARATOR) if len(names) > 1 else (key,)
     return tuple(pair for pair in zip(names, values, strict=True) if pair[1])

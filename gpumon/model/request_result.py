@@ -1,4 +1,4 @@
-"""The result of a request to change the state of the agent, and the processes that delay one."""
+"""Result of a request that changes the state of the agent, and the processes that delay it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHolder:
-    """A process of the agent that has, or may have, a GPU open."""
+    """A process of the agent that has, or may have, a released GPU open."""
 
     pid: int
     description: str
-    """For the operator: what the process is, and which call on which GPU it is in."""
+    """What the process is, and the call and GPU at which it currently is, for the operator."""
     stuck: bool = False
-    """SIGKILL does not end it."""
+    """True if SIGKILL has not ended the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestResult:
-    """The result of a request."""
+    """Result of a request that changes the state of the agent."""
 
     refused: str = ""
-    """Why the request was refused and nothing changed. Empty if it was accepted."""
+    """Reason why the request was refused and nothing changed; empty if it was accepted."""
     remedy: str = ""
     holders: tuple[DeviceHolder, ...] = ()
     """Processes that still had the GPUs open when the request timed out."""
     not_readable: str = ""
-    """Why it is unknown whether a process still has the GPUs open, after a timeout."""
+    """Reason why the agent cannot check, after a timeout, if a process still has the GPUs open; empty if it can."""
     stored: bool = True
-    """False: the change is active, but it would be lost if the agent restarted before the store recovers."""
+    """False if the change is active but not stored: it is lost if the agent restarts before the store recovers."""

@@ -1,7 +1,4 @@
-"""TABLE: the maximum number of series of each kind, so that no fault makes Prometheus reject the whole page.
-
-Series beyond a limit are counted in `gpumon_dropped_series_total`, by the name used here.
-"""
+"""Table of the maximum number of series of each kind, so that no fault makes Prometheus reject the whole page."""
 
 from __future__ import annotations
 
@@ -16,4 +13,4 @@ MAX_SERIES: Mapping[str, int] = {
     "ports": 64,
     "poll_errors": 128,
 }
-"""Xids, processes, MIG instances and links of each kind: per GPU. The others: per node."""
+"""Maximum number of series by kind. Per GPU: xids, processes, migs, and links of each type. Per node: the others."""

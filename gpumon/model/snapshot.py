@@ -1,6 +1,6 @@
-"""The messages of the children: one poll of the node, and everything else that crosses the pipe.
+"""Messages that child processes send to the daemon.
 
-Times: `*_at` in seconds of CLOCK_BOOTTIME, for deadlines and rates; `wall` in seconds since the epoch, for display.
+Times: `*_at` are seconds of CLOCK_BOOTTIME, for deadlines and rates. `wall` is seconds since the epoch, for display.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 HOST, GUEST, CONTAINER = PLACES = ("host", "guest", "container")
-"""Where the agent runs. A guest and a container may have only some of the GPUs of the host. In a container the bus
-lists all of them.
+"""Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a
+container the PCI bus still lists all of them.
 """
 
 Increments = Mapping[str, float | Mapping[str, float]]
@@ -24,92 +24,95 @@ Increments = Mapping[str, float | Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigReading:
-    """One compute instance of a GPU that is partitioned, in one poll."""
+    """Reading of one MIG compute instance in one poll."""
 
     uuid: str
     gpu_instance_id: int
     compute_instance_id: int
     profile: str
-    """As NVIDIA names it: `1c.3g.40gb`."""
+    """MIG profile as NVIDIA names it, for example `1c.3g.40gb`."""
     mig: Mig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU in one poll: its readings, or why there are none."""
+    """Result of one poll for one GPU: its readings, or the fault that prevents them."""
 
     bus_id: str
     uuid: str | None = None
     index: int | None = None
     fault: str | None = None
     error: str = ""
-    """NVML's text for the fault."""
+    """Text of NVML's error; empty without a fault."""
     gpu: Gpu | None = None
-    """Readings, with raw counters of the driver. None while there is a fault."""
+    """Readings, with the raw counter values of the driver. None while the GPU has a fault."""
     guest: bool | None = None
-    """True if NVML reports a virtual machine, which may have only a part of the fabric."""
+    """True if NVML reports that the node is a virtual machine, which may have only a part of the NVLink fabric."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """NVLinks as NVML reports them. A link that is down may have no peer."""
+    """NVLinks by link number. A link that is down may have no entry in `peers`."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """P2P status by uuid of the other GPU and capability; empty in polls that do not read it."""
+    """P2P status by uuid of the other GPU, then by capability. Empty in polls that do not read it."""
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
     migs: tuple[MigReading, ...] = ()
     pids: tuple[int, ...] | None = None
-    """Processes that use it, as NVML reports them; None: unknown. Not exported."""
+    """Ids of processes that use the GPU, as NVML reports them; None if unknown. Not exported."""
     pids_at: float | None = None
-    """Boot clock at which they were read."""
+    """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
+    """Bytes moved by each NVLink in both directions, by link. Read only while a probe runs; not exported."""
     watched: float = 0.0
-    """Seconds since this GPU's last reading, or 0 after a gap: the time that the increments cover."""
+    """Seconds since the last reading of this GPU, which `increments` cover. 0 after a gap in the readings."""
     increments: Increments = field(default_factory=dict)
-    """Increments of the sampler's integrals since the last poll, by row of Gpu."""
+    """Increase, since the last poll, of each integral that the sampler computes, by row of Gpu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A poll, or the part of a slow poll that has been read so far."""
+    """Result of one poll of the sampler, or of the part of a slow poll that is finished."""
 
     ended_at: float
     wall: float
     durations: Mapping[str, float]
-    """Seconds, by tier that this poll read."""
+    """Duration of the poll in seconds, by each tier that was read."""
     gpus: tuple[GpuReading, ...]
     present: tuple[str, ...] = ()
-    """Bus ids of all GPUs that this sampler watches, read in this poll or not."""
+    """Bus ids of all GPUs that this sampler opens, whether read in this poll or not."""
     complete: bool = True
-    """False: other GPUs are still to come, in a later snapshot of the same poll."""
+    """False if a later snapshot of the same poll will contain the remaining GPUs."""
     visible: int | None = None
-    """Result of nvmlDeviceGetCount."""
+    """Number of GPUs that nvmlDeviceGetCount returns; None if it was not read."""
     errors: Mapping[str, float] = field(default_factory=dict)
-    """Failed calls and fields of this poll, by "tier,error"."""
+    """Number of failed calls and fields in this poll, by "tier,error"."""
     denied: tuple[str, ...] = ()
-    """Collectors that lacked permission."""
+    """Names of collectors that lacked a permission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciBus:
-    """NVIDIA GPUs on the PCI bus: bus id -> driver bound ("" for none). Needs no NVIDIA driver."""
+    """NVIDIA GPUs on the PCI bus, read from sysfs without the NVIDIA driver.
+
+    `functions` maps the bus id of each GPU to the kernel driver bound to it ("" for none).
+    """
 
     functions: Mapping[str, str]
     excluded: tuple[str, ...] = ()
-    """Bus ids that the configuration excludes."""
+    """Bus ids of GPUs that the configuration excludes."""
     place: str = HOST
-    """One of PLACES: where this agent runs."""
+    """Where the agent runs, one of PLACES."""
     ports: Mapping[str, str] = field(default_factory=dict)
-    """Bus id of a GPU -> address of the PCIe port above it."""
+    """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """Result of the initialisation of the driver."""
+    """Result of an attempt to initialise the driver."""
 
     up: bool
     error: str = ""
-    """Name of NVML's error, as in "DriverNotLoaded"."""
+    """Name of NVML's error, for example "DriverNotLoaded"; empty on success."""
     remedy: str = ""
     driver: str | None = None
     nvml: str | None = None
@@ -118,7 +121,7 @@ class DriverStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """An Xid that the driver reported."""
+    """An Xid that NVML or the kernel log reported."""
 
     xid: int
     bus_id: str
@@ -126,37 +129,37 @@ class XidEvent:
     at: float
     wall: float
     source: str = "nvml"
-    """nvml, or kmsg for the kernel log."""
+    """"nvml", or "kmsg" for the kernel log."""
     gpu_instance_id: int | None = None
-    """MIG instance of the error, if the driver reports it."""
+    """MIG GPU instance in which the error occurred, if the driver reports it."""
     compute_instance_id: int | None = None
     sequence: int | None = None
-    """Sequence number of the record in the kernel log."""
+    """Sequence number of the record in the kernel log; None for an NVML event."""
     text: str = ""
-    """Text of the kernel without address and number; without process names."""
+    """Kernel message after the PCI address and the Xid number, without process names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """One InfiniBand or RoCE port; counters are the kernel's raw values."""
+    """Reading of one InfiniBand or RoCE port. Counters are the kernel's raw values."""
 
     device: str
     port: str
     link_layer: str
-    """InfiniBand or Ethernet."""
+    """Link layer: "InfiniBand" or "Ethernet"."""
     link: InfinibandLink
     counts: InfinibandPort
     bus_id: str = ""
-    """PCI address of its device, in NVML's spelling; "" where it has none."""
+    """PCI address of its card in NVML's form; "" for a device that is not on the PCI bus."""
     board: str = ""
     """Board id of the card (its kind, as named by the vendor); "" if not reported."""
     guid: str = ""
-    """Node GUID of its device, which names the card wherever it is; "" where it has none."""
+    """Node GUID, which identifies the card in any slot; "" if the card has none."""
     firmware: str = ""
 
     @property
     def used(self) -> bool:
-        """Return whether it is up or has carried traffic since the boot or the load of its driver."""
+        """Return True if the port is up, or was up or received data since its driver was loaded."""
         return bool(self.link.port_up or self.counts.link_downs_total or self.counts.receive_bytes_total)
 
 
@@ -165,38 +168,38 @@ class StuckProcess:
     """A process that has NVIDIA devices open and is blocked in the kernel."""
 
     since: float
-    """Boot clock at which it was first found blocked."""
+    """Boot clock in seconds at which the process was first found blocked."""
     gpus: tuple[str, ...] = ()
-    """Minor numbers of the GPUs that it has open, if they can be read."""
+    """Minor numbers of the GPUs that the process has open; empty if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksSnapshot:
-    """One poll of the links child: ports, services that the links need, blocked processes."""
+    """Result of one poll of the links child: ports, services, blocked processes and schedulers."""
 
     ended_at: float
     ports: tuple[PortReading, ...] = ()
     services: Mapping[str, bool] = field(default_factory=dict)
-    """Unit name -> whether it runs; units that are not installed are left out."""
+    """True if the unit runs, by systemd unit name. Units that are not installed are absent."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """By collector, in words: what could not be read."""
+    """Description of what could not be read, by name of the collector."""
     denied: tuple[str, ...] = ()
-    """Collectors that lacked permission."""
+    """Names of collectors that lacked a permission."""
     left_out: int = 0
-    """Number of ports beyond the limit, which were not read."""
+    """Number of ports that were not read, because the node has more than the limit."""
     stuck: tuple[StuckProcess, ...] | None = None
-    """None: unknown."""
+    """Processes blocked in the kernel with NVIDIA devices open; None if unknown."""
     contained: bool | None = None
-    """True if the agent, and so NVML, can read the processes of its own container only."""
+    """True if agent and NVML see only the processes of their own container; None if unknown."""
     ended: tuple[str, ...] = ()
-    """Units all of whose processes of the last poll have ended."""
+    """Units that were stopped or restarted: none of their processes of the last poll is left."""
     schedulers: tuple[str, ...] | None = None
-    """Schedulers on this host; None: unknown."""
+    """Names of the job schedulers on this host; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first frame of every child."""
+    """First frame of every child: its version, the schema of its frames, and its process id."""
 
     version: str
     schema: int
@@ -205,17 +208,17 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """A trial child read this GPU through all tiers."""
+    """Sent by a trial child after it has read all tiers of this GPU successfully."""
 
     bus_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """Number of log messages of a child since its last report."""
+    """Number of messages that a child logged since its last report."""
 
     messages: Mapping[str, float]
-    """By level."""
+    """Number of log messages by level."""
 
 
 ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSnapshot

@@ -1,4 +1,4 @@
-"""A GPU as the store keeps it."""
+"""A GPU as stored in the table `gpus`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGpu:
-    """A GPU that was here, so that it can be identified when it does not answer."""
+    """A GPU that was present at some time. From it the agent identifies a GPU that does not answer."""
 
     uuid: str
     bus_id: str
@@ -17,13 +17,15 @@ class StoredGpu:
     last_wall: float
     """Unix time of the first and of the last reading."""
     gpu: int | None = None
-    """Its index in the boot of the last reading."""
+    """Index of the GPU at its last reading, in the boot `boot_id`."""
     boot_id: str = ""
     vbios: str = ""
     inforom: str = ""
     gsp: str = ""
     nvlinks: int | None = None
     energy: float | None = None
-    """Energy counter of the driver in joules: a lower value in the same boot means that the GPU was reset."""
+    """Energy counter of the driver in joules. A later value that is lower in the same boot shows that the GPU was
+    reset.
+    """
     expected: bool = True
-    """False: it was replaced, or the operator accepted that it is gone."""
+    """False if the GPU was replaced, or if the operator accepted that it is gone."""

@@ -1,4 +1,4 @@
-"""Time windows: release, hold and maintenance as one frozen value, and the pure rules about windows."""
+"""Time windows (release, hold, maintenance) as one frozen value, and the pure functions that start and end them."""
 
 from __future__ import annotations
 
@@ -11,82 +11,90 @@ from gpumon.model.durations import utc
 from gpumon.model.now import Now
 
 NODE = ""
-"""The scope of a window that applies to the whole node, in place of a bus id."""
+"""Scope of a window that applies to the whole node, in the attribute that otherwise holds a bus id."""
 API, COMMAND, MARKER = "api", "command", "marker"
 REQUESTERS = (API, COMMAND, MARKER)
 DEADLINE, REPLACED, REBOOT = "deadline", "replaced", "reboot"
-"""What ends a window besides a requester."""
+"""Values of `ended_by` for a window that no request ended."""
 MAX_REASON_LENGTH = 200
 MAX_OWNER_LENGTH = 100
 MAX_IN_FORCE = 256
-"""Windows of one kind in force at once; further requests are refused."""
+"""Maximum number of windows of one kind in force. Further requests are refused."""
 MAX_ENDED = 20
-"""Windows of one kind that are kept after they have ended."""
+"""Maximum number of ended windows to keep, for each kind."""
 STEP_SECONDS = 1.0
-"""Difference between both clocks from which the wall clock counts as stepped."""
+"""Difference in seconds between the boot clock and the wall clock from which the wall clock counts as stepped."""
 SETTLED_SECONDS = 600.0
-"""Uptime after which the wall clock is trusted if it is past the end of a window: by then NTP has set it."""
+"""Boot clock in seconds from which the wall clock is trusted after a reboot, because NTP has set it by then."""
 END_SOME = "End those that are no longer needed: `gpumon status` lists them."
 LOWER_DURATION = "Ask for less, or raise the setting."
 
 
 class WindowKind(StrEnum):
-    """What a window inhibits."""
+    """Kind of a time window, named for what it prevents."""
 
     RELEASE = "release"
-    """The driver: no process of the agent has the GPU open."""
+    """Prevents access to the driver: no process of the agent has the GPU open."""
     HOLD = "hold"
-    """Probes: none runs."""
+    """Prevents probes."""
     MAINTENANCE = "maintenance"
-    """Pages: no alert fires."""
+    """Prevents paging: alerts of paging severities do not fire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A period in which the agent refrains from one thing, on request. In force until `ended` is set."""
+    """A period that an operator or scheduler requested, in which the agent refrains from something.
+
+    It is in force until `ended` is set.
+    """
 
     id: str
     kind: WindowKind
     bus_id: str = NODE
-    """Scope: a GPU, or NODE. Only a release can have the scope of one GPU."""
+    """Scope: bus id of a GPU, or NODE. Only a release can have the scope of one GPU."""
     owner: str = ""
-    """For example the id of a job. Empty: no owner."""
+    """Owner that the client named, for example a job id; empty without one."""
     reason: str = ""
     by: str
-    """One of REQUESTERS."""
+    """Origin of the request, one of REQUESTERS."""
     start: float
-    """Seconds since the epoch, as the wall clock was set at the start."""
+    """Wall time at which the window started, in seconds since the epoch."""
     start_at: float
-    """The same moment on CLOCK_BOOTTIME; negative if it was before the boot."""
+    """Boot clock at which the window started, in seconds; negative if that was before the current boot."""
     until: float
-    """The deadline in seconds since the epoch, as the wall clock is set now. For display and across a reboot."""
+    """Deadline in seconds since the epoch, as the wall clock is set now. Used for display and after a reboot."""
     deadline: float
-    """The deadline on CLOCK_BOOTTIME, which decides: a step of the wall clock does not move it."""
+    """Deadline on the boot clock in seconds. It ends the window, so a step of the wall clock does not move the end."""
     boot_id: str
-    """The boot to which `start_at` and `deadline` belong."""
+    """Boot to which `start_at` and `deadline` belong."""
     ended: float | None = None
-    """Seconds since the epoch. None while the window is in force."""
+    """Wall time at which the window ended, in seconds since the epoch; None while it is in force."""
     ended_by: str = ""
-    """One of REQUESTERS, DEADLINE, REPLACED or REBOOT."""
+    """What ended the window: one of REQUESTERS, DEADLINE, REPLACED or REBOOT; empty while it is in force."""
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """Return the key of the window that a new one replaces. A marker file never replaces a request."""
+        """Return kind, scope and owner: a new window replaces the one with the same slot.
+
+        Windows of a marker file have slots of their own, so they never replace a requested window.
+        """
         return (self.kind, self.bus_id, self.owner, MARKER if self.by == MARKER else "")
 
     @property
     def seconds(self) -> float:
-        """Length from start to deadline."""
+        """Return the length of the window in seconds."""
         return self.deadline - self.start_at
 
 
 Windows = tuple[TimeWindow, ...]
-"""In the order of their start, the newest last. The last MAX_ENDED of each kind that have ended are kept."""
+"""Windows in the order of their start, the newest last: those in force, and the last MAX_ENDED of each kind that
+ended.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRequest:
-    """A request to start a window."""
+    """Request of a client or a marker file to start a window of `seconds` length."""
 
     kind: WindowKind
     seconds: float
@@ -98,7 +106,10 @@ class WindowRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSelection:
-    """A request to end the windows that match every attribute that is not None, except those of the marker file."""
+    """Request to end the windows that match every attribute that is not None.
+
+    Windows of the marker file never match.
+    """
 
     by: str
     kind: WindowKind | None = None
@@ -118,17 +129,17 @@ class WindowSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsEnded:
-    """The windows with these ids were ended before their deadline."""
+    """Message: the windows with these ids were ended before their deadline."""
 
     ids: frozenset[str]
     by: str
     wall: float
     at: float
-    """The same moment on CLOCK_BOOTTIME."""
+    """Boot clock at which they were ended, in seconds."""
 
 
 def new_window(request: WindowRequest, *, wall: float, at: float, boot_id: str) -> TimeWindow:
-    """Return the window that starts now. `at` is now on CLOCK_BOOTTIME."""
+    """Return a window that starts now. `wall` is the current wall time, `at` the current boot clock."""
     return TimeWindow(
         id=secrets.token_hex(6),
         kind=request.kind,
@@ -152,12 +163,12 @@ def of_kind(windows: Iterable[TimeWindow], kind: WindowKind) -> Windows:
 
 
 def in_force(windows: Iterable[TimeWindow], kind: WindowKind | None = None) -> Windows:
-    """Return the windows in force, of one kind or of all."""
+    """Return the windows that are in force, of this kind or, for None, of all kinds."""
     return tuple(window for window in windows if window.ended is None and kind in (None, window.kind))
 
 
 def last_to_end(windows: Iterable[TimeWindow], kind: WindowKind) -> TimeWindow | None:
-    """Return the window in force with the latest deadline."""
+    """Return the window of this kind in force with the latest deadline; None if no such window is in force."""
     return max(in_force(windows, kind), key=lambda window: window.deadline, default=None)
 
 
@@ -170,7 +181,7 @@ def released(windows: Iterable[TimeWindow]) -> frozenset[str]:
 
 
 def start(windows: Windows, window: TimeWindow) -> Windows:
-    """Add a window. It replaces the one in force in the same slot."""
+    """Return the windows with one added. It replaces the window in force that has the same slot."""
     replaced = tuple(
         _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows
     )
@@ -186,7 +197,7 @@ def end(windows: Windows, message: WindowsEnded) -> Windows:
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
-    """End windows whose deadline has passed, and follow reboots and steps of the wall clock."""
+    """End windows whose deadline has passed, and adapt the deadlines of the others to reboots and clock steps."""
     after = tuple(_advance(window, now, boot_id) for window in windows)
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
@@ -212,9 +223,10 @@ def _advance(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
-    """Return whether the wall clock of a new boot may not have been set yet, so that the end is unknown.
+    """Return True if the end of a window from an earlier boot is unknown, because the wall clock may not be set yet.
 
-    A clock before the start is wrong. A clock past the end may be wrong until SETTLED_SECONDS after the boot.
+    A wall clock before the start of the window is wrong. One past the end may be wrong until SETTLED_SECONDS after
+    boot.
     """
     if window.boot_id == boot_id:
         return False
@@ -225,7 +237,10 @@ def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
 
 
 def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
-    """Move the deadline to the clock of this boot. If the wall clock was never set, count the length from the boot."""
+    """Convert the deadline to the boot clock of this boot.
+
+    If the wall clock was never set, the length of the window is counted from the boot.
+    """
     if window.boot_id == boot_id:
         return window
     left = window.until - now.wall
@@ -233,18 +248,18 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
     return replace(window, boot_id=boot_id, start_at=deadline - window.seconds, deadline=deadline)
 
 
-# Problems of a request, in words; empty if there is none
+# Each of these returns the problem of a request as a sentence, or "" if there is none.
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """Check the length; `setting` is the configuration key of `max_seconds`."""
+    """Check the length of a window. `setting` is the configuration key of `max_seconds`."""
     if 0 < seconds <= max_seconds:
         return ""
     return f"{seconds:.10g} s is not between 0 and {setting}, which is {max_seconds:.10g}."
 
 
 def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
-    """Return why one more window cannot start. One that replaces another always can."""
+    """Return why no further window can start, else "". A window that replaces another can always start."""
     slots = {other.slot for other in in_force(windows, window.kind)}
     if len(slots) < MAX_IN_FORCE or window.slot in slots:
         return ""
@@ -271,7 +286,7 @@ def _text_problem(name: str, text: str, max_length: int) -> str:
 
 
 def hold_hint(holds: Sequence[TimeWindow]) -> str:
-    """Return which hold keeps probes from running, until when and why, and what to do. Empty without a hold."""
+    """Return a sentence about the hold that ends last and how to end it; empty without a hold."""
     if not holds:
         return ""
     last = max(holds, key=lambda window: window.until)
