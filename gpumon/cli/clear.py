@@ -40,8 +40,8 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    wanted = {"check": args.check, "gpu": args.gpu, "device": args.device}
-    parameters = {name: value for name, value in wanted.items() if value is not None}
+    options = {"check": args.check, "gpu": args.gpu, "device": args.device}
+    parameters = {name: value for name, value in options.items() if value is not None}
     if bool(parameters) == args.every:
         raise UserError("name a CHECK, --gpu GPU or --device DEVICE, or give --all alone")
     parameters |= {"all": "true"} if args.every else {}

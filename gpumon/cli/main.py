@@ -59,15 +59,15 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the subcommand that the arguments name, and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ends = given.index(SEPARATOR) if SEPARATOR in given else len(given)
-    first = [command for command in COMMANDS if [command.name] == given[:1]]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    ends = words.index(SEPARATOR) if SEPARATOR in words else len(words)
+    first = [command for command in COMMANDS if [command.name] == words[:1]]
     parser = command_parser(first)
-    if not given:
+    if not words:
         parser.print_help()
         return 0
-    args = parser.parse_args(given[:ends])
-    args.program = given[ends + 1 :]
+    args = parser.parse_args(words[:ends])
+    args.program = words[ends + 1 :]
     (command,) = first
     if args.program and not command.runs:
         args.parser.error(f"{command.name} does not run a program: {SEPARATOR} {args.program[0]}")

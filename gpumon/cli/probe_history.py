@@ -41,11 +41,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
     """Yield the stored runs, newest first, requested page by page."""
-    wanted = {"since": args.since, "probe": args.probe, "limit": PAGE}
+    parameters = {"since": args.since, "probe": args.probe, "limit": PAGE}
     while True:
-        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
         page = agent.get(f"{PATH}?{query}", MEMBERS)["probes"]
         yield from page
         if len(page) < PAGE:
             return
-        wanted["until"] = page[-1]["started"]
+        parameters["until"] = page[-1]["started"]

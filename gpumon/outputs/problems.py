@@ -136,8 +136,8 @@ def _consequences(verdict: Verdict, report: Report) -> str:
     if not texts:
         return ""
     more = len(texts) - MAX_CONSEQUENCES
-    shown = "; ".join(texts[:MAX_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
-    return f"Consequences: {shown}."
+    listing = "; ".join(texts[:MAX_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
+    return f"Consequences: {listing}."
 
 
 def _action(verdict: Verdict, report: Report) -> str:

@@ -180,10 +180,10 @@ def _columns(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tupl
         max(len(column.title), *(len(printable(cell)) for cell in (*map(column.cell, gpus), *map(column.mig, migs))))
         for column in COLUMNS
     ]
-    shown = len(COLUMNS)
-    while shown > 2 and sum(widths[:shown]) + len(GAP) * (shown - 1) > width:
-        shown -= 1
-    return COLUMNS[:shown], tuple(widths[:shown])
+    number = len(COLUMNS)
+    while number > 2 and sum(widths[:number]) + len(GAP) * (number - 1) > width:
+        number -= 1
+    return COLUMNS[:number], tuple(widths[:number])
 
 
 def _fault_line(gpu: Document, widths: tuple[int, ...], now: str) -> str:

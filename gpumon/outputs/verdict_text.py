@@ -31,8 +31,8 @@ def current_reason(verdict: Verdict, report: Report) -> str:
     """Return the reason of a verdict. It begins with the time of the last observation if it cannot be observed now."""
     if not is_unobserved(verdict, report):
         return verdict.reason
-    seen = rfc3339(verdict.seen)
-    return f"Last observed at {seen[:10]} {seen[11:19]} UTC: {verdict.reason}"
+    last_seen = rfc3339(verdict.seen)
+    return f"Last observed at {last_seen[:10]} {last_seen[11:19]} UTC: {verdict.reason}"
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:

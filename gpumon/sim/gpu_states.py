@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpumon.sim.board import Board, Profile
-from gpumon.sim.observe import observe, settle
+from gpumon.sim.observe import add_derived, observe
 from gpumon.sim.physics import Body, Course, Workload
 from gpumon.sim.quantities import State
 from gpumon.sim.scenario import Scenario
@@ -48,7 +48,7 @@ class GpuStates:
             gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _has_counters(self.state(gpu))
         ]
 
-    def gone(self, gpu: int) -> bool:
+    def is_gone(self, gpu: int) -> bool:
         """Return True if the GPU is lost or NVML does not list it."""
         return not self._unaffected(gpu) and not_answering(self.state(gpu))
 
@@ -88,7 +88,7 @@ class GpuStates:
                 state = fault.alter(value, state, tick) if fault.alter else state
             return state
 
-        return alter(settle(self._profile, alter(state)))
+        return alter(add_derived(self._profile, alter(state)))
 
     def course(self, gpu: int) -> Course:
         """Return the GPU's power, energy and temperature over time under its workload."""

@@ -60,7 +60,7 @@ def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int)
             _, gpu, *words, _ = arrival
             put(out, EVENT_DATA, node.handle(gpu), *words)
             return
-        if any(node.gpus.gone(gpu) for gpu in waiting.registered):
+        if any(node.gpus.is_gone(gpu) for gpu in waiting.registered):
             raise Refusal(Code.GPU_IS_LOST)
         left = deadline - time.monotonic()
         if left <= 0:

@@ -45,7 +45,7 @@ FIRST_PID, PIDS = 2_000_000, 2_000_000
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
     """Return a healthy GPU's state `time` seconds after the simulation began.
 
-    It lacks the quantities that `settle` derives.
+    It lacks the quantities that `add_derived` adds.
     """
     now = course.at(time)
     point, board = now.point, profile.board
@@ -79,10 +79,10 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
         nvlink_transmitted=traffic,
         nvlink_received=traffic,
     )
-    return _lacking(state, _named(*profile.without)) if profile.without else state
+    return _without(state, _named(*profile.without)) if profile.without else state
 
 
-def settle(profile: Profile, state: State) -> State:
+def add_derived(profile: Profile, state: State) -> State:
     """Return the state with derived quantities: margin, clock events, clocks, lifetime ECC counters.
 
     If MIG is enabled, remove the quantities that MIG disables.
@@ -98,7 +98,7 @@ def settle(profile: Profile, state: State) -> State:
         | (EVENT_HW_SLOWDOWN | EVENT_HW_THERMAL if temperature >= slowdown else 0)
     )
     graphics, sm, memory, video = _clocks(profile, events)
-    settled = replace(
+    complete = replace(
         state,
         margin=None if board.thermal_limits is None else highest - temperature,
         clock_events=events,
@@ -111,7 +111,7 @@ def settle(profile: Profile, state: State) -> State:
         ecc_lifetime_uncorrected_sram=state.ecc_uncorrected_sram,
         ecc_lifetime_uncorrected_dram=state.ecc_uncorrected_dram,
     )
-    return settled if state.mig is None else _partitioned(profile, settled)
+    return complete if state.mig is None else _partitioned(profile, complete)
 
 
 def _partitioned(profile: Profile, state: State) -> State:
@@ -120,11 +120,11 @@ def _partitioned(profile: Profile, state: State) -> State:
     Remapped rows are removed only while the GPU has MIG instances.
     """
     board = profile.board
-    gone: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
-    gone += ["encoder_utilization", "decoder_utilization", "jpeg_utilization", "ofa_utilization"]
-    gone += _named("remap") if state.mig else []
+    disabled: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
+    disabled += ["encoder_utilization", "decoder_utilization", "jpeg_utilization", "ofa_utilization"]
+    disabled += _named("remap") if state.mig else []
     return replace(
-        _lacking(state, gone),
+        _without(state, disabled),
         links=tuple(link._replace(state=LINK_DOWN) for link in state.links),
         mig_mode=1,
         mig_pending=1,
@@ -132,9 +132,9 @@ def _partitioned(profile: Profile, state: State) -> State:
     )
 
 
-def _lacking(state: State, quantities: Iterable[str]) -> State:
-    lacking: dict[str, Any] = dict.fromkeys(quantities)
-    return replace(state, **lacking)
+def _without(state: State, quantities: Iterable[str]) -> State:
+    nones: dict[str, Any] = dict.fromkeys(quantities)
+    return replace(state, **nones)
 
 
 @cache

@@ -27,7 +27,7 @@ from gpumon.sim.sim_gpu import Identity
 _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
-SETTLED = 0.05
+MIN_AGE = 0.05
 """Seconds between checks of the file, and minimum age of a change in seconds, so that no half-written file is read."""
 
 Rows = tuple[tuple[SimFault, Any], ...]
@@ -178,7 +178,7 @@ class ScenarioFile:
             return False
         self._next_check = time.monotonic() + CHECK_EVERY
         fingerprint = _fingerprint(self._path)
-        if fingerprint == self._fingerprint or (fingerprint and 0 <= time.time() - fingerprint[0] / 1e9 < SETTLED):
+        if fingerprint == self._fingerprint or (fingerprint and 0 <= time.time() - fingerprint[0] / 1e9 < MIN_AGE):
             return False
         try:
             scenario = self._read(self._path)

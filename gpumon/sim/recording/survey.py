@@ -18,7 +18,7 @@ from gpumon.sim.library import exports
 from gpumon.sim.recording.call_recorder import CallRecorder
 from gpumon.sim.signatures import SIGNATURES, signature
 
-Given = tuple[Any, ...]
+Values = tuple[Any, ...]
 
 MORE = 4
 """Spare entries of a list's buffer, for entries that are added between two calls."""
@@ -34,12 +34,12 @@ NODE = (
 )
 
 
-def versioned(size: int, number: int, *rest: int) -> Given:
+def versioned(size: int, number: int, *rest: int) -> Values:
     """Return the input part of a versioned struct as bytes: size and version, then further numbers."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
-WITH_INPUT: Mapping[str, Sequence[Given]] = {
+WITH_INPUT: Mapping[str, Sequence[Values]] = {
     "nvmlDeviceGetClockInfo": [(domain,) for domain in range(4)],
     "nvmlDeviceGetMaxClockInfo": [(domain,) for domain in range(4)],
     "nvmlDeviceGetTemperature": [(0,)],
@@ -105,8 +105,8 @@ def _open(library: Library, bus_id: str) -> int | None:
 
 
 def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids: Mapping[str, int]) -> None:
-    for function, given in _questions():
-        ask(library, function, (handle, *given), bus_id)
+    for function, values in _questions():
+        ask(library, function, (handle, *values), bus_id)
     uuid = ask(library, "nvmlDeviceGetUUID", (handle,), bus_id)
     if uuid:
         ask(library, "nvmlDeviceGetHandleByUUID", (uuid[-1],), bus_id)
@@ -118,7 +118,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
         recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, ids))
 
 
-def _questions() -> Iterator[tuple[str, Given]]:
+def _questions() -> Iterator[tuple[str, Values]]:
     """Yield each getter that needs only a handle or has inputs in WITH_INPUT, with its inputs after the handle."""
     for function in sorted({*exports(), *SIGNATURES}):
         described = signature(function)
@@ -128,7 +128,7 @@ def _questions() -> Iterator[tuple[str, Given]]:
             word.split()[0] in ANSWERS for word in described.words[1:]
         ):
             yield function, ()
-        yield from ((function, given) for given in WITH_INPUT.get(function, ()))
+        yield from ((function, values) for values in WITH_INPUT.get(function, ()))
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
@@ -163,32 +163,32 @@ def _migs(library: Library, handle: int, bus_id: str) -> None:
     most = ask(library, "nvmlDeviceGetMaxMigDeviceCount", (handle,), bus_id)
     for n in range(most[-1] if most else 0):
         instance = ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", (handle, n), bus_id)
-        for function, given in _questions() if instance else ():
-            ask(library, function, (instance[-1], *given), bus_id)
+        for function, values in _questions() if instance else ():
+            ask(library, function, (instance[-1], *values), bus_id)
 
 
 def fields(
-    library: Library, handle: int, wanted: Sequence[tuple[int, int]], bus_id: str
+    library: Library, handle: int, requests: Sequence[tuple[int, int]], bus_id: str
 ) -> list[tuple[int, int]] | None:
-    """Read a batch of fields, given as (id, scope). Return code and value of each; None if the call fails."""
-    packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in wanted)
+    """Read a batch of fields, requested as (id, scope). Return code and value of each; None if the call fails."""
+    packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in requests)
     batch = ctypes.create_string_buffer(packed, len(packed))
-    if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(wanted), batch, bus_id=bus_id):
+    if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(requests), batch, bus_id=bus_id):
         return None
     entries = FIELD_VALUE.iter_unpack(batch.raw)
     return [(entry[5], int.from_bytes(entry[6], "little")) for entry in entries]
 
 
-def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tuple[Any, ...]:
-    """Call one function with the inputs `given`. Return its output values; an empty tuple if it fails."""
+def ask(library: Library, function: str, values: Values, bus_id: str = "") -> tuple[Any, ...]:
+    """Call one function with these inputs. Return its output values; an empty tuple if it fails."""
     described = signature(function)
     if described is None:
         return ()
-    arguments, buffers = _arguments(described.words, list(given), entries=0)
+    arguments, buffers = _arguments(described.words, list(values), entries=0)
     counts = [buffer for buffer in buffers if isinstance(buffer, _Count)]
     if counts:
         _succeeds(library, function, *arguments, bus_id=bus_id)
-        arguments, buffers = _arguments(described.words, list(given), entries=counts[0].value + MORE)
+        arguments, buffers = _arguments(described.words, list(values), entries=counts[0].value + MORE)
     if not _succeeds(library, function, *arguments, bus_id=bus_id):
         return ()
     return tuple(buffer.value for buffer in buffers if hasattr(buffer, "value"))
@@ -202,7 +202,7 @@ def _succeeds(library: Library, function: str, *arguments: Any, bus_id: str) -> 
     return True
 
 
-def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
+def _arguments(words: Sequence[str], values: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
     """Return all C arguments of a call, and the buffers among them that receive output.
 
     `entries` is the number of entries for which a list has room.
@@ -212,12 +212,12 @@ def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple
     for word in words:
         kind, *rest = word.split()
         if word in _NUMBERS:
-            arguments.append(_NUMBERS[word](given.pop(0)))
+            arguments.append(_NUMBERS[word](values.pop(0)))
             continue
         if kind == "since":
             arguments.append(ctypes.c_ulonglong(0))
             continue
-        memory = _memory(kind, rest, given, entries)
+        memory = _memory(kind, rest, values, entries)
         buffers += memory
         arguments += [ctypes.byref(pointer) for pointer in memory]
         if kind == "text":
@@ -238,7 +238,7 @@ _NUMBERS: Mapping[str, Any] = {
 }
 
 
-def _memory(kind: str, rest: Sequence[str], given: list[Any], entries: int) -> list[Any]:
+def _memory(kind: str, rest: Sequence[str], values: list[Any], entries: int) -> list[Any]:
     if kind == "text":
         return [ctypes.create_string_buffer(ROOM)]
     if kind in {"list", "array"}:
@@ -247,6 +247,6 @@ def _memory(kind: str, rest: Sequence[str], given: list[Any], entries: int) -> l
     if kind == "out":
         plain = {"I": ctypes.c_uint, "Q": ctypes.c_ulonglong, "handle": ctypes.c_uint64, "i": ctypes.c_int}
         return [plain[rest[0]]() if rest[0] in plain else ctypes.create_string_buffer(struct.calcsize("<" + rest[0]))]
-    inputs = given.pop(0) if given else b""
+    inputs = values.pop(0) if values else b""
     size = int(rest[0]) if kind == "struct" else int.from_bytes(inputs[:4], "little") & 0xFFFFFF
     return [ctypes.create_string_buffer(inputs, size)]
