@@ -126,7 +126,7 @@ def test_a_bad_edit_keeps_the_last_good_scenario(tmp_path: Path, caplog: pytest.
 
 def test_a_file_that_is_still_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed file is read after its last write is old enough, so that no partial scenario is active."""
-    monkeypatch.setattr("gpumon.sim.scenario.SETTLED", 60.0)
+    monkeypatch.setattr("gpumon.sim.scenario.MIN_AGE", 60.0)
     scenario = tmp_path / "s.yml"
     with simulated(scenario=scenario, text="gpus: {1: {lost: true}}") as simulation:
         file = simulation.node._node._file
