@@ -125,7 +125,7 @@ class ErrorChange:
     """The new state of a burst of errors, and the number of errors added to its count."""
 
     event: ErrorEvent
-    gained: int
+    increase: int
 
 
 @dataclass(frozen=True, slots=True)

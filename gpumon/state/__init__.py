@@ -1,1 +1,4 @@
-"""What the agent has observed: messages in, `reduce`, one frozen Report out. Pure, but for `monitor`."""
+"""State of the agent: messages come in, `reduce` applies them, and one frozen Report goes out.
+
+Pure, except `monitor`.
+"""

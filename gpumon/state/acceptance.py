@@ -1,4 +1,4 @@
-"""What the operator accepts as gone, down or slower: the request and the reasons to refuse it. Pure."""
+"""Acceptance: the operator accepts that GPUs are gone, or that ports are down, gone or slower. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from gpumon.state.messages import Acceptance
 from gpumon.state.report import Report
 
 Names = frozenset[str]
-"""The names by which an operator may refer to one part."""
+"""The names by which an operator may refer to one GPU or port."""
 
 
 def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
-    """Return the acceptance of everything that is here now, or of the absence or low speed of these parts."""
+    """Return the acceptance of the current GPUs and ports.
+
+    If `parts` names GPUs or ports, accept only that those are gone, down or slower.
+    """
     missing, dead, slow = dict(_missing(report)), dict(_dead(report)), dict(_slow(report))
     visible = int(report.node.gpus_visible or 0)
     if not parts:
@@ -31,7 +34,10 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
 
 
 def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
-    """Return why an acceptance is not possible now, or which parts are not missing; None if it is possible."""
+    """Return the refusal of an acceptance, with reason and remedy; None if the acceptance is possible.
+
+    It is refused while the store or the GPUs have not been read, and if a part is neither missing, down nor slower.
+    """
     if not report.internal.restored:
         return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
     if report.node.gpus_visible is None:
@@ -40,18 +46,18 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
     absent = [names for _, names in (*_missing(report), *_dead(report))]
     absent += [names for _, (_, names) in _slow(report)]
     acceptable = frozenset[str]().union(*absent)
-    strange = [part for part in parts if not _spellings([part]) & acceptable]
-    if not strange:
+    unmatched = [part for part in parts if not _spellings([part]) & acceptable]
+    if not unmatched:
         return None
-    refused = f"{', '.join(strange)}: no GPU and no port of that name is missing, down or slower than before."
+    refused = f"{', '.join(unmatched)}: no GPU and no port of that name is missing, down or slower than before."
     remedy = f"Name one of these: {', '.join(sorted(acceptable))}." if acceptable else "Nothing is missing."
     return RequestResult(refused=refused, remedy=remedy)
 
 
-def _count_without(gone: Collection[str], known: int, report: Report) -> int:
-    """Return how many GPUs should be here without these. A configured number cannot be accepted."""
+def _count_without(gone: Collection[str], present: int, report: Report) -> int:
+    """Return the number of GPUs to expect without the GPUs in `gone`. A configured number is ignored."""
     wanted = report.expectation
-    return max(known, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
+    return max(present, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
 
 
 def _spellings(parts: Collection[str]) -> set[str]:
@@ -59,7 +65,7 @@ def _spellings(parts: Collection[str]) -> set[str]:
 
 
 def _missing(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield the uuid and the names of each missing GPU."""
+    """Yield the uuid of each missing GPU, and the names by which an operator may refer to it."""
     for state in report.gpus:
         if state.fault == "missing":
             stored = {state.stored.bus_id} if state.stored else set[str]()
@@ -67,7 +73,10 @@ def _missing(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _dead(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield the identity and the names of each port that is down or gone, except ports that cannot be read now."""
+    """Yield identity and names of each expected port that is down or gone.
+
+    Ports that cannot be read now are left out.
+    """
     for gone in report.gone_ports:
         yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
     records = port_inventory.by_name(report.internal.ports)
@@ -79,7 +88,7 @@ def _dead(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
-    """Yield the identity, the speed and the names of each port that is slower than before."""
+    """Yield the identity of each port that is slower than before, with its speed in bytes per second and its names."""
     records = port_inventory.by_name(report.internal.ports)
     for port in report.ports:
         name, speed = f"{port.device}/{port.port}", port.link.port_speed_bytes_per_second

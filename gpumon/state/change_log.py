@@ -1,4 +1,4 @@
-"""Log lines about the node: each change once, failures and recoveries. Pure."""
+"""Log lines about changes of the node: each failure and recovery is logged once. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpumon.state.report import Report
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line."""
+    """One line to log: level, message and fields, before it is passed to `logging`."""
 
     level: int
     message: str
@@ -34,7 +34,7 @@ _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), s
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a log line for every change between two Reports."""
+    """Yield a log line for each change between two Reports that an operator should see."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
     if before.gpus is not after.gpus:
@@ -70,7 +70,7 @@ _INHIBITED = {
 
 
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the start and the end of each window. A window that started before the agent is logged as continued."""
+    """Yield a line for each window that started or ended. One that started before the agent is logged as continued."""
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
@@ -120,9 +120,9 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
 
 
 def _fault(state: GpuState | None) -> str | None:
-    """Return the fault.
+    """Return the fault of a GPU; None if it has none or is new.
 
-    Return None for a GPU from the store that has not been read yet, which is normal at every start.
+    Also return None for a GPU from the store that has not been read yet, which is normal at every start.
     """
     return None if state is None or state.detail == NOT_READ else state.fault
 
@@ -136,7 +136,7 @@ _REMOVED = {
 
 
 def _gone(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the GPUs that are no longer expected."""
+    """Yield a line for each GPU that is no longer expected."""
     for uuid, gone in after.internal.inventory.removed.items():
         if before.internal.inventory.removed.get(uuid) != gone:
             yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
@@ -168,7 +168,7 @@ def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Itera
 
 
 def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
-    """Yield the missing ports that are no longer expected."""
+    """Yield a line for each missing port that is no longer expected."""
     for name, port in after.items():
         if port.expected is False and name in before and before[name].expected:
             words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
@@ -194,7 +194,10 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the missing permission to read processes. It is no fault, because the packaged unit runs without it."""
+    """Yield a line when the permission to read processes is first found missing.
+
+    Its level is info, because the packaged unit runs without that permission.
+    """
     was, now = (links_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
@@ -203,7 +206,7 @@ def _denied(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _errors(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield each error once, when it starts."""
+    """Yield a line for each error event that has started. Errors from before the installation are left out."""
     previous = {event.id for event in before.events}
     for event in after.events:
         if event.id not in previous and not event.historical:
@@ -218,7 +221,7 @@ _VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
 
 
 def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the transitions of verdicts."""
+    """Yield a line for each new transition of a verdict."""
     logged = set(map(id, before.health.history))
     for transition in after.health.history:
         if id(transition) not in logged:
@@ -235,7 +238,7 @@ def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _broken(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the checks that raise an exception, and those that work again."""
+    """Yield a line for each check that began to raise an exception, and for each that works again."""
     failed, failing = before.health.failing_checks, after.health.failing_checks
     for key in failing.keys() - failed.keys():
         words = _device_words(key, after) | {"error": failing[key]}
@@ -245,7 +248,7 @@ def _broken(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _device_words(key: Key, report: Report) -> dict[str, object]:
-    """Return the check, and the device with its index if it is a GPU."""
+    """Return the log fields that name a check and its device, with the index if the device is a GPU."""
     check, device = key
     words: dict[str, object] = {"check": check}
     if gpu := next((state for state in report.gpus if state.uuid == device), None):
@@ -265,7 +268,7 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _is_inhibited(alert: Alert, report: Report) -> bool:
-    """Return whether the alert ended only because of maintenance: its verdict is still open."""
+    """Return True if an alert ended only because of maintenance: its verdict is still open."""
     pages = report.maintenance is not None and alert.severity in PAGING
     return pages and any(verdict.key == alert.key for verdict in report.health.primary)
 

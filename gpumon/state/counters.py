@@ -1,4 +1,4 @@
-"""Counters: accumulated here alone, from raw values of the driver or from increments of the sampler's integrals."""
+"""Counters: the only place that accumulates them, from raw driver counters or from the sampler's integrals."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from gpumon.model.reading import AGENT, RARE, SLOW, Table, metric_type, rows
 
 
 class Count(NamedTuple):
-    """The exported total, and the raw value that last advanced it (None for an integral of the sampler)."""
+    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced it.
+
+    `raw` is None for a counter that the sampler integrates.
+    """
 
     total: float
     raw: float | None
     fallen: float | None = None
-    """A raw value below `raw`, which later values must confirm."""
+    """A raw value below `raw` that later values have not confirmed yet; None if there is none."""
     fallen_at: float = 0.0
-    """When `fallen` was first read, on the clock of Now.uptime."""
+    """Time at which `fallen` was first read, as Now.uptime."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""By row, then by label value ("" for a row without labels)."""
+"""Counters by row, then by label value ("" for a row without labels)."""
 Values = Mapping[str, Mapping[str, float]]
-"""The values of one poll in the same shape."""
+"""Values of one poll by row, then by label value ("" for a row without labels)."""
 
 RESET_SHARE = 0.5
-"""A counter that falls below this share of its last value and continues to count has restarted."""
+"""A counter has restarted if it falls below this share of its last value and continues to count."""
 BELIEVED_SECONDS = 4 * SLOW.value
-"""Time for which a value must stay lower to be confirmed. It is read several times meanwhile."""
+"""Seconds for which a value must stay lower to be confirmed. It is read several times in that time."""
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
-"""The same for rows that are read less often, by name."""
+"""The same as BELIEVED_SECONDS, by name, for rows of the RARE tier."""
 JITTER_SHARE = 0.99
-"""A counter that falls below this share and continues to count has lost a part: a sum over links, one of which is
-down.
+"""A sum over links has lost a part (a link is down) if it falls below this share of its last value and continues to
+count. A smaller decrease is noise.
 """
 
 
 @cache
 def counter_rows(table: type[Table]) -> tuple[str, ...]:
-    """Return the names of the counters of a table that come from the driver."""
+    """Return the names of the counters in a table that come from the driver, not from the agent."""
     return tuple(name for name, row in rows(table).items() if metric_type(name) == "counter" and row.source != AGENT)
 
 
 def raw_values(table: Table) -> Values:
-    """Return the raw counters of a reading."""
+    """Return the driver's raw counters in a reading, by row and label value."""
     values = {name: getattr(table, name) for name in counter_rows(type(table))}
     return {name: _labelled(value) for name, value in values.items() if value is not None}
 
 
-def gained(increments: Mapping[str, Any]) -> Values:
-    """Return the increments of the sampler's integrals."""
+def integral_increments(increments: Mapping[str, Any]) -> Values:
+    """Return the increments of the sampler's integrals, by row and label value."""
     return {name: _labelled(value) for name, value in increments.items()}
 
 
@@ -60,7 +63,10 @@ def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
 
 
 def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Counts:
-    """Return the counters after a poll. A counter keeps the kind of source it started with. `uptime`: Now.uptime."""
+    """Return the counters after a poll. `uptime` is Now.uptime.
+
+    A counter that started with raw values never uses increments, and the reverse.
+    """
     after = dict(counts)
     for name, values in raws.items():
         believed = uptime - RARELY_READ.get(name, BELIEVED_SECONDS)
@@ -73,7 +79,7 @@ def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Count
 def _advance_row(
     row: Mapping[str, Count], values: Mapping[str, float], uptime: float, believed: float
 ) -> Mapping[str, Count]:
-    """Advance the counters of a row; the same object if nothing changed."""
+    """Advance the counters of one row. Return `row` itself if nothing changed."""
     changed: dict[str, Count] = {}
     for label, raw in values.items():
         count = row.get(label)
@@ -85,7 +91,7 @@ def _advance_row(
 
 
 def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, Count]:
-    """Add the increments of integrals; the same object if nothing changed."""
+    """Add increments of integrals to the counters of one row. Return `row` itself if nothing changed."""
     changed: dict[str, Count] = {}
     for label, gain in gains.items():
         count = row.get(label)
@@ -95,7 +101,7 @@ def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, C
 
 
 def confirm_reset(counts: Counts) -> Counts:
-    """Confirm every lower value, because the device was reset."""
+    """Confirm every lower value that is waiting for confirmation, because the device was reset."""
     return {
         name: {label: _restart(count, count.raw, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
@@ -103,9 +109,9 @@ def confirm_reset(counts: Counts) -> Counts:
 
 
 def _advance(count: Count, last: float, raw: float, uptime: float, believed: float) -> Count:
-    """Advance one counter.
+    """Advance one counter to the driver's value `raw`.
 
-    A lower value that was first read before `believed` is confirmed if it has not risen since.
+    A lower value that was first read before `believed` (as Now.uptime) is confirmed if later values are not below it.
     """
     fallen = count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
@@ -114,14 +120,17 @@ def _advance(count: Count, last: float, raw: float, uptime: float, believed: flo
         return Count(count.total + (raw - last), raw)
     if raw >= last * JITTER_SHARE:
         return Count(count.total, last)
-    # A wrong value taken for a restart would be counted twice with the next one; a falling value does not count.
+    # If a wrong value were taken for a restart, the next one would be counted twice. So a falling value does not count.
     if fallen is None or raw < fallen:
         return Count(count.total, last, fallen=raw, fallen_at=uptime)
     return count if raw == fallen else _restart(count, last, fallen, raw)
 
 
 def _restart(count: Count, last: float | None, fallen: float | None, raw: float | None) -> Count:
-    """Restart a counter that fell from `last` to `fallen` and is now at `raw`; unchanged if it did not fall."""
+    """Restart a counter that fell from `last` to `fallen` and now has the value `raw`.
+
+    Return it unchanged if one of the values is None.
+    """
     if last is None or fallen is None or raw is None:
         return count
     restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
@@ -129,12 +138,15 @@ def _restart(count: Count, last: float | None, fallen: float | None, raw: float 
 
 
 def was_reset(before: Count, after: Count) -> bool:
-    """Return whether the counter of the driver restarted, once `advance` has confirmed it."""
+    """Return True if the driver's counter restarted between these states, after `advance` has confirmed it."""
     return before.raw is not None and after.raw is not None and after.raw < before.raw * RESET_SHARE
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
-    """Return the counters to export with this reading, by row, without those not read or not integrated."""
+    """Return the totals to export with this reading, by row; a dict by label value if the row has labels.
+
+    Counters that were not read or integrated in this poll are left out.
+    """
     exported: dict[str, Any] = {}
     for name in counter_rows(type(table)):
         read = getattr(table, name)

@@ -1,4 +1,4 @@
-"""Derive what outputs show from the internal state: states of GPUs, rows of the node, ports and notices. Pure."""
+"""Derives the parts of the Report that outputs show from its internal state: GPUs, node, ports, notices. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpumon.state.released_gpus import unwatched
 from gpumon.state.report import GpuInputs, InternalState, Report
 
 NOT_READ = "not read yet"
-"""Detail of a GPU from the store until the end of the first poll that lists it."""
+"""`detail` of a GPU from the store until the end of the first poll that lists it."""
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
-"""Rows of Node that are absent while the whole driver is released: they are unknown, which is no fault."""
+"""Rows of Node that are absent while the whole driver is released: their values are unknown, and that is no fault."""
 _T = TypeVar("_T")
 
 
 def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    """Return the Report with everything that follows from its internal state."""
+    """Return the Report with all parts that are derived from its internal state updated."""
     internal = report.internal
     status, inventory = internal.status, internal.inventory
     fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
@@ -73,7 +73,7 @@ def _is(value: object, other: object) -> bool:
 
 
 def _same(before: _T, after: _T) -> _T:
-    """Return the same object as before if both are equal, so that readers can compare by identity."""
+    """Return `before` if both objects are equal, so that readers can compare by identity."""
     return before if before == after else after
 
 
@@ -87,7 +87,7 @@ def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[
 
 
 def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
-    """Return why no GPU of the node can be read now; None if GPUs can be read."""
+    """Return the reason why no GPU of the node can be read now; None if GPUs can be read."""
     if internal.status is not None and not internal.status.up:
         return f"{internal.status.error}: {internal.status.remedy}"
     if internal.samplers.gave_up:
@@ -101,7 +101,10 @@ def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) ->
 
 
 def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
-    """Return Node with the end of the last release, which is kept until the GPUs have been read again."""
+    """Return Node with the time at which the release ends that ends last.
+
+    The row is kept until the GPUs have been read again. Rows about the driver are removed if it is released.
+    """
     last = last_to_end(windows, WindowKind.RELEASE)
     end = node.release_end_timestamp_seconds if last is None else last.until
     node = replace(node, release_end_timestamp_seconds=end if away else None)
@@ -114,7 +117,7 @@ def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
 def _derived(
     gpu: GpuRecord, report: Report, down: str | None, now: Now, settings: ReducerSettings, *, released: bool
 ) -> tuple[GpuInputs, GpuState]:
-    """Return the state of a GPU. It is the same object as before while its inputs are the same."""
+    """Return the inputs and the state of a GPU. While the inputs are the same, return the same objects as before."""
     internal = report.internal
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
@@ -169,13 +172,16 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
 
 
 def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
-    """Return when the fault was found: by an earlier run of the agent if its verdict was stored."""
+    """Return the wall time at which the fault was detected.
+
+    If a verdict about it was stored by an earlier run of the agent, that is the time of the verdict.
+    """
     verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
     return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
-    """Return the fault of a GPU without a reported fault whose last reading is too old."""
+    """Return fault and detail of a GPU whose last reading is too old or missing; (None, "") otherwise."""
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
     if now.uptime - gpu.read_at > settings.stale_after:
@@ -184,7 +190,7 @@ def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSetting
 
 
 def _reading(gpu: GpuRecord) -> dict[str, Any]:
-    """Return a reading in which everything is absent that disappears while the GPU does not answer."""
+    """Return the fields of GpuState that are left out while the GPU does not answer; empty without a reading."""
     reading = gpu.reading
     if reading is None:
         return {}
@@ -203,7 +209,7 @@ def _reading(gpu: GpuRecord) -> dict[str, Any]:
 
 
 def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
-    """Return count and last time by code. Critical codes that this GPU can have exist from the start."""
+    """Return count and wall time of the last error, by Xid. Critical Xids that this GPU can have start at 0."""
     gpu, critical = inputs.record, inputs.catalogue.critical
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
     codes = possible_xids(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
@@ -237,7 +243,10 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Return the end; None until the verdicts from before a restart are exported: alert rules keep them until then."""
+    """Return the Unix time at which maintenance ends, 0 without maintenance.
+
+    Return None until the verdicts from before a restart are exported, because alert rules keep their state until then.
+    """
     if report.maintenance is not None:
         return report.maintenance.until
     return 0.0 if report.internal.restored and not report.hides_verdicts else None

@@ -1,4 +1,4 @@
-"""Errors of GPUs and NVSwitches in the Report: counters, and the last events. Pure."""
+"""Errors of GPUs and NVSwitches in the Report: counters by device and code, and the last events. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.state.messages import ErrorChanges, StoredState
 from gpumon.state.report import Counted, InternalState, Report
 
 MAX_EVENTS = 500
-"""Events in the Report; the store has more."""
+"""Maximum number of events in the Report. The store keeps more."""
 
 
 def take(report: Report, message: ErrorChanges) -> Report:
-    """Count the new errors, and replace each event by its newer state."""
+    """Return the Report after new errors: counters are increased, and each event is replaced by its newer state."""
     internal = report.internal
     counted = {XID: internal.xids, SXID: internal.sxids}
     for kind, before in counted.items():
@@ -26,7 +26,7 @@ def take(report: Report, message: ErrorChanges) -> Report:
 
 
 def restore(report: Report, stored: StoredState) -> Report:
-    """Add the stored counters and events to those from before the store was read."""
+    """Return the Report with stored counters and events added to those counted before the store was read."""
     internal = report.internal
     counted = {XID: _copy(internal.xids), SXID: _copy(internal.sxids)}
     for row in stored.counters:
@@ -39,7 +39,7 @@ def restore(report: Report, stored: StoredState) -> Report:
 
 
 def nvswitch_errors(internal: InternalState) -> dict[str, float] | None:
-    """Return the SXid counters by nvswitch and sxid."""
+    """Return the number of SXid errors by "nvswitch,sxid"; None if there are none."""
     counts = {
         f"{switch},{code}": count for switch, codes in internal.sxids.items() for code, (count, _) in codes.items()
     }
@@ -51,15 +51,15 @@ def _copy(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def _add(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
-    gained = [change for change in changes if change.gained]
-    if not gained:
+    increases = [change for change in changes if change.increase]
+    if not increases:
         return before
     after = _copy(before)
-    for change in gained:
+    for change in increases:
         event = change.event
         codes = after.setdefault(event.device, {})
         count, last = codes.get(str(event.code), (0.0, 0.0))
-        codes[str(event.code)] = (count + change.gained, max(last, event.last_wall))
+        codes[str(event.code)] = (count + change.increase, max(last, event.last_wall))
     return after
 
 
@@ -70,7 +70,7 @@ def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[
 
 
 def _cancelled(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
-    """Return the event with the time at which another Xid of the same GPU cancelled it."""
+    """Return the event with `cancelled_wall` set if another Xid of the same GPU reported its end."""
     by = CANCELLED_BY.get(event.code) if event.kind == XID else None
     if by is None:
         return event

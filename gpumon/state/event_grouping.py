@@ -1,4 +1,4 @@
-"""Groups observations into events: one event for an error that repeats without a pause of three minutes."""
+"""Groups error observations into events. An error that repeats within three minutes is the same event."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from dataclasses import replace
 from gpumon.model.error_event import MAX_TEXTS, NVML, ErrorEvent, ErrorObservation, common
 
 PAUSE = 180.0
-"""Seconds without the error after which the next one is another event."""
+"""Seconds without the error after which its next occurrence starts another event."""
 MAX_OPEN = 1000
-"""Maximum number of events that may continue. Beyond it, the one that was silent longest ends early."""
+"""Maximum number of open events. Beyond it, the event without an occurrence for the longest time ends early."""
 
 Key = tuple[str, str, int, bool]
 
 
 class EventGrouper:
-    """The events of this boot that may continue."""
+    """The open events of this boot: further observations of the same error are added to them."""
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id
         self._new_id = new_id
         self._open: dict[Key, ErrorEvent] = {}
-        """The event that was silent longest is first."""
+        """Open events by kind, address, code and `historical`. The event without an occurrence for the longest time
+        is first.
+        """
 
     def restore(self, stored: Iterable[ErrorEvent]) -> None:
-        """Continue the events that an earlier run of the agent has stored. They are given oldest first."""
+        """Reopen the events of this boot that an earlier run of the agent stored. `stored` is sorted oldest first."""
         for event in reversed(tuple(stored)):
             if event.boot_id == self._boot_id:
                 self._open.setdefault(_key(event), event)
 
     def add(self, observation: ErrorObservation) -> ErrorEvent:
-        """Return the event that the observation belongs to, with the observation added."""
+        """Add an observation to its event, or to a new event. Return that event."""
         key = _key(observation)
         event = self._open.get(key)
         if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before that one began
@@ -46,7 +48,7 @@ class EventGrouper:
         return event
 
     def end(self, now: float) -> frozenset[str]:
-        """End the events that were silent for longer than PAUSE. Return the ids of those that may continue."""
+        """End the events whose last occurrence is longer than PAUSE ago. Return the ids of the events still open."""
         self._open = {key: event for key, event in self._open.items() if event.last_at + PAUSE >= now}
         return frozenset(event.id for event in self._open.values())
 
@@ -73,7 +75,10 @@ def _key(event: ErrorObservation | ErrorEvent) -> Key:
 
 
 def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
-    """Return the event with the observation. Each source is counted by itself: both report the same errors."""
+    """Return the event with the observation added.
+
+    NVML and kernel log are counted separately: both report each error.
+    """
     logged = observation.times if observation.source != NVML and observation.numbered else 0
     return replace(
         event,
@@ -94,7 +99,7 @@ def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
 
 
 def _instance(before: int | None, observed: int | None) -> int | None:
-    """Return the MIG instance; None from the second different one on."""
+    """Return the MIG instance of the event; None if it has none, or if the observation names another."""
     return None if before is None else common((before, observed))
 
 

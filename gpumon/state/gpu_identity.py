@@ -1,4 +1,4 @@
-"""Which GPU is which: by uuid, by PCI address before the uuid has been read, and by what the store has. Pure."""
+"""Identifies GPUs: by uuid, or, until that has been read, by PCI address and the GPU stored with it. Pure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_record import GpuRecord
 
 DISPLACED = "taken-"
-"""Prefix of the key of a GPU whose PCI address is now used by another GPU; its uuid follows."""
+"""Prefix of the inventory key, in place of the bus id, of a GPU whose PCI address another GPU uses now. Its uuid
+follows.
+"""
 
 Records = Mapping[str, GpuRecord]
-"""By bus id."""
+"""Records of GPUs by bus id."""
 Bus = Mapping[str, str]
-"""Bus id -> driver bound."""
+"""Name of the bound kernel driver, by bus id of the GPU."""
 
 
 def unidentified(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
-    """Return a record for a GPU of which only the PCI address is known.
+    """Return a new record for a GPU whose uuid has not been read.
 
-    NVML numbers GPUs in the order of the bus, so the position on the bus is used as index.
+    Its index is the position on the PCI bus, because NVML numbers GPUs in that order.
     """
     positions = sorted({address for address, driver in bus.items() if driver == "nvidia"} | {bus_id})
     return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
 
 
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
-    """Return the other records and the record of a GPU whose uuid has been read for the first time at this address.
+    """Return all other records, and the record of the GPU whose uuid was first read at this address.
 
-    The GPU was opened for the first time, was moved here, or replaces the GPU that was here before.
+    The GPU was opened for the first time, was moved to this address, or replaces the GPU that was there before.
     """
     others = {bus_id: gpu for bus_id, gpu in records.items() if bus_id != reading.bus_id}
     if here.uuid != reading.uuid and not here.uuid.startswith(UNNAMED):
@@ -42,7 +44,7 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
         del others[before.bus_id]
         if not before.restored:
             return others, replace(before, bus_id=reading.bus_id, absent=False)
-        if not before.absent:  # the store's assumption was wrong: the GPU at that address is unidentified again
+        if not before.absent:  # the stored GPU is not at that address: the GPU there has no uuid until it is read
             unnamed = replace(before, uuid=UNNAMED + before.bus_id.lower(), identity={}, restored=False, stored=None)
             others[before.bus_id] = replace(unnamed, index_confirmed=False)
     elif here.uuid == reading.uuid:
@@ -55,9 +57,9 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
 def _assign_index(
     others: dict[str, GpuRecord], before: GpuRecord | None, nvml_index: int
 ) -> tuple[dict[str, GpuRecord], int]:
-    """Return the GPU's index: the one that it had in this boot, else NVML's.
+    """Return the other records and the GPU's index: its index earlier in this boot, else NVML's.
 
-    Another GPU with an assumed index gets a new one.
+    If another GPU has that index by assumption only, that GPU gets a new index.
     """
     wanted = before.index if before is not None and before.index_confirmed else nvml_index
     holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
@@ -69,7 +71,7 @@ def _assign_index(
 
 
 def _free_index(records: Records, index: int) -> int:
-    """Return the first unused index from this one on."""
+    """Return the first unused index that is not below `index`."""
     used = {gpu.index for gpu in records.values()}
     while index in used:
         index += 1
@@ -77,7 +79,7 @@ def _free_index(records: Records, index: int) -> int:
 
 
 def identify_from_store(records: Records, stored: Mapping[str, StoredGpu]) -> Records:
-    """Identify GPUs without a uuid by the stored GPU that was last at their address. `stored` is by bus id."""
+    """Identify GPUs without a uuid by the GPU that was stored at their address. `stored` is by bus id."""
     taken = {gpu.uuid for gpu in records.values()}
     identified = {
         bus_id: replace(gpu, uuid=row.uuid, identity={**identity(row), **gpu.identity}, restored=True, stored=row)
@@ -88,16 +90,16 @@ def identify_from_store(records: Records, stored: Mapping[str, StoredGpu]) -> Re
 
 
 def identity(stored: StoredGpu) -> dict[str, str]:
-    """Return the identity labels of a stored GPU."""
+    """Return the identity labels of a stored GPU (name, serial, ..., pci_bus_id) that are not empty."""
     labels = {name: getattr(stored, name) for name in ("name", "serial", "vbios", "inforom", "gsp")}
     return {name: value for name, value in {**labels, "pci_bus_id": stored.bus_id}.items() if value}
 
 
 def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) -> Records:
-    """Add every stored GPU that is expected and has not been read yet, as absent.
+    """Add each stored GPU that is expected and has not been read yet, as absent.
 
-    If two were stored at one address, the one read last keeps it. A stored index counts in the same boot only, because
-    the driver may number GPUs differently after a reboot.
+    If two GPUs are stored at one address, the one that was read last gets it. A stored index is used in the same boot
+    only, because the driver may number GPUs differently after a reboot.
     """
     by_uuid = {row.uuid: row for row in stored}
     after = {bus_id: _with_first_time(gpu, by_uuid.get(gpu.uuid)) for bus_id, gpu in records.items()}
@@ -120,7 +122,7 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
 
 
 def _with_first_time(gpu: GpuRecord, stored: StoredGpu | None) -> GpuRecord:
-    """Set the time of the first reading from the store, if the store was read after the GPU."""
+    """Set the time of the first reading to the stored one, if that is earlier."""
     if stored is None or gpu.stored is None:
         return gpu
     return replace(gpu, stored=replace(gpu.stored, first_wall=min(gpu.stored.first_wall, stored.first_wall)))

@@ -1,4 +1,4 @@
-"""Whether a GPU is in use and since when it is idle, without the use by the agent's own probe. Pure."""
+"""Determines if a GPU is in use, and since when it is idle. Use by the agent's own probe does not count. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, idle_bytes
 
 IDLE_UTILIZATION = 0.05
-"""Maximum utilization of an idle GPU. It is above 0 because reading a GPU may wake it."""
+"""Maximum utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
 GAP_SECONDS = 120.0
-"""Time without a reading after which the use of the GPU in between is unknown."""
+"""Seconds without a reading after which it is unknown whether the GPU was used in between."""
 _TRAFFIC = (
     *("pcie_receive_bytes_total", "pcie_transmit_bytes_total"),
     *("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total"),
@@ -25,7 +25,7 @@ _TRAFFIC = (
 
 @cache
 def busy_rows() -> tuple[str, ...]:
-    """Return the rows of Gpu that measure its use: integrals that are not a substitute for a driver counter."""
+    """Return the rows of Gpu that measure its use. These are the integrals that do not replace a driver counter."""
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
@@ -36,7 +36,7 @@ def without_own(reading: GpuReading) -> GpuReading:
 
 
 def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
-    """Return the NVLink and PCIe traffic since the last reading, in bytes per second; None if it is not counted."""
+    """Return the NVLink and PCIe traffic since the last reading in bytes per second; None if it cannot be computed."""
     if before is None or before.gpu is None or reading.gpu is None or not reading.watched:
         return None
     gains = [
@@ -48,7 +48,7 @@ def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
 
 
 def in_use(gpu: Gpu, moved: float | None) -> bool:
-    """Return whether the reading shows that the GPU is in use. `moved`: its traffic."""
+    """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second."""
     return bool(
         gpu.processes
         or (gpu.utilization_ratio or 0.0) > IDLE_UTILIZATION
@@ -58,7 +58,11 @@ def in_use(gpu: Gpu, moved: float | None) -> bool:
 
 
 def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unread: float | None) -> float | None:
-    """Return the boot clock since when it is idle; None while in use. `unread`: seconds since it was last read."""
+    """Return the boot clock since which the GPU is idle; None while it is in use.
+
+    `moved` is its traffic in bytes per second. `unread` is the number of seconds since its last reading, None if there
+    was none or it failed.
+    """
     if in_use(gpu, moved):
         return None
     return now.at if before is None or unread is None or unread > GAP_SECONDS else before

@@ -1,4 +1,4 @@
-"""The GPUs of the node, and which GPUs should be here over restarts and reboots. Pure."""
+"""Inventory of GPUs: which GPUs are present, and which are expected after restarts and reboots. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpumon.state.gpu_record import GpuRecord, fail, read
 from gpumon.state.messages import Acceptance, Quarantine, StoredState
 
 NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
-"""Drivers of GPUs that belong to this host; a GPU with any other driver is passed through to a virtual machine."""
+"""Drivers of GPUs that belong to this host. A GPU with any other driver is passed through to a virtual machine."""
 
 
 class Removal(enum.StrEnum):
-    """Why a GPU is no longer expected."""
+    """Reason why a GPU is no longer expected."""
 
     GIVEN = "given"
-    """Passed through to a virtual machine: it has another driver."""
+    """Passed through to a virtual machine: another driver is bound to it."""
     EXCLUDED = "excluded"
     REPLACED = "replaced"
     ACCEPTED = "accepted"
-    """The operator accepted that it is gone."""
+    """The operator accepted that the GPU is gone."""
 
 
 class RemovedGpu(NamedTuple):
-    """A GPU that was here and is no longer expected."""
+    """A GPU that was present and is no longer expected."""
 
     why: Removal
     bus_id: str
@@ -41,30 +41,30 @@ class RemovedGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
-    """The GPUs of the node, the PCI bus, and what is known of earlier GPUs."""
+    """The GPUs of the node, the GPUs on the PCI bus, and what was stored or learned about earlier GPUs."""
 
     gpus: Records = field(default_factory=dict)
-    """By bus id."""
+    """Records of the GPUs of the node by bus id, absent GPUs included."""
     bus: Bus | None = None
-    """None until the PCI bus has been read."""
+    """Bound driver of each GPU on the PCI bus; None until the bus has been read."""
     ports_above: Mapping[str, str] = field(default_factory=dict)
-    """Bus id -> address of the PCIe port that the GPU's link leads to."""
+    """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
     excluded: tuple[str, ...] = ()
-    """Bus ids that the configuration excludes."""
+    """Bus ids of GPUs that the configuration excludes."""
     place: str = HOST
-    """One of PLACES."""
+    """Where the agent runs, one of PLACES."""
     stored: Mapping[str, StoredGpu] = field(default_factory=dict)
-    """Bus id -> the GPU that an earlier run of the agent last read there."""
+    """The GPU that an earlier run of the agent last read at each bus id."""
     learned: int = 0
-    """Maximum number of GPUs that were ever here at once, including those passed through to virtual machines."""
+    """Highest number of GPUs that were present at one time, including those passed through to virtual machines."""
     accepted: bool = False
-    """True if the operator accepted the number of GPUs. `learned` then starts from that number."""
+    """True if the operator accepted the number of GPUs. `learned` then starts at that number."""
     removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
-    """uuid -> why it is no longer expected."""
+    """GPUs that are no longer expected, by uuid."""
 
     @property
     def drivers(self) -> Bus:
-        """Return the drivers by bus id; empty until the bus has been read."""
+        """Return the bound driver by bus id; empty until the bus has been read."""
         return self.bus or {}
 
 
@@ -77,7 +77,10 @@ def poll(
     *,
     own: Collection[str],
 ) -> GpuInventory:
-    """Apply the readings of a poll, or of a part of one. `own` holds the uuids of GPUs that the agent's probe loads."""
+    """Apply the GPU readings of a poll or of a part of one.
+
+    `own` has the uuids of GPUs that the agent's probe loads.
+    """
     records, bus = inventory.gpus, inventory.drivers
     for reading in snapshot.gpus:
         before = records.get(reading.bus_id) or unidentified(records, reading.bus_id, bus)
@@ -94,7 +97,8 @@ def finish_poll(
 ) -> GpuInventory:
     """Mark GPUs that a complete poll did not list as missing, and remove those that were replaced.
 
-    `present` holds the bus ids that are not missing: listed, quarantined or released. `restored`: the store was read.
+    `present` has the bus ids of GPUs that are not missing: listed, quarantined or released. `restored` is True after
+    the store was read.
     """
     records = inventory.gpus
     if snapshot.complete:
@@ -118,7 +122,7 @@ def _location(gpu: GpuRecord, bus: Bus) -> str:
 
 
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
-    """Add GPUs that are on the bus and that no sampler opens because of a release or of a stored verdict."""
+    """Add GPUs on the bus that no sampler opens, because of a release or because only a stored verdict names them."""
     after = records
     for bus_id in sorted(released):
         before = after.get(bus_id)
@@ -128,7 +132,7 @@ def _with_released(records: Records, released: Collection[str], bus: Bus) -> Rec
 
 
 def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -> GpuInventory:
-    """Set the fault of every GPU that no sampler opens."""
+    """Set the fault of each quarantined GPU, which no sampler opens."""
     records = dict(inventory.gpus)
     for bus_id, entry in quarantined.items():
         before = records.get(bus_id) or unidentified(records, bus_id, inventory.drivers)
@@ -137,13 +141,13 @@ def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -
 
 
 def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
-    """Apply a reading of the PCI bus."""
+    """Apply a reading of the PCI bus: add its drivers, and remove GPUs that are passed through or excluded."""
     inventory = replace(inventory, bus=bus.functions, excluded=bus.excluded, place=bus.place, ports_above=bus.ports)
     return _owned(_learn(inventory, None))
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
-    """Apply the stored GPUs: each expected one is in the inventory again, even if it is not on the bus."""
+    """Apply the stored GPUs. Each expected one is in the inventory again, even if it is not on the bus."""
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
     records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
     inventory = replace(
@@ -160,7 +164,8 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
 def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
     """Return the stored GPUs that are no longer expected, by uuid.
 
-    The store does not keep the reason: a GPU was replaced if another one has its address, or if nothing was accepted.
+    The store does not keep the reason. It is REPLACED if another GPU has the address or if the operator accepted
+    nothing, else ACCEPTED.
     """
     addresses = {gpu.bus_id for gpu in stored if gpu.expected}
     return {
@@ -173,7 +178,7 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Expect from now on what the operator accepted."""
+    """Expect what the operator accepted: remove accepted GPUs, and set the number of GPUs."""
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
     if acceptance.count is None:
@@ -189,7 +194,7 @@ def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInve
 
 
 def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
-    """Return how many GPUs should be here, and the basis of that number."""
+    """Return how many GPUs are expected, and the basis of that number."""
     away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
     own = max(0, inventory.learned - away)
     return expectation(
@@ -204,7 +209,7 @@ def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
 
 
 def passed_through(bus: Bus) -> int:
-    """Return the number of GPUs on the bus that belong to virtual machines."""
+    """Return the number of GPUs on the bus that are passed through to virtual machines."""
     return len(_passed_through(bus))
 
 
@@ -223,12 +228,12 @@ def _neighbours(records: Records, bus: Bus) -> Neighbours:
 
 
 def _own_bus(inventory: GpuInventory) -> Bus:
-    """Return the bus, empty in a container: there it lists all GPUs of the host."""
+    """Return the drivers by bus id. In a container return none, because there the bus lists all GPUs of the host."""
     return {} if inventory.place == CONTAINER else inventory.drivers
 
 
 def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
-    """Raise the learned number of GPUs to what is here now."""
+    """Raise `learned` to the number of GPUs that are present now."""
     bus = _own_bus(inventory)
     here = (visible or 0) + passed_through(bus)
     if bus:  # the driver may have counted before a GPU was passed through, and the bus was read after that
@@ -238,23 +243,23 @@ def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
 
 
 def _places(inventory: GpuInventory) -> int:
-    """Return how many records the inventory should have, without GPUs that are passed through or excluded."""
+    """Return the number of records that the inventory should have, without GPUs that are passed through or excluded."""
     excluded = sum(bus_id in inventory.drivers for bus_id in inventory.excluded)
     away = passed_through(_own_bus(inventory)) + excluded + _excluded_and_off(inventory)
     return inventory.learned - away
 
 
 def _excluded_and_off(inventory: GpuInventory) -> int:
-    """Return the number of GPUs that are excluded and no longer on the PCI bus: they are not missing."""
+    """Return the number of GPUs that are excluded and no longer on the PCI bus. They are not missing."""
     excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
     return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
 
 def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
-    """Return the absent GPUs that others replace.
+    """Return the absent GPUs that were replaced by others.
 
-    These are all absent GPUs if the node is full, else those whose address is used. While the uuid of a GPU has not
-    been read, nothing counts as replaced.
+    That is every absent GPU if the node is full, else those whose address another GPU uses. Return none while the uuid
+    of a GPU has not been read.
     """
     surplus = len(records) - places
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
@@ -267,7 +272,7 @@ def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
 
 
 def _owned_records(records: Records, inventory: GpuInventory) -> Records:
-    """Return the records without GPUs that another driver owns or the configuration excludes."""
+    """Return the records without GPUs that are passed through or that the configuration excludes."""
     bus, excluded = inventory.drivers, inventory.excluded
     if all(bus_id not in excluded and bus.get(bus_id, "") in NVIDIA_DRIVERS for bus_id in records):
         return records
@@ -279,9 +284,9 @@ def _owned_records(records: Records, inventory: GpuInventory) -> Records:
 
 
 def _owned(inventory: GpuInventory) -> GpuInventory:
-    """Remove GPUs that another driver owns or the configuration excludes.
+    """Remove GPUs that are passed through or that the configuration excludes.
 
-    Forget the removal of a GPU that is here again.
+    Delete the entry in `removed` of a GPU that is present again.
     """
     records = inventory.gpus
     left = _owned_records(records, inventory)
@@ -309,13 +314,13 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
 
 
 def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
-    """Return how many GPUs a host with this product has; None for a mixture of products."""
+    """Return the number of GPUs that a host with this GPU product has; None for different or unknown products."""
     names = {gpu.identity.get("name") for gpu in gpus}
     return board_size(names.pop(), count) if len(names) == 1 else None
 
 
 def _unlisted(inventory: GpuInventory) -> tuple[str, ...]:
-    """Return the addresses of GPUs on the bus that are neither read nor passed through nor excluded."""
+    """Return the bus ids of GPUs of this host that are on the bus and not excluded, but not read."""
     here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
     return tuple(
         bus_id

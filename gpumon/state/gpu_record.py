@@ -1,4 +1,4 @@
-"""The record of one GPU: what each reading changes in it, and what is exported. Identity never disappears."""
+"""Record of one GPU: what each reading changes in it, and which readings are exported. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpumon.state.counters import (
     Counts,
     advance,
     confirm_reset,
-    gained,
+    integral_increments,
     raw_values,
     totals,
     was_reset,
@@ -28,13 +28,13 @@ from gpumon.state.counters import (
 from gpumon.state.gpu_idle import idle_since, traffic, without_own
 
 AWAY_SECONDS = 10.0
-"""Time without a reading after which a GPU may have been reset in between."""
+"""Seconds without a reading after which the GPU may have been reset in between."""
 _VOLATILE = frozenset({"ecc_errors_total", "pcie_replays_total"})
-"""Counters that the driver starts at zero when it initialises the GPU."""
+"""Counters that the driver starts at 0 when it initialises the GPU."""
 _FAULT_ROWS: Mapping[str | None, dict[str, float]] = {
     fault: {name: float(name == fault) for name in FAULTS} for fault in (None, *FAULTS)
 }
-"""The row `fault` by fault."""
+"""Value of the row `fault`, by the fault that is active."""
 _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 
@@ -51,44 +51,44 @@ class GpuRecord:
     fault: str | None = None
     detail: str = ""
     since: float | None = None
-    """Wall time at which the fault was found."""
+    """Wall time in seconds at which the fault was detected."""
     reading: GpuReading | None = None
-    """The last reading."""
+    """Last reading without a fault; None if the GPU has not been read."""
     read_at: float | None = None
-    """Time of the last reading, on the clock of Now.uptime."""
+    """Time of `reading`, as Now.uptime."""
     observed_seconds: float = 0.0
     counters: Counts = field(default_factory=dict)
     link_counters: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """NVLinks as exported: the same objects until a reading changes one of them."""
+    """NVLinks as exported, by link number. A link remains the same object until a reading changes it."""
     expects: ExpectedLinks = ExpectedLinks.UNKNOWN
-    """Which of its NVLinks should be up."""
+    """Which of the GPU's NVLinks should be up."""
     passed_through_links: frozenset[str] = frozenset()
-    """NVLinks that lead to a GPU of a virtual machine."""
+    """NVLinks whose other end is a GPU that is passed through to a virtual machine."""
     links_once_up: frozenset[str] = frozenset()
-    """NVLinks that have been up since the start of the agent."""
+    """NVLinks that have been up at least once since the start of the agent."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     platform: Platform | None = None
-    """Part of the identity, which remains when the GPU does not answer."""
+    """Part of the identity, which is kept while the GPU does not answer."""
     reset_at: float | None = None
-    """Boot clock at which a restart of its counters was last detected."""
+    """Boot clock at which a restart of the GPU's counters was last detected; None if never."""
     restored: bool = False
-    """True if the uuid has not been read in this run of the agent. It is that of the stored GPU that was last here."""
+    """True if the uuid is that of the GPU stored at this address, and has not been read in this run of the agent."""
     index_confirmed: bool = False
-    """True if the index is that of this boot; otherwise it is assumed."""
+    """True if the index is NVML's in this boot; False if it is assumed."""
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since when no process other than the agent's probe has used it; None while one uses it."""
+    """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
-    """True if it has not been read since the start of the agent, or if the last complete poll did not list it."""
+    """True if the GPU has not been read since the start of the agent, or if the last complete poll did not list it."""
     stored: StoredGpu | None = None
-    """The row for the store; None until the uuid has been read."""
+    """The GPU's row for the store; None until the uuid has been read."""
 
 
 def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
-    """Set the fault. `since` stays if the fault is the same as before."""
+    """Return the record with this fault. `since` is kept if the fault is the same as before."""
     since = gpu.since if gpu.fault == fault else wall
     missing = fault == "missing"
     index = None if missing else gpu.nvml_index
@@ -101,7 +101,7 @@ def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
 def read(
     gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
 ) -> GpuRecord:
-    """Apply a reading. `own`: the agent's probe loads this GPU."""
+    """Return the record after a reading. `own` is True if the agent's probe loads this GPU."""
     if gpu.nvml_index != reading.index:
         gpu = replace(gpu, nvml_index=reading.index)
     values = reading.gpu
@@ -116,7 +116,7 @@ def read(
 
 
 def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
-    """Return the fields that a reading changes."""
+    """Return the fields of GpuRecord that a reading without a fault changes."""
     which = link_expectation(
         values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
     )
@@ -125,7 +125,7 @@ def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbou
     last = None if gpu.reading is None else (gpu.reading.links, gpu.expects, gpu.passed_through_links)
     links = {} if last == (reading.links, which, away) else _read_links(gpu, reading.links, which, away, now)
     link_counters = links.get("link_counters", gpu.link_counters)
-    counters = advance(gpu.counters, raw_values(values), gained(reading.increments), now.uptime)
+    counters = advance(gpu.counters, raw_values(values), integral_increments(reading.increments), now.uptime)
     identity = {name: value for name in _IDENTITY if (value := getattr(values, name)) is not None}
     reset = _was_reset(gpu, counters, values, now)
     if reset:
@@ -150,7 +150,7 @@ def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbou
 
 
 def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, float | None]:
-    """Return the rows about the use of the GPU."""
+    """Return the fields of GpuRecord about the use of the GPU: its traffic, and since when it is idle."""
     moved = traffic(before.reading, reading)
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
     since = idle_since(before.idle_since, values, moved, now, unread=unread)
@@ -158,7 +158,7 @@ def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dic
 
 
 def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
-    """Return the row for the store."""
+    """Return the GPU's row for the store, with values of the earlier row that this reading does not have."""
     stored, energy = gpu.stored, values.energy_joules_total
     return StoredGpu(
         uuid=gpu.uuid,
@@ -178,9 +178,9 @@ def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, 
 
 
 def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
-    """Return whether the GPU was reset in this boot after it was stored.
+    """Return True if the GPU was reset in this boot after it was stored.
 
-    Its first energy reading is lower than the stored one.
+    Then its first energy reading is lower than the stored one.
     """
     stored = before.stored
     if before.reading is not None or stored is None or stored.boot_id != boot_id:
@@ -190,10 +190,10 @@ def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
 
 
 def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
-    """Return whether the counters of the driver have restarted.
+    """Return True if the driver's counters of this GPU have restarted.
 
     Energy is counted from the initialisation by the driver and grows even on an idle GPU. If energy is not counted,
-    error counters that are lower after a time without readings prove it.
+    error counters that are lower after a time without readings show it.
     """
     before, after = (rows_.get("energy_joules_total", {}).get("") for rows_ in (gpu.counters, counters))
     if before is not None and after is not None:
@@ -211,7 +211,7 @@ def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
 def _read_links(
     gpu: GpuRecord, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
 ) -> dict[str, Any]:
-    """Return the fields that a reading of the NVLinks changes."""
+    """Return the fields of GpuRecord that a reading of the NVLinks changes."""
     before = gpu.link_counters
     counters = {link: advance(before.get(link, {}), raw_values(row), {}, now.uptime) for link, row in links.items()}
     once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
@@ -239,7 +239,7 @@ def readings(
     health: float | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
-    """Return the GPU as exported: everything while it answers, otherwise only what never disappears.
+    """Return the GPU's table to export. If the GPU does not answer, only identity, state and Xid rows are set.
 
     A labelled row that is equal to the one in `before` is the same object.
     """
@@ -256,7 +256,7 @@ def readings(
     if released or fault is not None or gpu.reading is None or gpu.reading.gpu is None:
         return Gpu(**_reuse(own, before))
     up = [link.up for link in gpu.links.values() if link.up is not None]
-    own |= totals(gpu.reading.gpu, gpu.counters, gained(gpu.reading.increments))
+    own |= totals(gpu.reading.gpu, gpu.counters, integral_increments(gpu.reading.increments))
     return replace(gpu.reading.gpu, nvlinks_active=float(sum(up)) if up else None, **_reuse(own, before))
 
 

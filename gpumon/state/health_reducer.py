@@ -1,4 +1,4 @@
-"""Verdicts in the Report: the facts that checks get, and the transitions of verdicts. Pure."""
+"""Verdicts in the Report: assembles the facts that checks read, and applies transitions of verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 
 MAX_STORE_WAIT_SECONDS = 10.0
-"""Maximum time that the first evaluation waits for the store, because a hung disk must not prevent it."""
+"""Maximum seconds that the first evaluation waits for the store, because a hung disk must not prevent it."""
 CLOCK_NOISE = 0.01
 """Maximum difference in seconds between two clocks that are read one after the other."""
 
 
 def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    """Return the Report after an evaluation of every check."""
+    """Return the Report after all checks were evaluated.
+
+    Until the store has been read, but at most for MAX_STORE_WAIT_SECONDS, return the Report unchanged.
+    """
     if not report.internal.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
         return report
     facts_now = facts(report, now, settings)
@@ -31,7 +34,7 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
 
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
-    """Return the facts that checks may read."""
+    """Return the facts that checks may read at this time."""
     internal = report.internal
     links = links_status.current(internal.links, now)
     read = Facts(
@@ -75,7 +78,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
 
 
 def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
-    """Return the event with its times converted to the current wall clock."""
+    """Return the event with its wall times converted to the current setting of the wall clock."""
     last = facts.on_this_clock(event.last_wall, event.last_at, event.boot_id)
     if abs(last - event.last_wall) < CLOCK_NOISE:
         return event
@@ -84,19 +87,19 @@ def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
 
 
 def _versions(report: Report) -> dict[str, str]:
-    """Return the versions of the driver and of NCCL in the last probe that used it."""
+    """Return the versions of the driver, and of NCCL in the last probe run that used it, without missing ones."""
     nccl = (run.versions["nccl"] for run in reversed(report.probe.ran) if run.versions.get("nccl"))
     versions = {"driver": report.driver.driver, "nccl": next(nccl, None)}
     return {name: version for name, version in versions.items() if version}
 
 
 def take(report: Report, message: VerdictTransitions) -> Report:
-    """Apply transitions, which are stored by now."""
+    """Apply transitions of verdicts that were stored before."""
     return replace(report, health=node_health.apply_transitions(report.health, message.transitions))
 
 
 def restore(report: Report, stored: StoredState, now: Now) -> Report:
-    """Apply the stored verdicts."""
+    """Apply the stored verdicts and pending verdicts."""
     verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
     health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
     health = replace(

@@ -1,4 +1,4 @@
-"""Limit the Report to the series that may be exported: the largest values, or the first ones if they have no order."""
+"""Limits the number of exported series: keeps the largest values, or the first ones if they have no order. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _Table = TypeVar("_Table", bound=Table)
 
 
 def limit_series(report: Report) -> Report:
-    """Return the Report without the series beyond MAX_SERIES. Dropped series are counted at their maximum."""
+    """Return the Report without the series beyond MAX_SERIES.
+
+    The counter of dropped series is the highest number that was dropped at one time.
+    """
     cut: Counter[str] = Counter()
     gpus = tuple(_gpu(state, cut) for state in report.gpus)
     node = report.node
@@ -58,7 +61,7 @@ def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
 
 
 def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
-    """Return the largest values, in their present order."""
+    """Return the largest values up to the limit, in their original order. Count the others in `cut`."""
     if values is None or len(values) <= MAX_SERIES[reason]:
         return None if values is None else dict(values)
     cut[reason] += len(values) - MAX_SERIES[reason]

@@ -1,4 +1,4 @@
-"""What the links child last reported besides ports: its own state, services, and what cannot be read. Pure."""
+"""State of the links child and its last snapshot, without ports: services, and what cannot be read. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpumon.model.snapshot import LinksSnapshot
 from gpumon.state.messages import LinksStatus
 
 STALE_SECONDS = 3 * SLOW.value
-"""Age at which the last snapshot of the links child is no longer used."""
+"""Age in seconds at which the last snapshot of the links child is no longer used."""
 INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
 """Names of the collectors of the links child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksState:
-    """The last snapshot of the links child, and the state of the child."""
+    """Last snapshot of the links child, and the state of the child."""
 
     child: LinksStatus = LinksStatus()
     snapshot: LinksSnapshot | None = None
     read_at: float = 0.0
-    """Arrival of the snapshot, on the clock of Now.uptime."""
+    """Arrival of the snapshot, as Now.uptime."""
     stops: Mapping[str, float] = field(default_factory=dict)
-    """How often each systemd unit has stopped."""
+    """Number of times that each systemd unit has stopped or restarted."""
 
 
 def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
-    """Apply a snapshot of the links child."""
+    """Return the state after a snapshot of the links child."""
     stops = state.stops
     if snapshot.ended:
         stops = {**stops} | {unit: stops.get(unit, 0.0) + 1 for unit in snapshot.ended}
@@ -39,12 +39,12 @@ def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
 
 
 def current(state: LinksState, now: Now) -> LinksSnapshot | None:
-    """Return the last snapshot; None if it is too old."""
+    """Return the last snapshot; None if there is none or it is older than STALE_SECONDS."""
     return state.snapshot if state.snapshot is not None and now.uptime - state.read_at <= STALE_SECONDS else None
 
 
 def lists_all_ports(state: LinksState) -> bool:
-    """Return whether the last snapshot lists every port. Only then an unlisted port is missing."""
+    """Return True if the last snapshot lists every port, so that a port not in it is missing."""
     snapshot, child = state.snapshot, state.child
     if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
         return False
@@ -52,7 +52,10 @@ def lists_all_ports(state: LinksState) -> bool:
 
 
 def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -> dict[str, Any]:
-    """Return the rows of Node that the links child provides. `denied` is the row `collector_denied` so far."""
+    """Return the rows of Node that the links child provides, by name.
+
+    `denied` is the current row `collector_denied`.
+    """
     snapshot = current(state, now)
     running = {} if snapshot is None else snapshot.services
     others = {name: value for name, value in (denied or {}).items() if name not in COLLECTORS}
@@ -65,7 +68,7 @@ def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -
 
 
 def _service_stops(state: LinksState) -> dict[str, float] | None:
-    """Return how often each installed service has stopped, by its name in the rows of Node."""
+    """Return how often each installed service has stopped, by service name; None before the first snapshot."""
     if state.snapshot is None:
         return None
     names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
@@ -73,7 +76,7 @@ def _service_stops(state: LinksState) -> dict[str, float] | None:
 
 
 def notice(state: LinksState, now: Now) -> str | None:
-    """Return the notice about what cannot be read of the links."""
+    """Return a notice for the operator about what the links child cannot read; None if it reads everything."""
     return "; ".join(_problems(state, now)) or None
 
 

@@ -1,4 +1,4 @@
-"""The messages that `reduce` applies to the Report, besides those of the children."""
+"""Messages that `reduce` applies to the Report, in addition to those of child processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.probe.core.result import ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Why no child opens a GPU or a device: a call on it did not return, or crashed the library."""
+    """Quarantine of a GPU or device: no child opens it, because a call on it did not return or crashed the library."""
 
     fault: str
     detail: str
@@ -30,73 +30,73 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerStatus:
-    """State of the samplers, from their supervisor."""
+    """State of the sampler children, sent by their supervisor."""
 
     stuck_seconds: float = 0.0
-    """Seconds for which the current driver call has not returned."""
+    """Seconds for which the current driver call has not returned; 0 if it has."""
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    """By bus id."""
+    """Quarantined GPUs by bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
-    """By reason."""
+    """Number of restarts of the sampler, by reason."""
     abandoned: tuple[str, ...] = ()
-    """Names of the children that SIGKILL did not end."""
+    """Names of the child processes that SIGKILL did not end."""
     gave_up: bool = False
-    """True if so many children were abandoned that no sampler runs."""
+    """True if no sampler runs, because too many children were abandoned."""
     driver_calls: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksStatus:
-    """State of the links child, from its supervisor."""
+    """State of the links child, sent by its supervisor."""
 
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    """Devices and collectors whose files cannot be read, by name."""
+    """Quarantined devices and collectors by name. Their files cannot be read."""
     abandoned: tuple[str, ...] = ()
-    """Names of the children that SIGKILL did not end."""
+    """Names of the child processes that SIGKILL did not end."""
     trouble: str = ""
-    """Why no links child runs."""
+    """Reason why no links child runs; empty if one runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorChanges:
-    """New errors of GPUs and NVSwitches, after the attempt to store them."""
+    """New errors of GPUs and NVSwitches, sent after the attempt to store them."""
 
     changes: tuple[ErrorChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTransitions:
-    """Transitions of verdicts, after the attempt to store them."""
+    """Transitions of verdicts, sent after the attempt to store them."""
 
     transitions: tuple[VerdictTransition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """What the store has at the start of the agent."""
+    """Content of the store at the start of the agent."""
 
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[ErrorEvent, ...] = ()
-    """Newest last."""
+    """Error events, the newest last."""
     position: LogPosition | None = None
-    """Record up to which the kernel log was processed."""
+    """Last record of the kernel log that was processed."""
     gpus: tuple[StoredGpu, ...] = ()
-    """GPUs by bus id; those with the same address in the order of their last reading."""
+    """Stored GPUs, sorted by bus id; those with the same bus id by their last reading."""
     ports: tuple[PortRecord, ...] = ()
-    """Ports in the order of their last reading."""
+    """Stored ports, sorted by their last reading."""
     accepted: bool = False
     """True if the operator accepted the number of GPUs."""
     verdicts: tuple[Verdict, ...] = ()
     transitions: tuple[VerdictTransition, ...] = ()
-    """Newest last."""
+    """Transitions of verdicts, the newest last."""
     cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
-    """How each verdict was last cleared."""
+    """The transition that last cleared each verdict, by check and device."""
     pending: tuple[PendingVerdict, ...] = ()
-    """Findings that had not lasted long enough to become verdicts."""
+    """Check results that have not lasted long enough to become verdicts."""
     agent_runs: tuple[AgentRun, ...] = ()
-    """Runs of the agent, the newest last; the present one may be among them."""
+    """Runs of the agent, the newest last. The current run may be among them."""
     windows: Windows = ()
-    """Newest last."""
+    """Time windows, the newest last."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
@@ -104,71 +104,71 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What the operator accepted, after it was stored."""
+    """What the operator accepted, sent after it was stored."""
 
     count: int | None
     """Accepted number of GPUs; None if only ports were accepted."""
     gone: tuple[str, ...] = ()
-    """GPUs that are gone, by uuid."""
+    """UUIDs of GPUs that are gone."""
     ports: tuple[str, ...] = ()
-    """Ports that are down or gone, by identity."""
+    """Identities of ports that are down or gone."""
     slow: Mapping[str, float] = field(default_factory=dict)
-    """Accepted speed of ports that were faster before, by identity."""
+    """Accepted speed in bytes per second of ports that were faster before, by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStarted:
-    """A run started; sent again when its ranks are about to start."""
+    """A probe run started. Sent again when its ranks are about to start."""
 
     id: str
     probe: str = ALL_REDUCE
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that it loads from now on."""
+    """UUIDs of the GPUs that the run loads from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeProgressed:
-    """Progress of the slowest rank of the run."""
+    """Progress of the slowest rank of the current probe run."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnded:
-    """A run ended or was skipped."""
+    """A probe run ended or was skipped."""
 
     result: ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """State of the daemon itself."""
+    """State of the daemon itself, sent at each tick."""
 
     log_messages: Mapping[str, float]
     store_up: bool
     kernel_log_up: bool | None = None
-    """None if there is no kernel log to read."""
+    """True if the kernel log can be read; None if there is none to read."""
     kernel_log_overruns: float = 0.0
     kernel_log_denied: bool = False
     http_refused: Mapping[str, float] = field(default_factory=dict)
-    """Refused connections and requests by reason."""
+    """Number of refused connections and requests, by reason."""
     next_probe: float | None = None
-    """Wall time of the next scheduled run."""
+    """Wall time of the next scheduled probe run; None if probes are disabled."""
     probe_unkillable: tuple[int, ...] = ()
-    """Pids of ranks that SIGKILL does not end."""
+    """Process ids of ranks that SIGKILL does not end."""
     notices: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseHolders:
-    """The processes of the agent that still have a released GPU open."""
+    """Processes of the agent that still have a released GPU open."""
 
     holders: tuple[DeviceHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: readings that are too old disappear and checks are evaluated."""
+    """Time has passed: outdated readings are removed and checks are evaluated."""
 
 
 Message = (

@@ -1,4 +1,4 @@
-"""The one mutable name: `Monitor.latest`, replaced as a whole by each message."""
+"""The Monitor, which holds the latest Report. Each message replaces the whole Report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ log = logging.getLogger("gpumon")
 
 BEAT_SECONDS = 1.0
 MAX_BEAT_SECONDS = 2 * BEAT_SECONDS
-"""Maximum time between two clock readings that counts as uptime. After a longer time the daemon itself was stopped."""
+"""Maximum seconds between two clock readings that count as uptime. After a longer time the daemon itself was
+stopped.
+"""
 
 
 class Monitor:
-    """The latest Report. `take` is called from the main loop only; any thread may read `latest`."""
+    """Holds the latest Report and applies messages to it.
+
+    `take` is called from the main loop only. Any thread may read `latest`.
+    """
 
     def __init__(self, first: Report, settings: ReducerSettings) -> None:
         self.latest = first
@@ -30,18 +35,18 @@ class Monitor:
         self.settings = settings
 
     def apply(self, settings: ReducerSettings) -> None:
-        """Use other settings from now on."""
+        """Use changed settings for all further messages."""
         self.settings = settings
 
     def take(self, message: Message) -> None:
-        """Apply a message to the latest Report, and log what changed."""
+        """Apply a message to the latest Report, and log the changes."""
         before = self.latest
         self.latest = reduce(before, message, self._now(), self.settings)
         for change in changes(before, self.latest):
             log.log(change.level, change.message, extra=change.fields)
 
     def beat(self) -> None:
-        """Count the uptime. Called every BEAT_SECONDS."""
+        """Add the time since the last call to the uptime. Called every BEAT_SECONDS."""
         self._now()
 
     def _now(self) -> Now:

@@ -1,4 +1,7 @@
-"""The InfiniBand and RoCE ports of the node, and which ports should be here over restarts and reboots. Pure."""
+"""Inventory of InfiniBand and RoCE ports: which are present, and which are expected after restarts and reboots.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,50 +18,53 @@ from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.state.counters import Counts, advance, raw_values, totals
 
 MAX_RECORDS = 256
-"""Maximum number of remembered ports. Virtual functions come and go under new names."""
+"""Maximum number of stored ports. The limit is needed because virtual functions appear under ever new names."""
 SETTLING_SECONDS = 30.0
-"""Time for which a port must be gone before another one may replace it, because a driver starts cards one after
+"""Seconds for which a port must be missing before another may replace it, because a driver starts cards one after
 another.
 """
 MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 
 Place = tuple[str, str]
-"""Device and port, as they are called now."""
+"""Current device name and port number of a port."""
 Records = Mapping[str, PortRecord]
-"""By identity."""
+"""Records of ports by identity."""
 
 
 class MissingPort(NamedTuple):
-    """A port that should be here and is not."""
+    """A port that is expected and not present."""
 
     port: PortReading
-    """The port without readings."""
+    """Names and identity of the port, without readings."""
     wall: float
-    """Unix time since which it is gone, or at which an earlier run of the agent last read it."""
+    """Unix time since which the port is missing, or at which an earlier run of the agent last read it."""
     identity: str = ""
     since: float = 0.0
-    """When it was first missing, on the clock of Now.uptime."""
+    """Time at which the port was first missing, as Now.uptime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortInventory:
-    """The ports that are here, the ports that should be here, and the state of their counters."""
+    """The ports that are present, the ports that are expected, and the state of their counters."""
 
     ports: tuple[PortReading, ...] = ()
-    """As exported."""
+    """Ports that are present, with counters as exported."""
     counters: Mapping[Place, Counts] = field(default_factory=dict)
     """Counters by port, in the order of the last reading."""
     records: Records = field(default_factory=dict)
-    """Every port that was ever here, by identity."""
+    """Every port that was ever present, by identity."""
     here: Mapping[Place, str] = field(default_factory=dict)
-    """Identity of each port that is here."""
+    """Identity of each port that is present."""
     missing: tuple[MissingPort, ...] = ()
     left_out: int = 0
-    """Highest number of ports beyond the limit at one time."""
+    """Highest number of ports at one time that were not read because of the limit."""
 
 
 def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complete: bool) -> PortInventory:
-    """Apply a snapshot. `complete`: ports that are not listed are missing."""
+    """Return the inventory after a snapshot.
+
+    `complete` is True if ports that the snapshot does not list are missing.
+    """
     before = {(port.device, port.port): port for port in inventory.ports}
     counters = dict(inventory.counters)
     ports = []
@@ -81,14 +87,14 @@ def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complet
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Apply the stored ports. Those that are not here are missing from the next snapshot on."""
+    """Add the stored ports. Expected ones that are not present are missing from the next snapshot on."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
 
 
 def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
-    """Apply what the operator accepted: these ports are down or gone, and those have a lower speed."""
+    """Apply what the operator accepted: ports in `down` are down or gone, ports in `slow` have that lower speed."""
     records = dict(inventory.records)
     for identity in records.keys() & set(down):
         records[identity] = replace(records[identity], expected=False)
@@ -98,7 +104,7 @@ def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, f
 
 
 def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
-    """Return the records of the ports that are here or missing, by the name that verdicts use: device/port."""
+    """Return the records of ports that are present or missing, by the name in verdicts: "device/port"."""
     here = {f"{device}/{port}": identity for (device, port), identity in inventory.here.items()}
     missing = {f"{gone.port.device}/{gone.port.port}": gone.identity for gone in inventory.missing}
     records = inventory.records
@@ -106,7 +112,7 @@ def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
 
 
 def removed(inventory: PortInventory) -> set[str]:
-    """Return the names of the ports that were here and are no longer expected."""
+    """Return the names ("device/port") of ports that were present and are no longer expected."""
     here = set(inventory.here.values())
     gone = [record for record in inventory.records.values() if record.expected is False and record.identity not in here]
     names = {f"{name}/{record.port}" for record in gone for name in (record.device, record.bus_id) if name}
@@ -114,7 +120,7 @@ def removed(inventory: PortInventory) -> set[str]:
 
 
 def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
-    """Return `after`, in which every part that equals the one before is the same object."""
+    """Return `after`, with each part that is equal to the one in `before` replaced by that object."""
     if before is None or before == after:
         return before or after
     return replace(
@@ -124,11 +130,11 @@ def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
     )
 
 
-# Which port is which
+# Identity of ports
 
 
 def _identities(ports: Sequence[PortReading], records: Records) -> dict[Place, str]:
-    """Return the identity of each port: the GUID of its card, else its PCI address, else its name."""
+    """Return the identity of each port, from the GUID of its card, else its PCI address, else its device name."""
     counted = Counter((port.guid, port.port) for port in ports)
     return {
         (port.device, port.port): _identity(port, records, unique=counted[port.guid, port.port] == 1) for port in ports
@@ -145,7 +151,7 @@ def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
 
 
 def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
-    """Return the records updated by these readings."""
+    """Return the records updated with these readings. New ports get a new record."""
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]
@@ -193,7 +199,7 @@ def _faster(speed: float | None, other: float | None) -> float | None:
 
 
 def _limit(records: dict[str, PortRecord]) -> Records:
-    """Drop records beyond the limit: those not expected first, then those not read for the longest time."""
+    """Drop records beyond the limit: first those not expected, then those whose last reading is oldest."""
     if len(records) <= MAX_RECORDS:
         return records
     order = sorted(records.values(), key=lambda record: (bool(record.expected), record.last_wall))
@@ -201,7 +207,7 @@ def _limit(records: dict[str, PortRecord]) -> Records:
 
 
 def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
-    """Add what the store has from before the start of the agent."""
+    """Return the record of a port merged with the one stored before the start of the agent."""
     if stored is None:
         return record
     return replace(
@@ -214,7 +220,7 @@ def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
     )
 
 
-# What is missing, and what replaces it
+# Missing ports and their replacement
 
 
 def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tuple[MissingPort, ...]:
@@ -222,11 +228,11 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
 
 
 def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now) -> PortInventory:
-    """Find the ports that should be here and are not. `before`: the ports that were here in the last snapshot."""
+    """Determine the expected ports that are not present. `before` has the ports of the last snapshot."""
     here = inventory.here.values()
     already_missing = {port.identity: port for port in inventory.missing}
-    settled = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
-    records = _replace_missing(inventory.records, here, settled)
+    long_missing = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
+    records = _replace_missing(inventory.records, here, long_missing)
     absent = _absent(records, here)
     names = _names(absent, {device for device, _ in inventory.here})
     missing = []
@@ -254,28 +260,29 @@ def _without_readings(record: PortRecord, name: str) -> PortReading:
 
 
 def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
-    """Return the expected ports that are not here, latest reading first."""
+    """Return the expected ports that are not present, the latest reading first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
 
 
-def _replace_missing(records: Records, here: Collection[str], settled: Collection[str]) -> Records:
-    """Stop expecting missing ports that others replace: at the same address, or as many new ones as are gone.
+def _replace_missing(records: Records, here: Collection[str], long_missing: Collection[str]) -> Records:
+    """Mark missing ports as no longer expected if other ports replace them.
 
-    Only a port that came after the last reading of the old one replaces it. A port at the same address is expected to
-    be up too.
+    A port is replaced by a new one at the same address, or if as many new ports are in use as ports are missing.
+    Only a port that appeared after the last reading of the old one counts. A new port at the same address is expected
+    to be up.
     """
-    if not settled:
+    if not long_missing:
         return records
     after = dict(records)
     heirs = set[str]()
-    for old in [record for record in _absent(records, here) if record.identity in settled]:
+    for old in [record for record in _absent(records, here) if record.identity in long_missing]:
         heir = next((new for new in _newer(after, here, old) if _same_place(new, old)), None)
         if heir is not None:
             heirs.add(heir.identity)
             after[heir.identity] = replace(heir, expected=True)
             after[old.identity] = replace(old, expected=False)
-    left = [record for record in _absent(after, here) if record.identity in settled]
+    left = [record for record in _absent(after, here) if record.identity in long_missing]
     for layer in {record.link_layer for record in left}:
         olds = [record for record in left if record.link_layer == layer]
         news = {new.identity for old in olds for new in _newer(after, here, old) if new.expected} - heirs
@@ -285,7 +292,7 @@ def _replace_missing(records: Records, here: Collection[str], settled: Collectio
 
 
 def _newer(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
-    """Yield the ports of the same link layer that came after the last reading of the old one."""
+    """Yield the present ports of the same link layer that appeared after the last reading of `old`."""
     for identity in here:
         record = records.get(identity)
         if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:
@@ -297,13 +304,13 @@ def _same_place(record: PortRecord, other: PortRecord) -> bool:
 
 
 def _names(absent: Sequence[PortRecord], used_devices: Collection[str]) -> dict[str, str]:
-    """Return a device name for each absent port, by identity: its last name unless another device has it now."""
+    """Return a device name for each absent port, by identity: its last one, unless another device has it now."""
     names: dict[str, str] = {}
     used = {(device, "") for device in used_devices}
     for record in absent:
         candidates = (record.device, record.bus_id, record.identity.rpartition("/")[0])
         name = next((name for name in candidates if name and not {(name, ""), (name, record.port)} & used), None)
-        if name is not None:  # else it has no name of its own
+        if name is not None:  # else the port has no unique name and is left out
             used.add((name, record.port))
             names[record.identity] = name
     return names

@@ -1,4 +1,4 @@
-"""next = reduce(report, message, now): the only way in which the state of the agent changes. Pure."""
+"""`reduce`, the only function that changes the state of the agent: next = reduce(report, message, now). Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gpumon.state.report import Report
 
 
 def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings) -> Report:  # noqa: C901, PLR0912 (one case per message)
-    """Return the Report after this message."""
+    """Return the Report after this message was applied."""
     windows = report.windows
     match message:
         case Snapshot():
@@ -87,12 +87,12 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
     report = derive(report, now, settings)
     if isinstance(message, Tick):
         report = _evaluated(report, now, settings)
-    stored_are_shown = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
-    return _with_alerts(report, now) if stored_are_shown or isinstance(message, Tick) else report
+    shows_stored_verdicts = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
+    return _with_alerts(report, now) if shows_stored_verdicts or isinstance(message, Tick) else report
 
 
 def _with(report: Report, **internal: object) -> Report:
-    """Return the Report with these fields of its internal state."""
+    """Return the Report with these fields of `internal` replaced."""
     return replace(report, internal=replace(report.internal, **internal))  # type: ignore[arg-type]
 
 
@@ -106,12 +106,12 @@ def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
     present = {*snapshot.present, *before.samplers.quarantined, *scopes}
     inventory = gpu_inventory.finish_poll(inventory, snapshot, present, now, restored=before.restored)
     internal = replace(before, inventory=inventory, polled_at=now.uptime)
-    report = replace(report, internal=released_gpus.heard(internal, snapshot))
+    report = replace(report, internal=released_gpus.end_resuming(internal, snapshot))
     return _count_poll(report, snapshot) if snapshot.complete else report
 
 
 def _count_poll(report: Report, snapshot: Snapshot) -> Report:
-    """Update the rows of Node about polls."""
+    """Return the Report with the rows of Node about polls updated after a complete poll."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
     faulty = any(gpu.fault is not None for gpu in report.internal.inventory.gpus.values())
@@ -138,7 +138,7 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
 
 
 def _driver_status(report: Report, status: DriverStatus) -> Report:
-    internal = released_gpus.heard(replace(report.internal, status=status), status)
+    internal = released_gpus.end_resuming(replace(report.internal, status=status), status)
     return health_reducer.expect_unnamed(replace(report, internal=internal))
 
 
@@ -150,7 +150,7 @@ def _pci_bus(report: Report, bus: PciBus) -> Report:
 def _sampler_status(report: Report, status: SamplerStatus) -> Report:
     before = report.internal
     inventory = gpu_inventory.quarantine(before.inventory, status.quarantined)
-    internal = released_gpus.heard(replace(before, samplers=status, inventory=inventory), status)
+    internal = released_gpus.end_resuming(replace(before, samplers=status, inventory=inventory), status)
     return health_reducer.expect_unnamed(replace(report, internal=internal))
 
 

@@ -1,4 +1,4 @@
-"""The part of the configuration that `reduce` uses."""
+"""Settings that `reduce` uses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class ReducerSettings:
     interval: float = 1.0
     """Seconds between polls."""
     expected: int | None = None
-    """Configured number of GPUs."""
+    """Configured number of GPUs; None to learn it."""
     probe_interval: float = 21600.0
     """Seconds between scheduled all-reduce runs."""
     probe_gated: bool = False
-    """True if a gate command asks the scheduler for the node before each run."""
+    """True if a gate command requests the node from the scheduler before each probe run."""
     policy: Policy = Policy()
-    """Settings of the operator for checks."""
+    """Settings of the operator for checks: thresholds and disabled checks."""
     catalogue: Catalogue = SHIPPED
-    """Meaning of the Xid codes on this host."""
+    """Meaning of each Xid code on this host."""
 
     @property
     def stale_after(self) -> float:

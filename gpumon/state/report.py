@@ -1,4 +1,4 @@
-"""The Report: the whole state of the agent at one moment, frozen. Outputs read it, `reduce` returns the next one."""
+"""The Report: the whole state of the agent at one time, frozen. Outputs read it, and `reduce` returns the next one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from gpumon.state.messages import SamplerStatus
 from gpumon.state.port_inventory import MissingPort, PortInventory
 
 Counted = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Device -> code -> (count, wall time of the last one)."""
+"""Count and wall time of the last error, by device and code."""
 
 
 class GpuInputs(NamedTuple):
-    """Everything from which the state of one GPU is derived."""
+    """The values from which the GpuState of one GPU is derived."""
 
     record: GpuRecord
     xids: Mapping[str, tuple[float, float]] | None
@@ -48,91 +48,91 @@ class GpuInputs(NamedTuple):
     port_above: str | None
 
     def same(self, other: GpuInputs) -> bool:
-        """Return whether both lead to the same state."""
+        """Return True if both lead to the same GpuState. Objects are compared by identity, plain values by equality."""
         return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalState:
-    """State that the next Report needs and that no output shows."""
+    """State from which `reduce` computes the next Report. Outputs do not show it."""
 
     samplers: SamplerStatus = SamplerStatus()
     status: DriverStatus | None = None
-    """None until the first sampler has tried to initialise the driver."""
+    """Result of the last attempt to initialise the driver; None before the first."""
     inventory: GpuInventory = GpuInventory()
     derived: Mapping[str, tuple[GpuInputs, GpuState]] = field(default_factory=dict)
-    """Bus id -> the inputs and the state last derived from them."""
+    """Last derived GpuState of each GPU with the inputs that it was derived from, by bus id."""
     resuming: Mapping[str, float] = field(default_factory=dict)
-    """Bus ids (NODE for the driver) that were released and not read since. The value is the time on the clock of
-    Now.uptime after which the release no longer explains that.
+    """GPUs that have not been read since their release, by bus id (NODE for the driver). The value is the time, as
+    Now.uptime, after which the release no longer explains why they are not read.
     """
     ports: PortInventory = PortInventory()
     links: LinksState = LinksState()
     polled_at: float | None = None
-    """Arrival of the last poll or part of a poll, on the clock of Now.uptime."""
+    """Arrival of the last poll or part of a poll, as Now.uptime; None before the first."""
     restored: bool = False
-    """The store has been read."""
+    """True after the store has been read."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
-    """The samples that checks read."""
+    """Samples of the recent past that checks read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The state of the agent."""
+    """The whole state of the agent at one time."""
 
     started: float
-    """Wall time at which the agent started."""
+    """Wall time in seconds at which the agent started."""
     boot_id: str = ""
-    """Boot of the host."""
+    """Id of the host's current boot."""
     agent_runs: tuple[AgentRun, ...] = ()
-    """Runs of the agent, this one last."""
+    """Runs of the agent, the current run last."""
     windows: Windows = ()
-    """Releases, holds and maintenances in force, and the last ones that have ended. Newest last."""
+    """Releases, holds and maintenances in force, and the last ones that have ended. The newest is last."""
     release_holders: tuple[DeviceHolder, ...] = ()
     """Processes of the agent that still have a released GPU open."""
     simulated: str | None = None
     """Name of the simulated profile; None on a real node."""
     detailed: bool = False
-    """/metrics exports details too."""
+    """True if /metrics also exports detailed metrics."""
     build: Build = Build()
     driver: Driver = Driver()
     node: Node = Node()
     expectation: Expectation = Expectation()
-    """How many GPUs should be here."""
+    """Expected number of GPUs, with the basis of that number."""
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
-    """InfiniBand and RoCE ports, with counters as exported."""
+    """InfiniBand and RoCE ports that are present, with counters as exported."""
     gone_ports: tuple[MissingPort, ...] = ()
-    """Ports that should be here and are not."""
+    """Ports that are expected and not present."""
     excluded: tuple[str, ...] = ()
-    """Bus ids that the configuration excludes: on the bus and counted by NVML, but never opened."""
+    """Bus ids of GPUs that the configuration excludes. NVML counts them, but the agent never opens them."""
     events: tuple[ErrorEvent, ...] = ()
-    """The newest last, at most MAX_EVENTS."""
+    """Error events, the newest last, at most MAX_EVENTS."""
     catalogue: Catalogue = SHIPPED
-    """Meaning of the Xid codes on this host."""
+    """Meaning of each Xid code on this host."""
     health: Health = Health()
-    """Verdicts."""
+    """Verdicts about GPUs, ports and the node."""
     alerts: tuple[Alert, ...] = ()
     probe: ProbeState = ProbeState()
     notices: Mapping[str, str] = field(default_factory=dict)
-    """Problems of the agent itself by subject: driver, store, configuration, ..."""
+    """Problems of the agent itself, by subject such as driver, store or configuration."""
 
     internal: InternalState = InternalState()
 
     @property
     def maintenance(self) -> TimeWindow | None:
-        """Return the maintenance in force that ends last."""
+        """Return the maintenance in force that ends last; None without maintenance."""
         return last_to_end(self.windows, WindowKind.MAINTENANCE)
 
     def gpu(self, name: str) -> GpuState | None:
-        """Return the GPU with this uuid, index or PCI address."""
+        """Return the GPU with this uuid, index or PCI address; None if there is none."""
         names = {name, parse_bus_id(name)}
         return next((gpu for gpu in self.gpus if names & {gpu.uuid, str(gpu.index), gpu.bus_id}), None)
 
     def health_metrics(self) -> HealthMetrics:
-        """Return the verdicts as a table of metrics."""
+        """Return the verdicts as a metric table."""
         places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
         levels = {
             f"{verdict.check},{_place(verdict.device, places)}": float(verdict.level)
@@ -144,16 +144,19 @@ class Report:
 
     @property
     def hides_verdicts(self) -> bool:
-        """Return whether a verdict is not exported yet."""
+        """Return True if an open verdict is not exported yet, because its GPU may still get an index."""
         here = {state.uuid for state in self.gpus}
         return any(device not in here and self._may_be_renamed(device) for _, device in self.health.open)
 
     def _may_be_renamed(self, device: str) -> bool:
-        """Return whether the GPU may still get an index: that would be another series and a second alert."""
+        """Return True if the device is a GPU without a uuid that may still get an index.
+
+        A verdict that is exported before that would cause another series and a second alert.
+        """
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every series that the agent exports. `names`: of these metrics only."""
+        """Yield every sample that the agent exports. `names` limits them to these metrics."""
         for table, labels in self.tables():
             yield from samples(table, labels, detailed=self.detailed, names=names)
 
@@ -162,7 +165,7 @@ class Report:
         return sum(count_series(table, detailed=self.detailed) for table, _ in self.tables())
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield every table of metrics with the labels of all its series."""
+        """Yield every metric table with the labels of all its series."""
         yield self.build, ()
         yield self.driver, ()
         yield self.node, ()
@@ -179,7 +182,7 @@ class Report:
 
 
 def _place(device: str, gpus: Mapping[str, str]) -> str:
-    """Return the values of the labels gpu, uuid, device and port; all are empty for the node."""
+    """Return the values of the labels gpu, uuid, device and port, joined by commas. All are empty for the node."""
     if device in gpus:
         return gpus[device]
     name, _, port = device.partition("/")

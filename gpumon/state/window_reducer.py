@@ -1,4 +1,4 @@
-"""Reduce requests, the stored windows and the passing of time to the windows of the Report. Pure."""
+"""Updates the time windows of the Report: for requests, stored windows and the passing of time. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from gpumon.state.report import Report
 
 
 def restore(windows: Windows, stored: StoredState) -> Windows:
-    """Return the windows with the stored ones. Windows that were started before the store was read are newer."""
+    """Return the windows merged with the stored ones.
+
+    A window that started before the store was read replaces a stored one with the same slot.
+    """
     return reduce(time_window.start, windows, stored.windows)
 
 
 def apply(report: Report, windows: Windows, now: Now) -> Report:
-    """Return the report with these windows at this time, and with what they release."""
+    """Return the Report with these windows at the time `now`, and with the GPUs that they release."""
     before = report.windows
     after = time_window.advance(windows, now, report.boot_id)
     if after is before:

@@ -148,15 +148,15 @@ def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     ).fetchone()
     document = {name: getattr(event, name) for name in _COLUMNS} | {"texts": json.dumps(event.texts)}
     connection.execute(_UPSERT, tuple(document.values()))
-    return change.gained if row is None else max(0, event.count - max(row)) * (not event.historical)
+    return change.increase if row is None else max(0, event.count - max(row)) * (not event.historical)
 
 
-def _count(connection: sqlite3.Connection, event: ErrorEvent, gained: int) -> None:
-    if gained and event.kind in _COUNTED:
+def _count(connection: sqlite3.Connection, event: ErrorEvent, increase: int) -> None:
+    if increase and event.kind in _COUNTED:
         connection.execute(
             f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
             f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
-            (event.kind, event.device, event.code, gained, event.last_wall),
+            (event.kind, event.device, event.code, increase, event.last_wall),
         )
 
 
