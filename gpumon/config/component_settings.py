@@ -37,7 +37,7 @@ PROBE_FAULT = "GPUMON_PROBE_FAULT"
 
 
 def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
-    """Return the Report before the first message. `began_at` is the start time on CLOCK_BOOTTIME."""
+    """Return the Report before the first message. `boot`: boot id. `began_at`: start time on CLOCK_BOOTTIME."""
     started = time.time()
     return Report(
         started=started,
@@ -51,13 +51,13 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
 
 
 def profile_name(configuration: Configuration) -> str | None:
-    """Return the name of the simulated profile, or the file name of a recording."""
+    """Return the name of the simulated profile, or the file name of a recording; None without a simulation."""
     profile = configuration.simulate.profile
     return None if profile is None else Path(profile).name
 
 
 def xid_catalogue(configuration: Configuration) -> Catalogue:
-    """Return the shipped Xid table, overlaid with the rows of xids.file."""
+    """Return the shipped Xid table, overridden and extended by the operator's rows of xids.file."""
     return SHIPPED.with_rows(configuration.xid_rows)
 
 
@@ -68,7 +68,7 @@ def kernel_log_path(configuration: Configuration) -> Path | None:
 
 
 def reducer_settings(configuration: Configuration) -> ReducerSettings:
-    """Return the settings of the reducer."""
+    """Return the settings of `state.reduce`, which do not change until a reload."""
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
@@ -92,7 +92,10 @@ def check_policy(configuration: Configuration) -> Policy:
 
 
 def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
-    """Return the orders of a sampler. `epoch` is the boot clock at which a simulated node began."""
+    """Return the orders with which a sampler child is started.
+
+    `page`: descriptor of the call page. `epoch`: boot clock at which a simulated node began.
+    """
     return SamplerOrders(
         page=page,
         parent=os.getpid(),
@@ -108,7 +111,7 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
 
 
 def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
-    """Return the orders of the links child."""
+    """Return the orders with which the links child is started. `page`, `epoch`: as in `sampler_orders`."""
     return LinksOrders(
         page=page,
         parent=os.getpid(),
@@ -133,7 +136,7 @@ def _simulation(configuration: Configuration, epoch: float) -> Simulation | None
 
 
 def probe_settings(configuration: Configuration) -> ProbeSettings:
-    """Return the settings of a probe run."""
+    """Return the settings of probe runs."""
     probe = configuration.probe
     return ProbeSettings(
         python=str(probe.python or sys.executable),
@@ -152,7 +155,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
 
 
 def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
-    """Return the limits below which a run is slow, by backend."""
+    """Return by backend (nccl, gloo) the limits below which a run is slow."""
     probe = configuration.probe
     return {
         setting.backend: Floors(
@@ -165,7 +168,7 @@ def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
 
 
 def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, float]:
-    """Return the maximum length of time windows by kind."""
+    """Return the maximum length of time windows in seconds, by kind."""
     return {
         WindowKind.RELEASE: configuration.release.max_seconds,
         WindowKind.HOLD: configuration.probe.max_hold_seconds,
@@ -174,7 +177,7 @@ def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, floa
 
 
 def timetable(configuration: Configuration) -> Timetable:
-    """Return when the probe runs; the probe's own defaults replace what is not configured."""
+    """Return the timetable of scheduled probe runs. The probe's own defaults replace unset values."""
     probe = configuration.probe
     interval = _or_default(probe.interval_seconds, PROBE.interval)
     first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after

@@ -1,4 +1,4 @@
-"""The error of an invalid configuration: every problem, with its source and its remedy."""
+"""ConfigurationError: every problem of an invalid configuration, with its origin and its remedy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationProblem:
-    """One mistake in the configuration."""
+    """One mistake in the configuration: where it is, what is wrong, and how to correct it."""
 
     origin: str
-    """File and line, environment variable or flag."""
+    """Where the value was set: file and line, environment variable or flag."""
     key: str
     wrong: str
     remedy: str
@@ -26,7 +26,7 @@ class ConfigurationProblem:
 
 
 class ConfigurationError(Exception):
-    """All problems of a configuration. Its message has one line for each."""
+    """Raised for an invalid configuration, with all its problems. The message shows up to MAX_SHOWN of them."""
 
     def __init__(self, problems: Collection[ConfigurationProblem]) -> None:
         lines = [str(problem) for problem in itertools.islice(problems, MAX_SHOWN)]
@@ -36,6 +36,6 @@ class ConfigurationError(Exception):
 
 
 def did_you_mean(name: str, valid: Collection[str]) -> str:
-    """Return a remedy for an unknown name: the valid name that is nearest, or all of them."""
+    """Return a remedy for an unknown name: the most similar valid name, or a list of all valid names."""
     near = difflib.get_close_matches(name, valid, n=1)
     return f"did you mean {near[0]}?" if near else f"valid names: {', '.join(sorted(valid))}"

@@ -21,7 +21,7 @@ CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
 
 class ConfigurationSources:
-    """The merged values, not yet validated. Each `add_...` overrides the sources that were added before."""
+    """Merges the values of all sources before validation. Each `add_...` overrides the sources added before."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
@@ -34,15 +34,16 @@ class ConfigurationSources:
         self._put(section, key, value, "default")
 
     def add_file(self, path: Path) -> None:
-        """Add the values of a YAML file."""
+        """Add the values of a YAML file. A file that cannot be parsed adds a problem."""
         parsed, problems = yaml_file.read(path, CONFIG_FILE.name)
         self.problems += problems
         self._add_parsed(parsed, path)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
-        """Add the variables GPUMON_SECTION__KEY.
+        """Add the settings in environment variables GPUMON_SECTION__KEY.
 
-        Other variables with this prefix are no settings: Kubernetes sets GPUMON_PORT for a service named gpumon.
+        Other variables with this prefix are not settings: Kubernetes sets GPUMON_PORT for a service named gpumon. A
+        setting that is written with one underscore is a problem.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):
@@ -63,17 +64,20 @@ class ConfigurationSources:
                 self._put_text(section, key, text, flag.name)
 
     def get(self, section: str, key: str) -> Any:
-        """Return a value; None if it is not set."""
+        """Return the merged value of a setting; None if no source sets it."""
         return self.values.get(section, {}).get(key)
 
     def origin(self, key: Key) -> str:
-        """Return the origin of a value, else that of an enclosing value, else that of a value inside it."""
+        """Return the origin of a value: "file:line", variable, flag or "default"; empty if it has none.
+
+        A value without an origin has that of the value that contains it, or else that of a value inside it.
+        """
         holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
         held = (origin for other, origin in self.origins.items() if other[: len(key)] == key)
         return next(itertools.chain(holding, held), "")
 
     def report(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
-        """Add a problem."""
+        """Add a problem, which `load` raises with all others."""
         self.problems.append(ConfigurationProblem(origin, ".".join(key), wrong, remedy))
 
     def _put(self, section: str, key: str, value: Any, origin: str) -> None:
@@ -84,7 +88,11 @@ class ConfigurationSources:
         self.origins[section, key] = origin
 
     def _put_text(self, section: str, key: str, text: str, origin: str) -> None:
-        """Put the text of a variable or flag. Lists and mappings are parsed as YAML, the model parses the rest."""
+        """Set a value from the text of a variable or flag.
+
+        Text in brackets or braces is parsed as YAML if the setting is a list or a mapping. The model parses any other
+        text.
+        """
         row = settings().get(f"{section}.{key}")
         try:
             structured = row is not None and isinstance(row.example, list | dict) and re.match(r"\s*[\[{]", text)

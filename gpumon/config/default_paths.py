@@ -1,4 +1,4 @@
-"""Default paths: the state directory, and the health file in which the agent reports its verdicts to programs.
+"""Default paths of the store, the token, the unix socket and the health file, in which programs read the verdicts.
 
 Paths are text here and in `gpumon check`, because importing pathlib takes a tenth of the time of that command.
 """
@@ -34,26 +34,27 @@ def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
 
 
 def health_file_beside(store: StrPath) -> str:
-    """Return the path of the file of an agent that systemd did not start."""
+    """Return the path of the health file of an agent that systemd did not start: beside the store."""
     return f"{os.fspath(store)}.{HEALTH_FILE}"
 
 
 def default_health_file(store: StrPath, environ: Mapping[str, str]) -> str:
-    """Return the path to which an agent with this store writes unless health.file is set."""
+    """Return the default path of the health file of an agent with this store; health.file overrides it."""
     runtime = given_runtime_directory(environ)
     return f"{runtime}/{HEALTH_FILE}" if runtime else health_file_beside(store)
 
 
 def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
-    """Return the path of the unix socket of an agent with this store unless web.socket is set."""
+    """Return the default path of the unix socket of an agent with this store; web.socket overrides it."""
     runtime = given_runtime_directory(environ)
     return f"{runtime}/{SOCKET}" if runtime else _socket_beside(store)
 
 
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
-    """Return the unix socket of a running agent: of the systemd unit, else of one with this store.
+    """Return the path of the unix socket of a running agent: that of the systemd unit, else that beside the store.
 
-    The socket of the store has precedence if the store is `configured`.
+    If the store is `configured`, the socket beside it has precedence. If neither socket exists, the preferred path is
+    returned.
     """
     unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))
@@ -65,9 +66,9 @@ def _socket_beside(store: StrPath) -> str:
 
 
 def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mapping[str, str]) -> str:
-    """Return the path to read: the file if given, else the one beside the store if given, else an existing default.
+    """Return the path of the health file to read: `file` if given, else beside `store` if given, else a default.
 
-    The file of the systemd unit has precedence over the file of an agent that this user started.
+    The default is the file of the systemd unit, unless only an agent that this user started has written one.
     """
     if file is not None:
         return os.fspath(file)

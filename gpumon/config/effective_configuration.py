@@ -17,11 +17,11 @@ class Change(NamedTuple):
     before: str
     after: str
     restart: bool
-    """Whether it takes effect only after a restart."""
+    """Whether the change takes effect only after a restart."""
 
 
 def merge_reloaded(running: Configuration, read: Configuration) -> Configuration:
-    """Return the configuration that was read, with the running values of the settings that need a restart."""
+    """Return the reloaded configuration, in which settings that need a restart keep their running values."""
     fixed = [row for row in settings().values() if row.restart]
     merged = {
         name: getattr(read, name).model_copy(
@@ -34,7 +34,7 @@ def merge_reloaded(running: Configuration, read: Configuration) -> Configuration
 
 
 def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
-    """Return the settings that differ, secrets redacted."""
+    """Return the settings whose values differ, as text with secrets redacted."""
     return tuple(
         Change(name, _text(name, before), _text(name, after), row.restart)
         for name, row in settings().items()

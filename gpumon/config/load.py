@@ -22,7 +22,10 @@ DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 
 
 def configuration_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the file to read: --config.file, GPUMON_CONFIG__FILE, or /etc/gpumon/gpumon.yml if it exists."""
+    """Return the configuration file: --config.file, GPUMON_CONFIG__FILE, or /etc/gpumon/gpumon.yml if it exists.
+
+    None if there is none.
+    """
     named = flag or environ.get(CONFIG_FILE_VARIABLE)
     if named:
         return Path(named)
@@ -36,10 +39,10 @@ def load(
     *,
     profiles: Callable[[], Collection[str]] | None = None,
 ) -> Configuration:
-    """Return the validated configuration. Raises ConfigurationError with every problem.
+    """Return the validated configuration. Raise ConfigurationError with every problem.
 
-    `flags` maps flag names to values, None if a flag is not given. `profiles` returns the valid values
-    of simulate.profile, and is called if one is set. None: the name is not checked.
+    `path`: the configuration file. `flags` maps flag names to values, None if a flag is not given. `profiles` returns
+    the valid values of simulate.profile, and is called if one is set; if `profiles` is None, the name is not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)
@@ -75,7 +78,7 @@ def _with_xid_rows(configuration: Configuration) -> Configuration:
 
 
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
-    """Translate an error of pydantic."""
+    """Convert an error of pydantic to a problem with origin, setting and remedy."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
     origin, name = sources.origin(key), ".".join(key)
     if error["type"] == "extra_forbidden":
@@ -95,7 +98,7 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
 
 
 def _example(name: str, origin: str) -> str:
-    """Return a valid value, written as in the source of the wrong one."""
+    """Return an example of a valid value in the syntax of `origin`: flag, environment variable or file."""
     row = settings()[".".join(name.split(".")[:2])]
     value = yaml_file.flow(row.example)
     if origin == row.flag:

@@ -1,7 +1,7 @@
-"""TABLE: the settings. A setting is added by adding a row.
+"""TABLE: the settings. To add a setting, add a row.
 
-Section and attribute are its name: `web.listen_address` in documents, two levels in the file,
-GPUMON_WEB__LISTEN_ADDRESS in the environment.
+The name of a setting is made of its section and its attribute: `web.listen_address` in documents, two levels in the
+file, GPUMON_WEB__LISTEN_ADDRESS in the environment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WebSection(Section):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port. The host has no brackets and is empty for every address."""
+        """Return (host, port) to listen on. The host has no brackets; it is empty for every address."""
         host, _, port = self.listen_address.rpartition(":")
         return host.strip("[]"), int(port)
 
@@ -256,7 +256,7 @@ class LinksSection(Section):
 
 
 class Configuration(Section):
-    """The validated configuration."""
+    """The validated configuration: one attribute a section, and the origin of each setting."""
 
     web: WebSection
     store: StoreSection
@@ -278,24 +278,24 @@ class Configuration(Section):
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
-        """Return a copy with the origin of each setting."""
+        """Return a copy with these origins, by name of the setting."""
         copy = self.model_copy()
         copy._origins = dict(origins)  # noqa: SLF001 - its own
         return copy
 
     @property
     def xid_rows(self) -> Mapping[int, Xid]:
-        """The rows of xids.file by code."""
+        """Return the operator's Xid rows from xids.file, by code."""
         return self._xid_rows
 
     def with_xid_rows(self, rows: Mapping[int, Xid]) -> Self:
-        """Return a copy with the rows of xids.file."""
+        """Return a copy with these Xid rows from xids.file, by code."""
         copy = self.model_copy()
         copy._xid_rows = dict(rows)  # noqa: SLF001 - its own
         return copy
 
     def origin(self, name: str) -> str:
-        """Return the origin of a setting: file and line, variable, flag or "default"."""
+        """Return where a setting was set: file and line, environment variable, flag or "default"."""
         return self._origins.get(name, "default")
 
     def value(self, name: str) -> Any:

@@ -18,7 +18,10 @@ THRESHOLDS = ("health", "thresholds")
 
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
-    """Report names of checks, thresholds, versions and profiles that do not exist, and thresholds out of range."""
+    """Report unknown names of checks, thresholds, versions and profiles, and thresholds out of range, to `sources`.
+
+    `profiles` returns the names of simulated profiles; None: the profile is not checked.
+    """
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)
     _check_keys(sources, ("health", "versions"), VERSIONS)
@@ -43,7 +46,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_ranges(sources: ConfigurationSources) -> None:
-    """Report thresholds out of range. The model reports those that are not numbers."""
+    """Report thresholds out of range to `sources`. The model reports those that are not numbers."""
     entries = sources.get(*THRESHOLDS)
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}
@@ -55,7 +58,7 @@ def _check_ranges(sources: ConfigurationSources) -> None:
 
 
 def _number(value: object) -> float | None:
-    """Return the value as the model parses it; None if it is no number."""
+    """Return the value as a number, as the model parses it; None if it is not a number."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
             return float(value)

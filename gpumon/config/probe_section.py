@@ -24,7 +24,7 @@ from gpumon.config.setting import (
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 DAY, YEAR = 86400, 366 * 86400
-"""Upper limits: longer times overflow timers."""
+"""Upper limits in seconds: longer times overflow timers."""
 
 
 class ProbeSection(Section):

@@ -14,7 +14,10 @@ REDACTED = "<redacted>"
 
 
 def redact(name: str, value: Any) -> Any:
-    """Return the value of a setting, or of an entry in it, without secrets."""
+    """Return the value with secrets replaced by REDACTED.
+
+    A value is secret if its name indicates that. `name`: name of the setting, or key of an entry in it.
+    """
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):
         return {key: redact(str(key), entry) for key, entry in value.items()}

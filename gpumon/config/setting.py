@@ -1,4 +1,4 @@
-"""Declares settings, and validates their values."""
+"""Declares the settings of the configuration, and validates their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{
 
 
 class Section(BaseModel):
-    """A section of the configuration."""
+    """Base class of the sections of the configuration: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
@@ -34,16 +34,16 @@ def setting(
     restart: bool = False,
     **limits: float,
 ) -> Any:
-    """Declare a setting.
+    """Return the pydantic field that declares a setting.
 
-    A setting with `restart` is not changed by a reload. The limits are those of pydantic: gt, ge, le.
+    `restart`: a reload does not change the setting; only a restart does. `limits`: gt, ge and le of pydantic.
     """
     row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
     return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
 
 
 def check_address(text: str) -> str:
-    """Accept a listen address."""
+    """Return a valid listen address unchanged; raise ValueError for any other text."""
     match = _LISTEN_ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError("must be HOST:PORT, [IPV6]:PORT, or :PORT for every address")
@@ -51,7 +51,7 @@ def check_address(text: str) -> str:
 
 
 def check_gpu(value: object) -> object:
-    """Accept uuid, PCI bus id or index of a GPU."""
+    """Return the uuid, PCI bus id or index of a GPU as text; raise ValueError for anything else."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or _GPU.fullmatch(text) is None:
         raise ValueError("must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index")
@@ -59,14 +59,17 @@ def check_gpu(value: object) -> object:
 
 
 def check_nccl_name(name: str) -> str:
-    """Accept the name of an NCCL variable."""
+    """Return the name of an NCCL variable unchanged; raise ValueError for any other text."""
     if _NCCL.fullmatch(name) is None:
         raise ValueError("must be the name of an NCCL variable, NCCL_...")
     return name
 
 
 def check_argument(text: str) -> str:
-    """Accept what can be an argument or a variable of a process: no zero byte and no lone surrogate."""
+    """Return text that can be an argument or a variable of a process unchanged.
+
+    Raise ValueError if it contains a zero byte or a lone surrogate.
+    """
     if "\0" in text:
         raise ValueError("must not contain a zero byte")
     try:
@@ -77,31 +80,31 @@ def check_argument(text: str) -> str:
 
 
 def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Accept a command that names a program, or no command."""
+    """Return a command that names a program, or no command, unchanged; raise ValueError for an empty program."""
     if words and not words[0]:
         raise ValueError("must begin with a program")
     return words
 
 
 def check_program(path: Path | None) -> Path | None:
-    """Accept a path that names a file."""
+    """Return a path that names a file, or None, unchanged; raise ValueError for any other path."""
     if path is not None and not path.name.strip():
         raise ValueError("must name a program")
     return path
 
 
 def split(value: object) -> object:
-    """Split text at commas."""
+    """Split text at commas. Return a value that is not text unchanged."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def split_command(value: object) -> object:
-    """Split text into words as a shell does. No shell runs it."""
+    """Split text into words as a shell does; no shell runs it. Return a value that is not text unchanged."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
 def number_to_text(value: object) -> object:
-    """Convert a number to text, because values of variables are text."""
+    """Convert a number to text, because values of environment variables are text. Return other values unchanged."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

@@ -1,4 +1,4 @@
-"""The rows of the table of settings, derived from the model for the loader, the flags and the documentation."""
+"""The table of all settings, derived from the model for the loader, the flags and the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.config.model import Configuration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """A row of the table."""
+    """One setting: its name, meaning, default, example, flag, and whether a change requires a restart."""
 
     section: str
     key: str
@@ -33,7 +33,7 @@ class SettingRow:
 
     @property
     def variable(self) -> str:
-        """Name of its environment variable."""
+        """Return the name of the setting's environment variable."""
         return f"GPUMON_{self.section}__{self.key}".upper()
 
 
@@ -68,11 +68,11 @@ def _row(section: str, key: str) -> SettingRow:
 
 
 class Flag(NamedTuple):
-    """A command line flag."""
+    """A command line flag that sets a setting or names the configuration file."""
 
     name: str
     setting: str | None
-    """Name of its setting; None for --config.file."""
+    """Name of the flag's setting; None for --config.file."""
     help: str
 
 

@@ -19,13 +19,13 @@ from gpumon.config.yaml_file import Parsed
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 
 KEYS = {"name": "name", "severity": "severity", "class": "kind", "action": "action", "if_it_recurs": "if_it_recurs"}
-"""Attributes of Xid by key in the file."""
+"""Attribute of Xid by key in the file."""
 _CHOICES: Mapping[str, type[Severity | Class]] = {"severity": Severity, "class": Class}
 HIGHEST = 999_999
 
 
 def read(path: Path) -> tuple[Mapping[int, Xid], list[ConfigurationProblem]]:
-    """Return the rows by code, and the problems of the file. There are no rows if there is a problem."""
+    """Return the rows of the file by Xid code, and its problems. There are no rows if there is a problem."""
     parsed, problems = yaml_file.read(path, "xids.file")
     problems += _problems(parsed, path)
     return ({} if problems else dict(_rows(parsed.values))), problems
@@ -54,7 +54,7 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
 
 
 def _wrong(key: str, value: Any) -> tuple[str, str] | None:
-    """Return what is wrong with a value, and the remedy; None for a valid value."""
+    """Return (what is wrong, remedy) for a value; None for a valid value."""
     if key not in KEYS:
         return "unknown key", did_you_mean(key, KEYS)
     if not isinstance(value, str) or not value.strip():

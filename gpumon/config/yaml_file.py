@@ -18,7 +18,7 @@ from gpumon.config.configuration_error import ConfigurationProblem
 from gpumon.model import input_file
 
 Key = tuple[str, ...]
-"""Path to a value: keys of mappings and indexes of lists."""
+"""Path to a value: the keys of mappings and the indexes of lists that lead to it."""
 
 _TAG = "tag:yaml.org,2002:"
 _WORDS = {
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 class YamlError(ValueError):
-    """Invalid or unsupported YAML."""
+    """Raised for YAML that is invalid or not supported, with the line if it is known."""
 
     def __init__(self, line: int | None, wrong: str) -> None:
         super().__init__(wrong)
@@ -40,13 +40,13 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed file."""
+    """The values of a parsed YAML text, and where they are."""
 
     values: Any
     lines: dict[Key, int] = field(default_factory=dict)
-    """First line of each value."""
+    """First line of each value, by its path."""
     repeated: tuple[tuple[Key, int], ...] = ()
-    """Duplicate keys with their lines. The first occurrence is used."""
+    """Path and line of each duplicate key. Its first occurrence is used."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -64,7 +64,7 @@ for _name, _pattern in _WORDS.items():
 
 
 def parse(text: str) -> Parsed:
-    """Parse a text. Raises YamlError."""
+    """Parse a YAML text. Raise YamlError if it is invalid or not supported."""
     loader: _PlainLoader | None = None
     try:
         loader = _PlainLoader(text)
@@ -83,7 +83,10 @@ def parse(text: str) -> Parsed:
 
 
 def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
-    """Parse a file. Return its problems too: a file that cannot be parsed is empty. `setting` names the file."""
+    """Return the parsed file and its problems. A file that cannot be parsed has no values.
+
+    `setting`: name of the setting that names the file, for the remedy of a problem.
+    """
     try:
         parsed = parse(input_file.read_text(path))
     except OSError as error:
