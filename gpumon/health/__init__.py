@@ -1,1 +1,1 @@
-"""What the readings and events mean for the node's health."""
+"""Health of the node: checks turn readings and error events into verdicts with a reason and an action."""

@@ -1,4 +1,4 @@
-"""Runs of the agent: evidence of unexpected reboots and of an agent that keeps restarting. Pure."""
+"""Runs of the agent process, from which checks detect unexpected reboots and repeated crashes of the agent. Pure."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """The time from one start of the agent to its end."""
+    """One run of the agent process, from its start to its end."""
 
     boot_id: str
     version: str
     began: float
-    """Seconds since the epoch."""
+    """Time of the start, in seconds since the epoch."""
     began_at: float
-    """Boot clock of the same."""
+    """Time of the start on the boot clock, in seconds since the boot."""
     last: float
-    """Seconds since the epoch of the last heartbeat."""
+    """Time of the last heartbeat, in seconds since the epoch."""
     stopped: float | None = None
-    """Seconds since the epoch of a regular stop; None if it runs, was killed, or ended with the host."""
+    """Time of a regular stop in seconds since the epoch; None if the run continues, was killed, or ended with the
+    host.
+    """
     planned: bool = False
     """Whether the node was in maintenance at the last heartbeat."""
 
 
 def last_before_boot(agent_runs: Iterable[AgentRun], boot_id: str) -> AgentRun | None:
-    """Return the run in which the host went down before this boot; None if there is none."""
+    """Return the last agent run before the boot `boot_id`; None if there is none. `agent_runs`: newest last."""
     runs = tuple(agent_runs)
     first = next((place for place, run in enumerate(runs) if run.boot_id == boot_id), len(runs))
     return runs[first - 1] if first else None
 
 
 def restarts(agent_runs: Iterable[AgentRun], boot_id: str) -> Iterator[float]:
-    """Yield the boot clock of each start in this boot after a run of the same version that was not stopped."""
+    """Yield the boot clock time of each start in the boot `boot_id` that followed a crash or kill of the agent.
+
+    A run ended in a crash or kill if it was not stopped regularly. It does not count if the node was in maintenance or
+    if the next run has another version.
+    """
     for before, after in pairwise(run for run in agent_runs if run.boot_id == boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:
             yield after.began_at

@@ -1,4 +1,4 @@
-"""Alerts of the agent: checks that are active for their time, derived from verdicts. Pure."""
+"""Alerts that the agent derives from verdicts, in the states of Prometheus: pending, firing, resolved. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from gpumon.model.reading import Labels
 
 PENDING, FIRING, RESOLVED = "pending", "firing", "resolved"
 RESOLVED_SECONDS = 900.0
-"""Seconds for which a resolved alert is shown."""
+"""Seconds for which the agent shows a resolved alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert rule that is active, or was until recently, on the node, a GPU or a port."""
+    """One alert on the node, a GPU or a port: pending, firing or recently resolved, as Prometheus shows it."""
 
     rule: str
     severity: str
     state: str
     """pending, firing or resolved."""
     labels: Labels
-    """check, and gpu and uuid or device and port; sorted."""
+    """Sorted pairs of label name and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and
+    `port`.
+    """
     summary: str
     description: str
     runbook_url: str
     since: float
     """Seconds since the epoch at which the check became active."""
     firing_since: float | None = None
-    """Seconds since the epoch."""
+    """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
-    """Seconds since the epoch."""
+    """Time at which the alert was resolved, in seconds since the epoch; None before."""
     resolved_boot: float | None = None
-    """Boot clock of the same."""
+    """`resolved_at` on the boot clock; None before."""
 
     @property
     def identity(self) -> Labels:
@@ -46,7 +48,7 @@ class Alert:
 
     @property
     def key(self) -> Key:
-        """Return the key of its verdict."""
+        """Return the key (check, device) of the verdict that caused this alert."""
         labels = dict(self.labels)
         port = "/".join(labels[name] for name in ("device", "port") if name in labels)
         return labels["check"], labels.get("uuid", port)
@@ -61,7 +63,11 @@ def update_alerts(
     boot_id: str,
     in_maintenance: bool,
 ) -> tuple[Alert, ...]:
-    """Return the pending, firing and recently resolved alerts. In maintenance nothing that pages is active."""
+    """Return the pending, firing and recently resolved alerts after an evaluation of the checks.
+
+    `previous`: the alerts of the last evaluation. In maintenance, alerts of severity critical or warning are not
+    active.
+    """
     before = {alert.identity: alert for alert in previous}
     names = ((state.index, name) for state in gpus for name in (state.uuid, state.unnamed))
     labels = {name: (("gpu", str(index)), ("uuid", name)) for index, name in names}
@@ -85,7 +91,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
 
 
 def _of_pending(health: Health, gpus: Mapping[str, Labels], now: Now) -> Iterator[Alert]:
-    """Yield the alerts of findings that have not lasted long enough for a verdict."""
+    """Yield a pending alert for each finding that has not lasted long enough to become a verdict."""
     for key, pending in health.pending.items():
         for level in sorted(pending.lasted, reverse=True):
             rule = rule_of(key[0], level)
@@ -125,7 +131,7 @@ def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:
 
 
 def _resolve(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
-    """Yield the alerts that were firing and are not active any more, for a while."""
+    """Yield each alert that fired and is no longer active as resolved, until RESOLVED_SECONDS after its end."""
     for identity, alert in before.items():
         if identity in active or alert.state == PENDING:
             continue

@@ -1,6 +1,6 @@
-"""TABLE: Xids that only some GPUs can have, by the columns "applies to" of NVIDIA's catalogue.
+"""TABLE: Xids that only some GPU architectures can report, from the columns "applies to" of NVIDIA's Xid catalogue.
 
-A critical Xid is exported as 0 on every GPU that can have it, and not at all on the others.
+The counter of a critical Xid is exported from 0 on for every GPU that can report it, and not for other GPUs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ SINCE: Mapping[int, int] = {
     **dict.fromkeys((110, 136, 143, 151, 156, 157, 167, 169), _HOPPER),
     **dict.fromkeys((150, 155), _BLACKWELL),
 }
-"""The first rank that has the code."""
+"""Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. Others have no lowest rank."""
 UNTIL: Mapping[int, int] = {57: _TURING, 58: _TURING, 74: _HOPPER, 136: _HOPPER}
-"""The last rank that has the code."""
+"""Highest rank (RANKS) of an architecture that can report the Xid, by Xid. Others have no highest rank."""
 CHIP_TO_CHIP = frozenset({173})
-"""Codes of GPUs with links to a Grace CPU."""
+"""Xids that only GPUs with a chip-to-chip link to a Grace CPU can report."""
 
 
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
-    """Yield the codes that a GPU can have: all if its architecture is unlisted. None: it was not opened yet."""
+    """Yield those of `xids` that a GPU of this architecture can report.
+
+    An architecture that is not in RANKS can report any Xid. None means that the GPU was not opened yet: then only the
+    Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links to a Grace CPU,
+    without which it cannot report CHIP_TO_CHIP.
+    """
     rank = RANKS.get(architecture or "")
     for xid in xids:
         if xid in CHIP_TO_CHIP:

@@ -1,4 +1,4 @@
-"""Explanations of error events: the shipped Xid table, the operator's rows, and details from the log line."""
+"""Explains error events by the shipped Xid table, the operator's own rows, and details decoded from the log line."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """An error event as text."""
+    """The meaning of an error event for an operator: name, severity, actions and decoded details."""
 
     name: str
     severity: Severity
     action: str
     if_it_recurs: str
     verdict_action: Action
-    """Action of a verdict on the event."""
+    """Action of the verdict that the event raises."""
     detail: str = ""
     """Details decoded from the line's registers and numbers, in sentences; empty if there are none."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Xid rows by code."""
+    """The Xid table of this host by code: the shipped rows, and the operator's rows that override or extend them."""
 
     rows: Mapping[int, Xid]
 
@@ -41,21 +41,29 @@ class Catalogue:
         return frozenset(code for code, row in self.rows.items() if row.severity is Severity.CRITICAL)
 
     def xid(self, code: int) -> Xid:
-        """Return the row of a code. An unknown code is a warning."""
+        """Return the row of an Xid. For a code that is not in the table, return a row of severity warning."""
         return self.rows.get(code) or unknown(code)
 
     def with_rows(self, rows: Mapping[int, Xid]) -> Catalogue:
-        """Return the catalogue with these rows in place of its own."""
+        """Return a copy of the catalogue in which these rows override or extend its own."""
         return Catalogue({**self.rows, **rows})
 
     def explain(self, event: ErrorEvent) -> Explanation:
-        """Explain an event by the worst of its lines, a recovery action by the newest."""
+        """Return the explanation of an event by the worst of its log lines.
+
+        An Xid 154 (recovery action changed) is explained by its newest line alone. A cancelled event has severity info
+        and needs no action.
+        """
         texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
         return read if event.cancelled_wall is None else _as_cancelled(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
-        """Explain a code with the texts of its lines. `fatal`: as reported by the line of an NVSwitch."""
+        """Return the explanation of an error code by the worst of its log lines.
+
+        `kind`: XID, SXID, OVERRUN, AER or NIC. `texts`: what follows the code in each line. `fatal`: whether an
+        NVSwitch error is fatal; None if its line does not contain that.
+        """
         if kind == SXID:
             return _sxid(fatal=fatal)
         if kind == OVERRUN:
@@ -102,15 +110,18 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE,),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Action of a verdict by the first action of an Xid: every text that a shipped row or a decoded text can have."""
+"""Verdict action by the text of an Xid's first action. It has every text that a shipped row or a decoder can return."""
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
-"""Xids whose text is decoded."""
+"""Xids whose log text is decoded, in addition to those of nvlink5.CODES."""
 
 
 @lru_cache(1024)
 def explain(row: Xid, text: str) -> Explanation:
-    """Explain a code and its text, which is what follows the number in the kernel log."""
+    """Return the explanation of an Xid. `text` is what follows the code in the kernel log.
+
+    Fields that the operator set in `row` take precedence over details decoded from the text.
+    """
     plain = Explanation(
         name=row.name,
         severity=row.severity,
@@ -140,7 +151,7 @@ def explain(row: Xid, text: str) -> Explanation:
 
 
 def _verdict_action(row: Xid) -> Action:
-    """Return the action of a verdict on the row; an operator's own text leads to an inspection."""
+    """Return the verdict action of an Xid row; INSPECT if the operator replaced its action by an unlisted text."""
     return XID_ACTIONS.get(row.action, Action.INSPECT) if "action" in row.ordered else XID_ACTIONS[row.action]
 
 

@@ -1,4 +1,4 @@
-"""The row of a health check."""
+"""Check, the row type of the table of health checks, with the functions that are used in rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from gpumon.model.gpu import Gpu
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 Where = Literal["same", "node", "peer", "any"]
-"""Device of a cause: that of its consequence, the node, a GPU at the other end of an NVLink, or any device."""
+"""Device whose verdict inhibits: the same device as the inhibited verdict, the node, a GPU at the other end of one
+of its NVLinks (peer), or any device.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class XidCause:
-    """A cause that is a verdict on one of these Xids."""
+    """Value of `Check.inhibited_by`: the cause inhibits only if its verdict is about one of these Xids."""
 
     where: Where
     codes: frozenset[int]
@@ -30,37 +32,47 @@ class XidCause:
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A verdict that stays after its fault is no longer active, until a repair, an operator or quiet time clears it."""
+    """Rule of a latched check: its verdict stays after the fault has ended, until one of these clears it.
+
+    An operator can clear it too.
+    """
 
     quiet: float | None = None
-    """Observed seconds without the fault after which the verdict is cleared; None: never."""
+    """Observed seconds without the fault after which the verdict is cleared. None: quiet time does not clear it."""
     repair: bool = True
-    """Whether a reset, or a reboot followed by a healthy period, clears it. False if no device is at fault."""
+    """Whether a GPU reset or a reboot, followed by a healthy period, clears it. False if no device is at fault."""
 
 
 def same(*checks: str) -> dict[str, Where]:
-    """Return a value of `inhibited_by`: these checks of the same device."""
+    """Return a value for `Check.inhibited_by`: verdicts of these checks inhibit a verdict on the same device."""
     return dict.fromkeys(checks, "same")
 
 
 def covers(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether the action of the cause includes that of the verdict."""
+    """Return whether the action of the cause includes that of the verdict, in the order of ACTIONS."""
     order = list(ACTIONS)
     return order.index(cause.action) >= order.index(verdict.action)
 
 
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether the action of the cause comes first: it includes that of the verdict, or it is a reboot."""
+    """Return whether an operator performs the action of the cause first, which may end the verdict.
+
+    True if the action of the cause includes that of the verdict, or if it is a reboot and that of the verdict an
+    inspection.
+    """
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
 
 
 def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause occurred at the same time and its action covers the verdict's: for `inhibited_if`."""
+    """Return whether cause and verdict occurred together and `covers` is true. Value for `Check.inhibited_if`."""
     return together and covers(verdict, cause)
 
 
 def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
-    """Return a check function that returns the finding while a flag of the GPU is set."""
+    """Return a check function for a flag of the GPU.
+
+    The function returns `finding` while the flag is set, PASSED while it is not, and None if it cannot be read.
+    """
 
     def evaluate(gpu: GpuCase) -> Finding | None:
         value = flag(gpu.now)
@@ -79,7 +91,7 @@ def alert_name(check: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One health check. Exactly one of `gpu`, `port` and `node` is given."""
+    """One health check: a row of the table. Exactly one of `gpu`, `port` and `node` is given."""
 
     name: str
     """Value of the label `check`."""
@@ -90,59 +102,67 @@ class Check:
     steps: str
     """Runbook: what an operator does, as a numbered list in Markdown."""
     gpu: Callable[[GpuCase], Finding | None] | None = None
-    """Evaluates one GPU. Returns PASSED, a finding, or None if it cannot be evaluated: then the verdict stays."""
+    """Function that evaluates one GPU. It returns PASSED or another finding. It returns None if the check cannot be
+    evaluated: then the verdict stays.
+    """
     port: Callable[[PortCase], Finding | None] | None = None
-    """Evaluates one InfiniBand or RoCE port."""
+    """Function that evaluates one InfiniBand or RoCE port and returns the same as `gpu`."""
     node: Callable[[Facts], Finding | None] | None = None
-    """Evaluates the node or the agent."""
+    """Function that evaluates the node or the agent and returns the same as `gpu`."""
     after: float = 0.0
     """Seconds for which the finding must last before it becomes a verdict."""
     clear_after: float = MINUTE
     """Seconds for which the check must pass before the verdict is cleared, unless it is latched."""
     latch: Latch | None = None
     grace: bool = False
-    """Whether the check is not evaluated for some minutes after a boot, while links train and daemons start."""
+    """Whether the check is skipped in the first minutes after a boot (Policy.boot_grace), while links train and
+    daemons start.
+    """
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
-    """Checks earlier in the table whose verdict inhibits this one, and on which device."""
+    """Checks whose verdicts inhibit the verdict of this one, and on which device. They are earlier in the table."""
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
-    """Condition on this check's verdict, the inhibiting verdict, and whether they occurred together. None: they
-    occurred together, and a latched verdict is not inhibited by one with a lesser action."""
+    """Function that decides whether a cause inhibits: of this check's verdict, the verdict of the cause, and whether
+    they occurred together. None: a cause that occurred together inhibits; a latched verdict also requires
+    `asks_for_no_less`.
+    """
     windows: tuple[SampleWindow, ...] = ()
-    """Sample windows that the check reads."""
+    """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether it counts repetitions of its causes: then what it has counted does not end with a cause."""
+    """Whether the check counts repetitions of its causes: then its count and verdict outlast a cause that is
+    cleared.
+    """
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""
-    """Subject of the agent's notice that reports the same fault."""
+    """Subject of the agent's notice (Facts.notices) that reports the same fault; empty if there is none."""
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: bool = True
-    """False if a warning has severity info."""
+    """Whether a warning of this check pages. If not, its alert has severity info."""
 
     @property
     def alert(self) -> str:
-        """Return the name of the check's alert."""
+        """Return the name of the check's alert, without the suffix of its second alert."""
         return alert_name(self.name)
 
     @property
     def ends_with_cause(self) -> bool:
-        """Return whether a verdict ends, and its windows begin again, when a cause that explains it is cleared."""
+        """Return whether clearing a cause also clears the verdict that it inhibits and restarts the check's windows."""
         return bool(self.windows) and self.latch is None and not self.counts_causes
 
     @property
     def first_step(self) -> str:
-        """Return the first of the numbered steps, in one line."""
+        """Return the first step of the runbook in one line, without its number."""
         return " ".join(self.steps.partition("\n2. ")[0].removeprefix("1. ").split())
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:
-        """Return level and severity of each of the check's alerts."""
+        """Return (level, severity) of each of the check's alerts. The severity is critical, warning or info."""
         words = {FAIL: "critical", WARN: "warning" if self.pages else "info"}
         return tuple((level, words[level]) for level in self.levels)
 
     def cases(self, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
-        """Yield each device that the check evaluates, and the function that returns its finding."""
+        """Yield (device, function) for each device that the check evaluates. The function returns the finding."""
         if self.gpu is not None:
             yield from ((case.device, partial(self.gpu, case)) for case in devices.gpus)
         if self.port is not None:

@@ -1,4 +1,4 @@
-"""What an operator may clear: latched verdicts that are not active. Pure."""
+"""Requests of operators to clear verdicts (`gpumon clear`), and the reasons to refuse them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STILL_ACTIVE = "This fault is still active and cannot be cleared."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearRequest:
-    """A request to clear verdicts; None matches any check or device."""
+    """An operator's request to clear all verdicts of this check and device; None matches any."""
 
     check: str | None = None
     device: str | None = None
@@ -24,21 +24,22 @@ class ClearRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearResult:
-    """The result of a request."""
+    """The result of a ClearRequest."""
 
     cleared: tuple[Verdict, ...] = ()
     refused: tuple[tuple[Verdict, str], ...] = ()
     """Verdicts that cannot be cleared, each with the reason."""
     stored: bool = True
-    """False if the store failed. The change is written when the store recovers."""
+    """False if the store could not be written. The change is written when the store recovers."""
     error: str = ""
-    """Why nothing was done."""
+    """Why the request was refused as a whole; empty if it was processed."""
 
 
 def requested_clearance(request: ClearRequest, health: Health, here: Collection[str]) -> ClearResult:
-    """Return the requested verdicts that can be cleared, and those that they inhibit. `here`: uuids of the GPUs.
+    """Return the verdicts that the request clears, and those that it names but cannot clear. `here`: uuids of the GPUs.
 
-    An inhibited verdict that remained would page for a fault that was just cleared.
+    The verdicts that a cleared verdict inhibits are cleared too: otherwise they would page for a fault that was just
+    cleared.
     """
     if not health.evaluated:
         return ClearResult(error="The health checks have not been evaluated yet.")
@@ -55,7 +56,10 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
-    """Return why a verdict cannot be cleared; empty if it can. `named`: the request names its check."""
+    """Return why a verdict cannot be cleared; empty if it can.
+
+    `named`: whether the request names the verdict's check.
+    """
     check = BY_NAME.get(verdict.check)
     if check is not None and check.acceptable and verdict.inhibited_by is None:
         return "" if named else f"`gpumon clear {verdict.check}` would accept the measured value as the new baseline."

@@ -1,6 +1,6 @@
-"""What clears a verdict: a reset, a reboot followed by a healthy period, or a quiet period. Pure.
+"""Decides what clears a verdict: a GPU reset or a reboot, followed by a healthy period, or a quiet period. Pure.
 
-All periods are measured on clocks that cannot be set. Time that was not observed does not count.
+All periods are measured on clocks that cannot be set. Time in which the device was not read does not count.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from gpumon.model.gpu_state import GpuState
 
 PROOF_AFTER_RESET = 60.0
 PROOF_AFTER_REBOOT = 600.0
-"""Seconds for which a check has to pass before a repair counts as successful."""
+"""Seconds for which the check must pass after a reset (PROOF_AFTER_RESET) or a reboot (PROOF_AFTER_REBOOT) before
+that counts as a successful repair.
+"""
 SETTLING = 300.0
-"""Seconds after a repair in which the fault may still be active: links train, services start."""
+"""Seconds after a repair in which the fault may still be active, because links train and services start."""
 
 
 def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance | None:
-    """Return what clears a latched verdict that is not active; None if nothing does."""
+    """Return what clears a latched verdict that is not active; None if the verdict stays."""
     repair = _repair(verdict, facts, settling=0.0) if latch.repair else None
     if repair is not None and is_observed(verdict.device, facts) and _is_proved(repair, verdict, facts):
         return repair
@@ -33,12 +35,18 @@ def is_repaired(verdict: Verdict, facts: Facts) -> bool:
 
 
 def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
-    """Return what cleared a verdict that is not latched: a repair shortly before counts as the cause."""
+    """Return what cleared a verdict that is not latched: REBOOT or RESET if that was the cause, else RECOVERED.
+
+    A repair counts as the cause if the fault was last active before it or at most SETTLING seconds after it.
+    """
     return _repair(verdict, facts, settling=SETTLING) or Clearance.RECOVERED
 
 
 def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
-    """Return the repair done since the verdict was raised that did not help, because the verdict is still active."""
+    """Return the repair (REBOOT or RESET) that did not end this active verdict; None if no repair was tried since.
+
+    The fault may remain active for PROOF_AFTER_REBOOT seconds after a boot, and for SETTLING seconds after a reset.
+    """
     if verdict.since_boot != facts.boot_id:
         return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
     reset_at = last_reset_at(verdict, facts)
@@ -47,14 +55,17 @@ def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
 
 
 def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
-    """Return the boot clock of the last GPU reset in this boot, detected in this agent run or an earlier one."""
+    """Return the boot clock of the last reset of the verdict's GPU in this boot; None if none was detected.
+
+    A reset that an earlier agent run detected counts too.
+    """
     state = _gpu_state(verdict.device, facts)
     before = verdict.reset_at if verdict.boot_id == facts.boot_id else None
     return before if state is None or state.reset_at is None else max(state.reset_at, before or 0.0)
 
 
 def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None:
-    """Return the repair since the fault was last active, or up to `settling` seconds before that."""
+    """Return the repair since the fault was last active, or up to `settling` seconds before; None if there was none."""
     same_boot = verdict.boot_id == facts.boot_id
     if not same_boot or (verdict.since_boot != facts.boot_id and verdict.seen_at < settling):
         return Clearance.REBOOT
@@ -73,7 +84,10 @@ def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
 
 
 def is_observed(device: str, facts: Facts) -> bool:
-    """Return whether the device is read now. Only GPUs can be unread here: other checks report that themselves."""
+    """Return whether the device can be read now: False for a GPU that has a fault or is released.
+
+    True for ports and the node, whose checks return None if they cannot be read.
+    """
     state = _gpu_state(device, facts)
     return state is None or (state.fault is None and not state.released)
 

@@ -1,4 +1,4 @@
-"""The devices that checks evaluate: each GPU and each port, with the facts. Frozen."""
+"""GpuCase and PortCase, the arguments of check functions: one device, with the facts of the evaluation. Frozen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.model.snapshot import PortReading
 
 
 class _DeviceCase(ABC):
-    """One device that a check evaluates."""
+    """One device that a check evaluates: base class of GpuCase and PortCase."""
 
     __slots__ = ()
     facts: Facts
@@ -23,23 +23,23 @@ class _DeviceCase(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """Return the device as in verdicts."""
+        """Return the device as verdicts name it: the uuid of a GPU, or `device/port` of a port."""
 
     def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
-        """Return the device's series, as Facts.series."""
+        """Return the series of this device in the window. `since`: as in Facts.series."""
         return self.facts.series(window, self.device, since=since)
 
     def growth(self, window: SampleWindow, *, since: float | None = None) -> tuple[CounterGrowth, ...]:
-        """Return the device's counters that increased, as Facts.growth."""
+        """Return the counters of this device that increased in the window. `since`: as in Facts.growth."""
         return self.facts.growth(window, self.device, since=since)
 
     def mean(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the mean over the window; None if its samples cover too little of it."""
+        """Return the mean of the series with these labels in the window; None if its samples cover too little of it."""
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else series.mean
 
     def peak(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the highest value in the window; None if its samples cover too little of it."""
+        """Return the highest value of the series with these labels; None if its samples cover too little of it."""
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else max(series.values)
 
@@ -47,13 +47,13 @@ class _DeviceCase(ABC):
         return (check, self.device) in self.facts.open
 
     def cleared(self, check: str) -> float | None:
-        """Return when this check's verdict on the device was last cleared, in seconds since the epoch."""
+        """Return when this check's verdict on the device was last cleared (seconds since the epoch); None if never."""
         return self.facts.cleared.get((check, self.device))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCase(_DeviceCase):
-    """One GPU."""
+    """One GPU that a check evaluates, with the facts of the evaluation."""
 
     state: GpuState
     facts: Facts
@@ -64,11 +64,11 @@ class GpuCase(_DeviceCase):
 
     @property
     def now(self) -> Gpu:
-        """Return its readings; all None while the GPU does not answer or is released."""
+        """Return the current readings of the GPU. All are None while the GPU does not answer or is released."""
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Yield its Xids, newest last, without those from before the verdict of this check was last cleared."""
+        """Yield the GPU's error events since this check's verdict on it was last cleared, newest last."""
         cleared = self.cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
             if event.last_wall > cleared:
@@ -77,7 +77,7 @@ class GpuCase(_DeviceCase):
 
 @dataclass(frozen=True, slots=True)
 class PortCase(_DeviceCase):
-    """One InfiniBand or RoCE port."""
+    """One InfiniBand or RoCE port that a check evaluates, with the facts of the evaluation."""
 
     port: PortReading
     facts: Facts
@@ -94,7 +94,7 @@ class PortCase(_DeviceCase):
 
     @property
     def wired(self) -> bool:
-        """Return whether the port was in use on this host and should be up."""
+        """Return whether the port should be up: as recorded, else whether it is up or has carried traffic."""
         record = self.facts.known_ports.get(self.device)
         if record is not None and record.expected is not None:
             return record.expected
@@ -102,13 +102,19 @@ class PortCase(_DeviceCase):
 
     @property
     def fastest(self) -> float | None:
-        """Return the highest speed of the port on this host, unless an operator accepted a lower one."""
+        """Return the highest recorded speed of the port, in bytes per second; None if there is no record.
+
+        If an operator accepted a lower speed, only speeds since then count.
+        """
         record = self.facts.known_ports.get(self.device)
         return None if record is None else record.speed
 
     @property
     def similar_port_speeds(self) -> tuple[float, ...]:
-        """Return the speeds of the other ports of the same kind that are up."""
+        """Return the speeds, in bytes per second, of the host's other ports with the same board and link layer.
+
+        Ports that report no speed are left out.
+        """
         kind = (self.port.board, self.port.link_layer)
         others = (port for port in self.facts.ports if port is not self.port and (port.board, port.link_layer) == kind)
         return tuple(speed for port in others if (speed := port.link.port_speed_bytes_per_second) is not None)
@@ -116,7 +122,7 @@ class PortCase(_DeviceCase):
 
 @dataclass(frozen=True, slots=True)
 class DeviceCases:
-    """The devices of one evaluation."""
+    """The GPUs and ports that one evaluation of the checks visits, with its facts."""
 
     facts: Facts
     gpus: tuple[GpuCase, ...]
@@ -124,7 +130,7 @@ class DeviceCases:
 
 
 def device_cases(facts: Facts) -> DeviceCases:
-    """Return the GPUs and ports of these facts."""
+    """Return a case for each GPU and for each port in the facts."""
     return DeviceCases(
         facts,
         tuple(GpuCase(state, facts) for state in facts.gpus),

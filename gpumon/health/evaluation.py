@@ -1,7 +1,7 @@
 """Evaluation of the checks: findings that last become verdicts, and verdicts stay until they are cleared. Pure.
 
-A check that cannot be evaluated changes nothing. Transitions are persisted before they take effect; they return as
-VerdictTransitions messages.
+A check that cannot be evaluated changes nothing. Transitions of verdicts are stored before they take effect: `evaluate`
+returns them in `Health.due`, and a VerdictTransitions message applies them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpumon.health.verdict import (
 )
 
 GONE_AFTER = 10 * MINUTE
-"""Seconds without a device in the inventory after which its verdicts are cleared."""
+"""Seconds for which a device must be missing from the inventory before its verdicts are cleared."""
 SAME_EVENT_SECONDS = 1e-3
-"""Maximum difference between two times of one event, as computed from the clocks."""
+"""Maximum difference in seconds between two times of the same event, because each is computed from several clocks."""
 
 
 def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
-    """Return the health after one evaluation of these checks."""
+    """Evaluate these checks once and return the new health. Its `due` has the transitions that must be stored next."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
     passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
@@ -78,7 +78,10 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
 def _findings(
     check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
 ) -> Iterator[tuple[Key, Finding | None]]:
-    """Yield the finding for each device; None for a device whose case raises, which `gpumon_check_failing` reports."""
+    """Yield (key, finding) for each device of the check; the finding is None if the check cannot be evaluated.
+
+    If the check raises an exception, its text is put into `failing_checks`, which `gpumon_check_failing` reports.
+    """
     for device, function in _cases(check, devices):
         key, finding = (check.name, device), None
         try:
@@ -89,7 +92,10 @@ def _findings(
 
 
 def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
-    """Yield the cases of a check. What its windows hold from before a cause was cleared does not count."""
+    """Yield (device, function) for each device of the check. The function returns the finding.
+
+    If a cause of the check was cleared recently, the function ignores samples from before.
+    """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):
         begin = inhibition.counted_from(check, device, devices.facts)
@@ -99,13 +105,16 @@ def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[
 
 
 def _exception_text(error: Exception) -> str:
-    """Return the exception with its file and line."""
+    """Return an exception as text: its type, message, file and line."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Verdict]:
-    """Yield the verdicts of the store. After a reboot the healthy period of a latched verdict starts again."""
+    """Yield the stored verdicts for use in the boot `boot_id`.
+
+    After a reboot the healthy period (`ok_seconds`) of a verdict that a repair can clear starts again.
+    """
     for verdict in verdicts:
         restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.boot_id != boot_id
         yield verdict._replace(ok_seconds=0.0) if restart else verdict
@@ -119,7 +128,7 @@ def _ends_by_repair(check: Check | None) -> bool:
 def transition(
     verdict: Verdict, change: VerdictChange, facts: Facts, cleared_by: Clearance | None = None
 ) -> VerdictTransition:
-    """Return a transition that happens now."""
+    """Return a transition of this verdict at the current time."""
     return VerdictTransition(
         verdict=verdict,
         change=change,
@@ -133,7 +142,7 @@ def transition(
 
 @dataclass(frozen=True, slots=True)
 class _CheckRun:
-    """The evaluation of one check on one device."""
+    """One evaluation of one check on one device: the new finding, and the state before it."""
 
     check: Check
     device: str
@@ -144,7 +153,10 @@ class _CheckRun:
     """Seconds since the last evaluation."""
 
     def evaluate(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
-        """Return the updated verdict, the pending findings, and the transitions that are due."""
+        """Return the updated verdict, the pending findings and the due transitions.
+
+        The verdict is None if there is none yet. The pending findings are None if nothing differs from the verdict.
+        """
         finding = self._usable_finding(facts)
         if finding is None:
             # The check cannot be evaluated. Pending time stays valid for a while: the condition may last unobserved.
@@ -164,7 +176,7 @@ class _CheckRun:
         return verdict, waiting, [self._level_change(verdict, finding, facts)]
 
     def _usable_finding(self, facts: Facts) -> Finding | None:
-        """Return the finding; None if it may not lower the verdict.
+        """Return the finding; None if it would lower the verdict without sufficient evidence.
 
         Unknown does not clear a verdict, nor does a check whose sample window is not filled yet.
         """
@@ -174,9 +186,10 @@ class _CheckRun:
         return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
 
     def _window_is_filled(self, verdict: Verdict, facts: Facts) -> bool:
-        """Return whether the sample window is long enough to contain what raised the verdict.
+        """Return whether the samples since the agent's start suffice to lower the verdict. A restart drops all samples.
 
-        A restart drops all samples.
+        The longest window must be filled, or one hour of it. If the fault was last active before the start, the window
+        must not reach back to it.
         """
         now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
         before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
@@ -188,7 +201,7 @@ class _CheckRun:
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict with the changes that need no row in the store."""
+        """Return the verdict with the changes that need no transition: times, evidence, `active`. None: no verdict."""
         verdict = self.verdict
         if verdict is None:
             return None
@@ -238,14 +251,14 @@ class _CheckRun:
     def _latched_transitions(
         self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts
     ) -> list[VerdictTransition]:
-        """Return the transition that clears a latched verdict or changes its action, if any."""
+        """Return the transition that clears a latched verdict or changes its action; an empty list if none is due."""
         cleared_by = None if verdict.active else clearing.latched_clearance(verdict, latch, facts)
         if cleared_by is not None:
             return [transition(verdict, VerdictChange.CLEARED, facts, cleared_by)]
         return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
 
     def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
-        """Return the transition to another action at the same level, if any."""
+        """Return the transition to another action at the same level, as a list; empty if the action stays the same."""
         action = remediation.escalated_action(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []
@@ -253,7 +266,7 @@ class _CheckRun:
 
 
 def _as_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
-    """Return the verdict as last active now, or at the time of the finding's event."""
+    """Return the verdict with the time at which it was last active: now, or the time of the finding's event."""
     now = facts.now
     if finding.at is None:
         return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, ok_seconds=0.0)
@@ -269,7 +282,10 @@ def _without_evaluation(
     waiting: Mapping[Key, Pending],
     pending: dict[Key, Pending],
 ) -> Iterator[VerdictTransition]:
-    """Yield transitions of disabled checks, of GPUs that have reported their uuid, and of devices that are gone."""
+    """Yield transitions of verdicts that no check evaluated, and count missing devices in `pending`.
+
+    Such a verdict is of a disabled check, of a device that is gone, or of a GPU that has reported its uuid since.
+    """
     names = {state.unnamed: state.uuid for state in facts.gpus}
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
     for key, verdict in verdicts.items():
@@ -292,7 +308,10 @@ def _without_evaluation(
 def _move_to_uuid(
     verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the transitions that move a verdict to the GPU's uuid, unless that has one as bad."""
+    """Yield the transitions that move a verdict from a GPU's provisional name to its uuid.
+
+    If the uuid has a verdict of this check that is at least as bad, that one stays.
+    """
     yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.NAMED)
     other = verdicts.get((verdict.check, uuid))
     if other is None or other.level < verdict.level:

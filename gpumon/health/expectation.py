@@ -1,4 +1,4 @@
-"""Expected number of GPUs, and its basis. Values only."""
+"""The number of GPUs that this host should have, and the basis of that number. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpumon.model.snapshot import HOST
 
 
 class Basis(enum.StrEnum):
-    """Basis of the expected number."""
+    """Where the expected number of GPUs comes from."""
 
     CONFIGURED = "configured"
     ACCEPTED = "accepted"
@@ -25,20 +25,22 @@ BASES = {
     Basis.LEARNED: "as seen before on this host",
     Basis.BUS: "as found on the PCI bus",
 }
-"""Basis as text."""
+"""Text of each basis in the reason of a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The expected number of GPUs. Fewer are a fault."""
+    """The number of GPUs that this host should have. Fewer GPUs are a fault."""
 
     count: int = 0
     basis: Basis = Basis.LEARNED
     may: int | None = None
-    """Number above `count` that the host may have. Whether all were given to this guest or container is unknown."""
+    """Number of GPUs above `count` that the physical host may have; None if it has no more. How many of them were
+    given to this guest or container is unknown.
+    """
     may_basis: Basis = Basis.BUS
     place: str = HOST
-    """One of PLACES."""
+    """Where the agent runs: host, guest or container."""
     unlisted: tuple[str, ...] = ()
     """PCI addresses of GPUs that the driver does not list."""
 
@@ -53,10 +55,12 @@ def expectation(
     place: str,
     unlisted: tuple[str, ...] = (),
 ) -> Expectation:
-    """Return the expectation from these numbers of GPUs; None if one is unknown.
+    """Return the expected number of GPUs, from the numbers that each source gives; None if a source has no number.
 
-    `learned` is the highest number ever present. In a guest the product's number is the host's, and in a container so
-    is the number on the PCI bus: the host may have passed on fewer.
+    `configured`: number in the configuration. `accepted`: whether an operator accepted `learned`, the highest number
+    that was ever present. `product`: number on hosts with this product. `on_bus`: number on the PCI bus. In a guest
+    `product` is the number of the physical host, and in a container `on_bus` is too: the host may have passed on fewer
+    GPUs.
     """
     if configured is not None:
         return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)

@@ -1,4 +1,4 @@
-"""Facts: the input of a check, made of the report at one moment and its sample windows. Frozen."""
+"""Facts, the input of every check: the state of the node at one time, and its sample windows. Frozen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpumon.probe.core.state import ProbeState
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that a check may read."""
+    """Everything that a check may read: the state of the node at the time of one evaluation."""
 
     now: Now
     boot_id: str = ""
@@ -41,28 +41,31 @@ class Facts:
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
-    """Ports of `ports` that are gone while others can be read, with the time in seconds since the epoch."""
+    """By `device/port`, for ports of `ports` that are missing while others can be read: since when, in seconds since
+    the epoch.
+    """
     known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
-    """Records of `ports` that survive restarts and reboots."""
+    """Stored record of each port by `device/port`. It survives restarts and reboots."""
     ports_listed: bool = False
-    """Whether `ports` is complete."""
+    """Whether the ports of the host could be listed, so that `ports` is complete."""
     events: tuple[ErrorEvent, ...] = ()
-    """Newest last. Times are by the wall clock as it is set now."""
+    """Error events, newest last. Their times are on the wall clock as it is set now."""
     stuck: tuple[StuckProcess, ...] | None = None
-    """Processes that hold a GPU and do not return from the kernel; None if they cannot be read."""
+    """Processes that hold a GPU and are blocked in the kernel; None if processes cannot be read."""
     contained: bool | None = None
     """True if NVML lists the processes of the agent's container only; None if unknown."""
     recalled: bool = True
-    """Whether the stored state was read."""
+    """Whether the stored state has been read since the agent's start."""
     interval: float = 1.0
-    """Seconds between fast polls."""
+    """Seconds between polls of the fast readings."""
     catalogue: Catalogue = SHIPPED
     history: SampleHistory = field(default_factory=SampleHistory)
     notices: Mapping[str, str] = field(default_factory=dict)
+    """Text by subject (store, links, driver, ...) of what the agent cannot do at present."""
     excluded: tuple[str, ...] = ()
     """PCI addresses of the GPUs that the configuration excludes."""
     bus: Mapping[str, str] | None = None
-    """PCI address of each NVIDIA GPU -> bound driver; None until the bus was read."""
+    """Bound kernel driver by PCI address, for each NVIDIA GPU on the bus; None until the bus was read."""
     policy: Policy = Policy()
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     """Open verdicts."""
@@ -75,9 +78,9 @@ class Facts:
     gone: frozenset[str] = frozenset()
     """uuids of GPUs, and names of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the software that every job uses, if known: driver, nccl."""
+    """Version by component (driver, nccl) of the software that every job uses, if it is reported."""
     maintenances: Windows = ()
-    """Newest last, with those that have ended."""
+    """Maintenance windows, newest last, including those that have ended."""
     probe: ProbeState = ProbeState()
     """State of the all-reduce probe."""
     probe_interval: float = 21600.0
@@ -85,25 +88,28 @@ class Facts:
     probe_gated: bool = False
     """Whether a gate command asks the scheduler before each run."""
     held: bool = False
-    """Whether a hold forbids probes."""
+    """Whether an operator's or scheduler's hold forbids probe runs."""
     transitions: tuple[VerdictTransition, ...] = ()
     """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
-    """Time of the last clearing, by the wall clock as it is set now. Earlier events no longer count."""
+    """Time at which the verdict of each key was last cleared, in seconds since the epoch on the current wall clock.
+    Earlier events no longer count.
+    """
     counted_from: float = 0.0
-    """Seconds since the epoch before which no sample window begins."""
+    """Time in seconds since the epoch before which samples do not count, in any window."""
 
     def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
-        """Return a time by the wall clock as it is set now. `at`: boot clock of that boot.
+        """Return a stored time on the wall clock as it is set now, in seconds since the epoch.
 
-        A time before this boot is never after its start, whatever the clock showed then.
+        `wall`: the time on the wall clock of then. `at`: the same time on the boot clock of the boot `boot_id`. A time
+        of an earlier boot is never after the start of this boot, whatever the wall clock showed then.
         """
         if boot_id == self.boot_id:
             return self.wall(at)
         return min(wall, self.wall(0.0))
 
     def age(self, transition: VerdictTransition) -> float:
-        """Return the seconds since a transition."""
+        """Return the seconds since a transition of a verdict."""
         return self.now.wall - self.on_this_clock(transition.wall, transition.at, transition.boot_id)
 
     @property
@@ -112,7 +118,7 @@ class Facts:
         return self.now.at
 
     def explain(self, event: ErrorEvent) -> Explanation:
-        """Return the explanation of an error event on this host."""
+        """Return the explanation of an error event by the Xid table of this host."""
         if event.id not in self._explanations:
             self._explanations[event.id] = self.catalogue.explain(event)
         return self._explanations[event.id]
@@ -123,7 +129,7 @@ class Facts:
 
     @cached_property
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
-        """Return the events by device, newest last, without those from before the agent was installed."""
+        """Return the error events by device, newest last, without those from before the agent was installed."""
         named = {state.bus_id: state.uuid for state in self.gpus}
         by_device: dict[str, list[ErrorEvent]] = {}
         for event in self.events:
@@ -136,17 +142,17 @@ class Facts:
 
     @property
     def maintenance(self) -> TimeWindow | None:
-        """Return the maintenance in force that ends last: no alert pages, and a reboot is no fault."""
+        """Return the maintenance window in force, the last to end of several; None if there is none."""
         return last_to_end(self.maintenances, WindowKind.MAINTENANCE)
 
     def in_maintenance(self, event: ErrorEvent) -> bool:
-        """Return whether all of the event occurred in one maintenance, so that it does not count."""
+        """Return whether the error event began and ended within one maintenance window. Such events do not count."""
         return self._in_maintenance(event.first_wall, event.last_wall)
 
     def was_in_maintenance(self, transition: VerdictTransition) -> bool:
-        """Return whether a cleared verdict was active only in maintenance.
+        """Return whether a verdict that this transition cleared was raised and last active in maintenance.
 
-        The healthy period after the work may end after the maintenance.
+        The healthy period that clears it may end after the maintenance.
         """
         verdict = transition.verdict
         if verdict.episode not in self._maintenance_episodes:
@@ -159,7 +165,7 @@ class Facts:
 
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
-        """Return start and end of each maintenance, by the wall clock as it is set now."""
+        """Return (start, end) of each maintenance window in seconds since the epoch; the end may be now."""
         return tuple(
             (
                 self.on_this_clock(window.start, window.start_at, window.boot_id),
@@ -180,7 +186,7 @@ class Facts:
 
     @cached_property
     def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
-        """Return the transitions that a reset or a reboot cleared outside of maintenance, by device."""
+        """Return the transitions, by device, in which a reset or a reboot outside of maintenance cleared a verdict."""
         by_device: dict[str, list[VerdictTransition]] = {}
         for transition in self.transitions:
             repaired = transition.change is VerdictChange.CLEARED and transition.cleared_by in {
@@ -192,15 +198,16 @@ class Facts:
         return {device: tuple(transitions) for device, transitions in by_device.items()}
 
     def limit(self, limit: Limit) -> float | None:
-        """Return the threshold in force; None if it is switched off."""
+        """Return the threshold in force; None if the operator switched it off, or if it is unset by default."""
         return self.policy.limit(limit)
 
     def series(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None
     ) -> tuple[WindowSeries, ...]:
-        """Return every series of the metric that this device has in the window, with its other labels.
+        """Return every series of the window's metric on this device, limited to the window.
 
-        `since`: seconds since the epoch before which nothing counts, if that is later than the start of the window.
+        `since`: seconds since the epoch before which samples do not count, if that is later than the start of the
+        window.
         """
         seconds = min(window.seconds, max(0.0, self.now.wall - max(since or 0.0, self.counted_from)))
         if seconds < window.seconds:
@@ -212,9 +219,10 @@ class Facts:
     def growth(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None
     ) -> tuple[CounterGrowth, ...]:
-        """Return every counter of the metric that increased on this device in the window; cheap if all are constant.
+        """Return every counter of the window's metric that increased on this device in the window, with its increases.
 
-        `since`: as in `series`, plus the seconds in which the newest point of the history may still be replaced.
+        `since`: seconds since the epoch. Increases before it do not count, nor in the STEP seconds after it, in which
+        the newest point of the history may still be replaced. The call is cheap if all counters are constant.
         """
         if window not in self._growth:
             self._growth[window] = growth_by_device(self.history, window, self.now.at)
@@ -226,7 +234,7 @@ class Facts:
         return tuple(each for each in cut if each.steps)
 
     def wall(self, at: float) -> float:
-        """Return a boot clock time in seconds since the epoch."""
+        """Convert a boot clock time of this boot to seconds since the epoch."""
         return self.now.wall - (self.now.at - at)
 
     @cached_property

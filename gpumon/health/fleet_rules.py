@@ -1,11 +1,11 @@
-"""Recording rules that compare each node's all-reduce with the fleet. Only Prometheus can evaluate them."""
+"""Prometheus recording rules that compare each node's all-reduce bandwidth with the median of the fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 MIN_NODES = 4
-"""Nodes with the same hardware below which no median is recorded."""
+"""Minimum number of nodes with the same hardware for which a median is recorded."""
 MIN_RATIO = 0.85
 """Share of the fleet's median below which AllReduceBelowFleet fires."""
 
@@ -29,7 +29,11 @@ RECORDING_RULES: Mapping[str, str] = {
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
-    """Return PromQL for each node's ratio at the size of its highest bandwidth: small messages measure latency."""
+    """Return PromQL for each node's share of the fleet's median, at the message size with its highest bandwidth.
+
+    Smaller messages measure latency. `matchers`: label matchers in braces. `condition`: a comparison, such as " <
+    0.85".
+    """
     return (
         f"{RATIO}{matchers}{condition} and on (instance, algorithm, bytes) topk by (instance, algorithm) (1, {BUSBW})"
     )

@@ -1,4 +1,4 @@
-"""Whether the node is free for a run of the probe. Pure."""
+"""Decides whether the node is free for a run of the probe. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:
-    """Return since when the node is free, on the clock of Now.uptime; None if it is not free."""
+    """Return since when the node has been free, in seconds on the clock of Now.uptime; None if it is not free."""
     if not is_free(facts):
         return None
     before = facts.probe.free_since
@@ -17,7 +17,7 @@ def free_since(facts: Facts) -> float | None:
 def is_free(facts: Facts) -> bool:
     """Return whether no process uses a GPU and no hold or maintenance is in force.
 
-    Unreadable use of a GPU has a check of its own.
+    A process list that cannot be read does not count as use: another check reports it.
     """
     reserved = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)
@@ -25,6 +25,10 @@ def is_free(facts: Facts) -> bool:
 
 
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
-    """Return whether a GPU is free. If NVML does not list processes of others, idleness counts. `own`: a probe runs."""
+    """Return whether a GPU is read without a fault, is not released, and is not in use.
+
+    If NVML may list only the processes of the agent's container, the GPU must also be idle. `own`: the load on the GPU
+    is the agent's probe, which does not count as use.
+    """
     used = bool(state.gpu.processes) or (facts.contained is not False and state.idle_since is None)
     return state.fault is None and not state.released and (own or not used)

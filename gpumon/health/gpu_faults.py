@@ -1,4 +1,4 @@
-"""TABLE: GPU faults as text with the action for each, shared by the page and the runbook."""
+"""TABLE: the meaning of each GPU fault and the operator's action, for the status page and the runbook."""
 
 from __future__ import annotations
 

@@ -13,13 +13,17 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 300.0
-"""Seconds by which a consequence may be found before its cause, because both must last before they are verdicts."""
+"""Maximum seconds by which a consequence may become a verdict before its cause does, because both must last before
+they are verdicts.
+"""
 LAG_SECONDS = 300.0
-"""Seconds after the end of a cause in which a consequence may start, in addition to the time that it must last."""
+"""Maximum seconds after the end of a cause in which a consequence may start, in addition to the time that the
+consequence must last.
+"""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
-    """Return the same verdicts, each with the verdict that inhibits it."""
+    """Return the same verdicts with `inhibited_by` updated: the key of the cause, None for a primary verdict."""
     causes = _Causes(verdicts.values(), facts)
     return {key: _with_cause(verdict, causes.cause_of(verdict)) for key, verdict in verdicts.items()}
 
@@ -27,7 +31,7 @@ def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verd
 def transitions_with_causes(
     due: Iterable[VerdictTransition], verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the due transitions, each verdict with the one that will inhibit it."""
+    """Yield the due transitions with `inhibited_by` of their verdicts updated. Other due verdicts can be the cause."""
     transitions = tuple(due)
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
@@ -36,13 +40,16 @@ def transitions_with_causes(
 
 
 def ends_with_cause(verdict: Verdict) -> bool:
-    """Return whether the verdict ends when its cause is cleared, because nothing that is present now would raise it."""
+    """Return whether clearing the cause of this verdict also clears it, because no present condition would raise it.
+
+    This holds for a verdict that is not latched, if its windows restart with the cause or if its fault is not active.
+    """
     check = BY_NAME.get(verdict.check)
     return check is not None and check.latch is None and (check.ends_with_cause or verdict.ok_seconds > 0)
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts that end because the due transitions clear what inhibits them."""
+    """Yield the verdicts to clear because a due transition clears the verdict that inhibits them, directly or not."""
     cleared = {each.verdict.key for each in due if each.cleared_by not in {None, Clearance.NAMED}}
     ended = list(cleared)
     for cause in ended:
@@ -53,9 +60,10 @@ def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[K
 
 
 def counted_from(check: Check, device: str, facts: Facts) -> float | None:
-    """Return when a cause of this check on this device was last cleared, in seconds since the epoch.
+    """Return the time from which the check's windows count on this device; None if they count as a whole.
 
-    What its windows hold from before is a consequence of it. A verdict that is not inhibited keeps its windows.
+    It is the time at which a cause of the check was last cleared, in seconds since the epoch. Earlier samples are
+    consequences of that cause. For a verdict that is not inhibited, windows count as a whole.
     """
     verdict = facts.open.get((check.name, device))
     if not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
@@ -76,7 +84,7 @@ def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
 
 
 class _Causes:
-    """The verdicts of the node, searched for causes of one another."""
+    """Index of the node's verdicts that finds the cause of each one among the others."""
 
     def __init__(self, verdicts: Iterable[Verdict], facts: Facts) -> None:
         self._facts = facts
@@ -87,15 +95,19 @@ class _Causes:
             self._by_check.setdefault(verdict.check, []).append(verdict)
 
     def cause_of(self, verdict: Verdict) -> Key | None:
-        """Return the cause of a verdict. If a reboot did not end its consequence, that active verdict is the cause."""
+        """Return the key of the verdict that inhibits this one; None if it is primary.
+
+        If a reboot for this verdict did not end its consequence, the consequence inhibits this verdict instead.
+        """
         cause = self._listed_cause(verdict)
         return self._active_instead.get(verdict.key) if cause is None else cause
 
     @cached_property
     def _active_instead(self) -> Mapping[Key, Key]:
-        """Map each verdict for which the node was rebooted to the active one that shows that this did not help.
+        """Map each verdict for which the node was rebooted to its consequence that is still active after the reboot.
 
-        That one is active, and so is its cause: neither is a key of this mapping, so there is no cycle.
+        That consequence is active, and so is its primary verdict. Neither is a key of this mapping, so there is no
+        cycle.
         """
         instead: dict[Key, Verdict] = {}
         for verdict in self._by_key.values():
@@ -105,9 +117,9 @@ class _Causes:
         return {key: verdict.key for key, verdict in instead.items()}
 
     def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
-        """Return the causes for which the node was rebooted although this verdict is active.
+        """Return those of `causes` for which the node was rebooted without ending this active verdict.
 
-        It started after the reboot, or has had time to recover.
+        The verdict started after the reboot, or has had time to recover. Empty if it is not active.
         """
         check, facts = BY_NAME.get(verdict.check), self._facts
         since_reboot = (
@@ -118,14 +130,18 @@ class _Causes:
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the primary verdict's reboot was done: it must not hide a fault of another device."""
+        """Return whether the reboot for `primary` was done, and `verdict` is active on another device.
+
+        Then `primary` must not hide the fault of the other device.
+        """
         other_device = verdict.active and not primary.active and primary.device != verdict.device
         return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
 
     def _listed_cause(self, verdict: Verdict) -> Key | None:
-        """Return the first cause in the order of the check's row, and the oldest of several verdicts of one check.
+        """Return the key of the verdict that explains this one by `Check.inhibited_by`; None if there is none.
 
-        A verdict is never inhibited by one of a lower level.
+        The first check listed there takes precedence, and the oldest of its verdicts. A verdict is never inhibited by
+        one of a lower level.
         """
         check = BY_NAME.get(verdict.check)
         if check is None:
@@ -157,12 +173,18 @@ class _Causes:
         return together and (check.latch is None or asks_for_no_less(verdict, self._primary(cause)))
 
     def _primary(self, verdict: Verdict) -> Verdict:
-        """Return the primary verdict, on which an operator acts. Causes are earlier in the table: there is no cycle."""
+        """Return the primary verdict that explains this one, or the verdict itself.
+
+        Causes are earlier in the table of checks, so there is no cycle.
+        """
         cause = self._listed_cause(verdict)
         return verdict if cause is None else self._primary(self._by_key[cause])
 
     def _overlap_in_time(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
-        """Return whether the cause was neither raised long after the verdict, nor over when the verdict started."""
+        """Return whether cause and verdict overlap in time.
+
+        They do not if the cause was raised long after the verdict, or was over when the verdict started.
+        """
         since = self._since(verdict)
         if self._since(cause) > since + _lead(cause):
             return False
@@ -174,7 +196,7 @@ class _Causes:
 
 
 def _lead(cause: Verdict) -> float:
-    """Return the maximum seconds by which this cause may be found later than its consequence."""
+    """Return the maximum seconds by which this cause may be detected later than its consequence."""
     check = BY_NAME.get(cause.check)
     return max(LEAD_SECONDS, *(window.seconds for window in check.windows)) if check and check.windows else LEAD_SECONDS
 
@@ -192,7 +214,7 @@ def _devices(device: str, where: Where, facts: Facts) -> Iterator[str]:
 
 
 def _peers(uuid: str, facts: Facts) -> Iterator[str]:
-    """Yield the GPUs at the other ends of a GPU's NVLinks."""
+    """Yield the uuids of the GPUs at the other ends of this GPU's NVLinks."""
     by_address = {state.bus_id: state.uuid for state in facts.gpus}
     for state in facts.gpus:
         if state.uuid == uuid:

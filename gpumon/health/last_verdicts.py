@@ -1,4 +1,4 @@
-"""Recording rules that keep the last verdicts of an agent that cannot be scraped. Only Prometheus can evaluate them."""
+"""Prometheus recording rules that keep the last verdicts of an agent that can no longer be scraped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from gpumon.health.check_row import DAY
 
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
-"""Present while the agent is scraped and has read its stored verdicts: then its own series decide."""
+"""Metric that an agent exports once it has read its stored verdicts. While it exists, the agent's own series are
+used instead of recorded ones.
+"""
 KEEP_SECONDS = DAY
 """Seconds after the last scrape for which the last verdicts are kept."""
 
@@ -20,8 +22,8 @@ LAST_VERDICT = f"instance:{VERDICT}:last"
 def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     """Return PromQL by the name of the recorded series, in the order of evaluation.
 
-    Each rule reads what it recorded before, up to an hour ago, so that a restart of Prometheus loses nothing. A verdict
-    that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
+    Each rule also reads its own earlier result, up to an hour old, so that a restart of Prometheus loses nothing. A
+    verdict that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
     """
     verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
     kept = f"and on (instance, job) {LAST_SEEN}"

@@ -20,32 +20,33 @@ from gpumon.health.verdict import (
 MAX_TRANSITIONS = 500
 """Maximum number of recent transitions in memory. The store has more."""
 MAX_SIGNIFICANT = 1000
-"""Maximum number of older significant transitions in memory."""
+"""Maximum number of older significant transitions (`is_significant`) in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Findings that differ from the verdict and have not lasted long enough to change it."""
+    """Findings on one key that differ from its verdict and have not lasted long enough to change it."""
 
     level: Level
     """Level of the current verdict; OK if there is none."""
     lasted: Mapping[Level, float]
-    """Seconds for which every finding was at least so far from the verdict, by level. Findings that alternate between
-    two levels count for the nearer one. Times without a running agent do not count."""
+    """By level: seconds for which every finding was at least as far from the verdict's level as this one. Findings
+    that alternate between two levels count for the nearer one. Times without a running agent do not count.
+    """
     seen: float
-    """Time of the last such finding on the clock of Now.uptime; below 0 if that was before this agent run."""
+    """Time of the last such finding in seconds on the clock of Now.uptime; below 0 if it was before this agent run."""
     patience: float
-    """Seconds that the findings have to last."""
+    """Seconds for which the findings must last to change the verdict."""
 
     def lasted_until(self, uptime: float) -> dict[Level, float]:
-        """Return how long the findings have lasted, if there is another one now."""
+        """Return the seconds that the findings have lasted by level, if they continue at `uptime`."""
         elapsed = uptime - max(0.0, self.seen)
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
     def is_valid(self, uptime: float) -> bool:
-        """Return whether the time still counts although the check cannot be evaluated now.
+        """Return whether `lasted` still counts at `uptime`, although the check cannot be evaluated then.
 
-        After a longer gap the condition may have ended and started again.
+        After a gap of more than `patience` seconds the condition may have ended and started again.
         """
         return uptime - self.seen <= self.patience
 
@@ -56,22 +57,22 @@ class Health:
 
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     history: tuple[VerdictTransition, ...] = ()
-    """Newest last."""
+    """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
-    """The last clearing transition of each key."""
+    """The transition that last cleared a verdict of each key."""
     due: tuple[VerdictTransition, ...] = ()
-    """Transitions to be stored. They take effect after that."""
+    """Transitions that must be stored before they take effect."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)
     failing_checks: Mapping[Key, str] = field(default_factory=dict)
-    """Exceptions of checks in the last evaluation: defects of the agent."""
+    """Text of the exception by key, for checks that failed in the last evaluation because of a defect of the agent."""
     score: float | None = None
-    """0 to 100: see score.py."""
+    """Score of the node from 0 to 100, as defined in score.py; None before the first evaluation."""
     evaluated: bool = False
     """Whether the checks have been evaluated since the start. Until then the health is unknown."""
     evaluated_wall: float | None = None
     """Time of the last evaluation in seconds since the epoch."""
     evaluated_at: float | None = None
-    """Boot clock of the same."""
+    """Time of the last evaluation on the boot clock."""
     evaluated_uptime: float | None = None
     """Time of the last evaluation in this agent run, on the clock of Now.uptime."""
 
@@ -82,7 +83,7 @@ class Health:
 
     @property
     def primary(self) -> tuple[Verdict, ...]:
-        """Return the verdicts that are not inhibited."""
+        """Return the open verdicts that are not inhibited, the worst first, then the oldest."""
         return tuple(verdict for verdict in self.verdicts if verdict.inhibited_by is None)
 
     def consequences(self, verdict: Verdict) -> Iterator[Verdict]:
@@ -94,17 +95,17 @@ class Health:
 
     @property
     def level(self) -> Level:
-        """Return the worst level of all verdicts."""
+        """Return the worst level of the open verdicts; OK without any, but UNKNOWN before the first evaluation."""
         return max((verdict.level for verdict in self.open.values()), default=OK if self.evaluated else UNKNOWN)
 
     def level_of(self, device: str) -> Level:
-        """Return the worst level of a device; UNKNOWN is the minimum before the first evaluation."""
+        """Return the worst level of the open verdicts on a device; at least UNKNOWN before the first evaluation."""
         worst = max((verdict.level for verdict in self.open.values() if verdict.device == device), default=OK)
         return worst if self.evaluated else max(worst, UNKNOWN)
 
 
 def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) -> Health:
-    """Return the health after these transitions, which are stored by now."""
+    """Return the health after these transitions, which must be stored already."""
     verdicts, cleared, stored = dict(health.open), dict(health.cleared), tuple(transitions)
     for transition in stored:
         key = transition.verdict.key
@@ -113,13 +114,13 @@ def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) 
             cleared[key] = transition
         else:
             verdicts[key] = transition.verdict
-    settled = {transition.verdict.key for transition in stored}
+    stored_keys = {transition.verdict.key for transition in stored}
     return replace(
         health,
         open=_without_missing_causes(verdicts),
         cleared=cleared,
         history=trim_history((*health.history, *stored)),
-        due=tuple(transition for transition in health.due if transition.verdict.key not in settled),
+        due=tuple(transition for transition in health.due if transition.verdict.key not in stored_keys),
     )
 
 
@@ -129,7 +130,10 @@ def restore_health(
     transitions: Iterable[VerdictTransition],
     cleared: Mapping[Key, VerdictTransition],
 ) -> Health:
-    """Return the health with the state of the store. Verdicts since the start are newer, but keep their old `since`."""
+    """Return the health with the verdicts and transitions of the store added.
+
+    A verdict that was raised since the start replaces the stored one of its key, but keeps the stored time `since`.
+    """
     restored = {verdict.key: verdict for verdict in verdicts}
     for key, verdict in health.open.items():
         restored[key] = _with_since_of(restored[key], verdict) if key in restored else verdict
@@ -142,14 +146,20 @@ def restore_health(
 
 
 def is_significant(transition: VerdictTransition) -> bool:
-    """Return whether escalation, score and the repeat-offender check need it: failures and their repairs."""
+    """Return whether a transition stays in memory for long: a raised failure, or a verdict cleared by a repair.
+
+    Escalation, the score and the repeat-offender check read such transitions.
+    """
     if transition.change is VerdictChange.CLEARED:
         return transition.cleared_by in REPAIRS
     return transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
 
 
 def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions, and the newest significant ones before: a flapping verdict must not evict them."""
+    """Return the newest transitions, preceded by the newest significant ones among the others.
+
+    Thus a flapping verdict does not evict significant transitions.
+    """
     if len(transitions) <= MAX_TRANSITIONS:
         return transitions
     older, newest = transitions[:-MAX_TRANSITIONS], transitions[-MAX_TRANSITIONS:]
@@ -162,7 +172,7 @@ def _with_since_of(old: Verdict, new: Verdict) -> Verdict:
 
 
 def _without_missing_causes(verdicts: Mapping[Key, Verdict]) -> dict[Key, Verdict]:
-    """Return the verdicts; one whose cause was cleared becomes primary at once, so that it is never hidden."""
+    """Return the verdicts; a verdict whose cause was cleared becomes primary at once, so that it is never hidden."""
     primary = {
         key: verdict._replace(inhibited_by=None)
         for key, verdict in verdicts.items()

@@ -1,4 +1,4 @@
-"""TABLE: actions for Xids 144 to 150 by unit and status in their text: NVLink 5, Blackwell and later.
+"""TABLE: actions for Xids 144 to 150 (NVLink 5, Blackwell and later), by unit and status in their log text.
 
     145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)
 
@@ -31,7 +31,7 @@ SOFTWARE = "find the software or user that took the link down"
 SOFTWARE_OR_SIGNAL = f"{SOFTWARE}; if there is none: {SIGNAL}"
 
 Outcome = tuple[str, str]
-"""The first action, and the action if it recurs."""
+"""The first action, and the action if the error recurs on the same GPU."""
 _OVER: Outcome = (NOTHING, NOTHING)
 _NOTED: Outcome = (NOTHING, SUPPORT)
 _RESET: Outcome = (RESET, SUPPORT)
@@ -45,25 +45,25 @@ _SPURIOUS = {0x8000_0000: _NOTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A part of the NVLink engine."""
+    """One unit of the NVLink engine: how the log text and its registers code its errors, and what to do about each."""
 
     xid: int
     names: tuple[str, ...]
-    """Names in the text, before and since R575."""
+    """Names of the unit in the log text, with drivers before and since R575."""
     before: int
-    """Subcode before R575: bits 5 to 9 of the first register."""
+    """Code of the unit in bits 5 to 9 of the first register, with drivers before R575."""
     since: tuple[int, ...]
-    """Subcodes since R575: bits 0 to 6."""
+    """Codes of the unit in bits 0 to 6 of the first register, with drivers since R575."""
     by_status: Mapping[int, Outcome]
-    """The whole second register -> outcome."""
+    """Outcome by the value of the second register."""
     by_reason: Mapping[int, Outcome] | None = None
-    """Bits 20 to 25 of the first register -> outcome, for any status. None: the bits must be 0."""
+    """Outcome by bits 20 to 25 of the first register, for any value of the second. None: these bits must be 0."""
     promoted: frozenset[int] = frozenset()
-    """Statuses that require a reset if the driver promoted the error to fatal."""
+    """Values of the second register that require a GPU reset if the driver promoted the error to fatal."""
 
     @property
     def group(self) -> int:
-        """Return bits 0 to 4 of the first register before R575."""
+        """Return the value of bits 0 to 4 of the first register, with drivers before R575."""
         return 0 if self.xid == 150 else self.xid - 143
 
 
@@ -173,7 +173,7 @@ CODES = frozenset(unit.xid for unit in TABLE)
 
 @dataclass(frozen=True, slots=True)
 class DecodedEvent:
-    """The meaning of a text, and the actions."""
+    """The decoded log text of an NVLink 5 Xid: its meaning, severity and actions."""
 
     words: str
     severity: Severity
@@ -190,7 +190,7 @@ _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
 def decode(xid: int, text: str) -> DecodedEvent | None:
-    """Return the meaning of a text; None if it does not have this form."""
+    """Decode the log text of an Xid from 144 to 150; None if it does not have the form in the module's docstring."""
     match = _LINE.search(text)
     if match is None:
         return None
@@ -212,7 +212,7 @@ def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
 
 
 def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """Return the bit that shows a promotion to fatal; None if the register is not of this unit."""
+    """Return the bit of the first register that shows a promotion to fatal; None if `info` is not of this unit."""
     if info & 0x7F in unit.since:
         return 7
     return 10 if info & 0x3FF == unit.before << 5 | unit.group else None

@@ -12,7 +12,7 @@ from gpumon.model.now import Now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingVerdict:
-    """A Pending on clocks that are valid in the next agent run."""
+    """A Pending as the store keeps it, on the boot clock, which stays valid in the next agent run."""
 
     check: str
     device: str
@@ -20,12 +20,12 @@ class PendingVerdict:
     lasted: Mapping[Level, float]
     patience: float
     seen_at: float
-    """Boot clock of the last such finding."""
+    """Time of the last such finding on the boot clock."""
     boot_id: str
 
 
 def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
-    """Yield the pending findings to store."""
+    """Yield the pending findings as rows for the store; none before the first evaluation."""
     if health.evaluated_at is None or health.evaluated_uptime is None:
         return
     offset = health.evaluated_at - health.evaluated_uptime
@@ -42,7 +42,10 @@ def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
 
 
 def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
-    """Return the stored findings of this boot that are still valid. The gap without an agent does not count."""
+    """Return the stored pending findings of this boot that are still valid, by key.
+
+    The time in which no agent ran does not count as time that they lasted.
+    """
     valid = {}
     for row in stored:
         seen = now.uptime - (now.at - row.seen_at)

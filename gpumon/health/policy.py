@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 BOOT_GRACE = 300.0
-"""Seconds after a boot in which links train and daemons start."""
+"""Default for the seconds after a boot in which some checks are skipped, because links train and daemons start."""
 
 
 class Range(NamedTuple):
@@ -17,7 +17,7 @@ class Range(NamedTuple):
     min: float
     max: float = math.inf
     open_below: bool = False
-    """Whether the lowest value itself is invalid, because the check would always fire."""
+    """Whether `min` itself is invalid, because the check would always fire."""
 
     def contains(self, value: float) -> bool:
         low = value > self.min if self.open_below else value >= self.min
@@ -30,9 +30,9 @@ class Range(NamedTuple):
 
 
 AMOUNT = Range(0)
-"""Any amount; 0 means that the first one is too much."""
+"""Range of an amount: 0 or more. With 0 the first error is too many."""
 COUNT = Range(1)
-"""A number of events; with 0 the check would always fire."""
+"""Range of a number of events: 1 or more. With 0 the check would always fire."""
 SHARE = Range(0, 1, open_below=True)
 
 
@@ -40,11 +40,11 @@ class Limit(NamedTuple):
     """A threshold of a check that an operator can set."""
 
     name: str
-    """Name of the setting, with the unit as suffix."""
+    """Name of the setting, with the unit as its suffix."""
     default: float | None
     """None if the check is off until the threshold is set."""
     meaning: str
-    """One sentence."""
+    """What the threshold limits, in one sentence."""
     range: Range
     next_threshold: str = ""
     """Name of the threshold of the next level, which this one must not exceed."""
@@ -61,7 +61,7 @@ class Limit(NamedTuple):
 def invalid_thresholds(
     configured: Mapping[str, float | None], limits: Mapping[str, Limit]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names of thresholds with an invalid value, and the valid values."""
+    """Yield (name, text) for each invalid threshold. The text states the valid values: "should be 1 or more"."""
     values = {name: limit.default for name, limit in limits.items()} | dict(configured)
     for name, limit in limits.items():
         value, upper = values[name], values.get(limit.next_threshold)
@@ -77,10 +77,10 @@ def invalid_thresholds(
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The configuration of the checks."""
+    """The operator's configuration of the checks."""
 
     thresholds: Mapping[str, float | None] = field(default_factory=dict)
-    """Thresholds that differ from the defaults; None switches off what depends on one."""
+    """Thresholds that differ from their defaults, by name; None switches off what depends on the threshold."""
     disabled: frozenset[str] = frozenset()
     """Names of disabled checks."""
     boot_grace: float = BOOT_GRACE

@@ -1,6 +1,6 @@
-"""TABLE: properties of products: the NVLinks in use, the thermal margin of the slowdown.
+"""TABLE: properties of GPU products: the NVLinks in use, and the thermal margin at which the hardware slows down.
 
-A link that is down is a fault only where it should be up.
+A link that is down is a fault only if the product uses it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """GPUs of one or more names with the same NVLink wiring."""
+    """GPU products with the same NVLink wiring."""
 
     names: str
     """Regular expression for the whole product name, as NVML returns it."""
@@ -22,9 +22,9 @@ class Product:
     link_speed: float | None = None
     """Bytes per second and direction of each link; None if it is not documented."""
     boards: tuple[int, ...] = ()
-    """Numbers of GPUs on a board with all links connected. Empty: links need a separate bridge."""
+    """Possible numbers of GPUs on a board that connects all links. Empty if links need a separate bridge."""
     fewer: tuple[int, ...] = ()
-    """Other numbers of GPUs with which hosts are sold. There the links in use are unknown."""
+    """Other numbers of GPUs in hosts that are sold. Which links are in use there is unknown."""
     source: str
 
 
@@ -94,9 +94,10 @@ SLOWDOWN_MARGINS = (
     (r"NVIDIA B[23]00.*", -3.0),
     (r"NVIDIA (GB[23]00|GH200|H100|H200|H800|H20|L40|L40S)\b.*", -2.0),
 )
-"""Thermal margin in degrees, by product name, below which the hardware slows it down; above it the software does.
+"""(Regular expression of the product name, thermal margin in degrees) below which the hardware reduces the clocks;
+above it the software does.
 
-`GPU Slowdown T.Limit Temp` of published nvidia-smi output, and NVSentinel's design 042.
+Source: `GPU Slowdown T.Limit Temp` of published nvidia-smi output, and NVSentinel's design 042.
 """
 COHERENT = r"NVIDIA (GH|GB)\d+.*"
 """Names of GPUs that share their memory with a Grace CPU: the kernel may allocate it to any process."""
@@ -104,16 +105,16 @@ COHERENT = r"NVIDIA (GH|GB)\d+.*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """The GPUs of a host."""
+    """The GPUs of a host, as far as they decide which links of one of them should be up."""
 
     count: int
     """Number of GPUs of the host."""
     passed_through: frozenset[str]
-    """Bus ids of GPUs that are assigned to virtual machines: the fabric may be partitioned."""
+    """PCI bus ids of GPUs that are assigned to virtual machines. If there are any, the fabric may be partitioned."""
 
 
 class ExpectedLinks(enum.Enum):
-    """Which links of a GPU should be up."""
+    """Rule that decides which NVLinks of a GPU should be up."""
 
     ALL = "all"
     ALL_OR_NONE = "all, once one of them has been up"
@@ -124,9 +125,10 @@ class ExpectedLinks(enum.Enum):
 def link_expectation(
     name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
 ) -> ExpectedLinks:
-    """Return which links should be up for a GPU with `nvlinks` links by NVML's count.
+    """Return which NVLinks should be up, for a GPU of this product name with `nvlinks` links by NVML's count.
 
-    A guest or a container may have a part of a board, whose links may be switched off. With MIG, no link is used.
+    `guest`: whether the agent runs in a guest or container. That may have a part of a board, whose links may be
+    switched off. With MIG, no link is used.
     """
     if mig:
         return ExpectedLinks.UNKNOWN
@@ -139,21 +141,21 @@ def link_expectation(
 
 
 def expected_links(what: ExpectedLinks, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
-    """Return the links that should be up, given those that have been up since the agent's start."""
+    """Return those of `links` that should be up by the rule `what`. `been_up`: links up at any time since the start."""
     if what is ExpectedLinks.ALL or (what is ExpectedLinks.ALL_OR_NONE and been_up):
         return links
     return () if what is ExpectedLinks.UNKNOWN else been_up
 
 
 def board_size(name: str | None, count: int) -> int | None:
-    """Return the number of GPUs on a host with at least `count` of this product; None if any number is possible."""
+    """Return the smallest usual number of GPUs, at least `count`, on hosts with this product; None if there is none."""
     product = _product(name or "")
     sizes = sorted({*product.boards, *product.fewer}) if product is not None and product.boards else []
     return next((size for size in sizes if size >= count), None)
 
 
 def link_speed(name: str | None) -> float | None:
-    """Return the bytes per second and direction of each NVLink of this product; None if not documented."""
+    """Return the speed of each NVLink of this product, in bytes per second and direction; None if not documented."""
     product = _product(name or "")
     return None if product is None else product.link_speed
 
@@ -165,11 +167,11 @@ def _product(name: str) -> Product | None:
 
 @cache
 def slowdown_margin(name: str) -> float | None:
-    """Return the thermal margin of the slowdown; None for an unlisted product."""
+    """Return the thermal margin in degrees below which hardware reduces the clocks; None if not listed."""
     return next((margin for names, margin in SLOWDOWN_MARGINS if re.fullmatch(names, name)), None)
 
 
 @cache
 def is_coherent(name: str) -> bool:
-    """Return whether the GPU's memory is host memory too: its use need not belong to a process on the GPU."""
+    """Return whether the GPU shares its memory with a Grace CPU: then memory may be in use without a GPU process."""
     return re.fullmatch(COHERENT, name) is not None

@@ -10,14 +10,14 @@ from gpumon.health.xids import NOTHING, REBOOT, RESET, Severity
 
 
 class Recovery(NamedTuple):
-    """One recovery action."""
+    """One recovery action that the driver requests, and what an operator does about it."""
 
     words: str
     """Completes "The driver requests ..."."""
     severity: Severity
     """Severity of an Xid 154 that reports it."""
     next_step: str
-    """The action as in the Xid table."""
+    """What an operator does, in the words of the Xid table."""
     action: Action
     hint: str = ""
     """Additional information for the operator."""
@@ -51,7 +51,10 @@ RECOVERY: Mapping[int, Recovery] = {
 
 
 def recovery_of(number: float) -> Recovery:
-    """Return the recovery action; an unlisted one, as a newer driver may request, is for an operator to inspect."""
+    """Return the recovery action with this NVML number.
+
+    A number that is not in the table, as a newer driver may return, is for an operator to inspect.
+    """
     words = f"an action that is not in the table of this version (action {number:.0f})"
     unknown = Recovery(words, Severity.WARNING, "perform the action that it names", Action.INSPECT)
     return RECOVERY.get(int(number), unknown)

@@ -1,4 +1,6 @@
-"""TABLE: the registers in the text of an Xid 74, bit by bit: NVLink up to Hopper. NVIDIA's workflow, paraphrased.
+"""TABLE: the meaning of each register bit in the log text of Xid 74 (NVLink errors up to Hopper).
+
+It paraphrases NVIDIA's workflow. Example of a text:
 
 NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)
 """
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BitFinding:
-    """The meaning of a bit, and the action."""
+    """The meaning of one register bit, and the operator's action."""
 
     words: str
     action: str
@@ -64,21 +66,21 @@ TABLE: Mapping[int, Mapping[int, BitFinding]] = {
         **dict.fromkeys((20, 23, 26, 29), THRESHOLD),
     },
 }
-"""Register, counted from 1 -> bit -> finding. All other bits are unexpected."""
+"""Finding by register (counted from 1) and bit. All other bits are UNEXPECTED."""
 
 _LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRegisters:
-    """The meaning of the registers, and the action for the worst bit."""
+    """The meaning of all registers of one Xid 74, and the action for the worst bit that is set."""
 
     words: str
     action: str
 
 
 def decode(text: str) -> DecodedRegisters | None:
-    """Return the decoded registers; None for a text without registers."""
+    """Decode the registers in the log text of an Xid 74; None for a text without registers."""
     match = _LINE.search(text)
     if match is None:
         return None

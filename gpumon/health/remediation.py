@@ -1,4 +1,4 @@
-"""Remediation: the repairs that were done about a verdict, those that did not help, and the next action. Pure."""
+"""Remediation: the repairs that were performed for a verdict, those that did not help, and the next action. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.verdict import Action, Clearance, Key, Verdict
 
 REMEMBERED = 7 * DAY
-"""Seconds for which a repair that did not last escalates the next action."""
+"""Seconds after a repair in which the same fault, if it returns, requires a stronger action."""
 ESCALATION = (Action.RESET, Action.REBOOT, Action.INSPECT)
 _ACTION_OF = {Clearance.RESET: Action.RESET, Clearance.REBOOT: Action.REBOOT}
 COVERED = {
     Clearance.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
     Clearance.RESET: frozenset({Action.RESTART, Action.RESET}),
 }
-"""Actions that a repair includes. Inspection and replacement are never included."""
+"""Actions that each repair includes. Inspection and replacement are never included."""
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
-    """Return the next action for this verdict.
+    """Return the next action for this verdict: `action`, or a stronger one if repairs did not help.
 
-    It exceeds every repair that was tried for checks of this subject on the device.
+    It exceeds every repair that was tried on the device for checks of the same subject.
     """
     if action not in ESCALATION:
         return action
@@ -37,7 +37,7 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 
 
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
-    """Yield the repairs that did not help, or not for long."""
+    """Yield the repairs (RESET or REBOOT) for this check and device that did not help, or not for long."""
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
@@ -59,7 +59,10 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
-    """Return the repair since the fault was last active, if it includes the verdict's action. `boot_id`: this boot."""
+    """Return the repair since the fault was last active, if it includes the verdict's action; else None.
+
+    `boot_id`: the current boot.
+    """
     repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     return repair if repair is not None and verdict.action in COVERED[repair] else None
 
@@ -72,7 +75,7 @@ def _was_reset(verdict: Verdict) -> bool:
 
 
 def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
-    """Yield the causes of this check on the device for which the node was rebooted.
+    """Yield the verdicts on the device that are a cause of this check and for which the node was rebooted.
 
     If the check finds anything now, the reboot did not help.
     """

@@ -1,4 +1,4 @@
-"""Repairs by operators: transitions that belong to one repair count once. Pure."""
+"""Repairs by operators, derived from transitions: those that belong to one repair count once. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from gpumon.health.facts import Facts
 from gpumon.health.verdict import FAIL, REPAIRS, Clearance, VerdictChange, VerdictTransition
 
 TOGETHER = 15 * MINUTE
-"""Maximum seconds between the ends of verdicts of one device that one repair cleared."""
+"""Maximum seconds between the times at which one repair cleared several verdicts of a device."""
 
 
 class Repair(NamedTuple):
-    """One repair."""
+    """One repair by an operator: a GPU reset, a reboot, or a verdict that was cleared on request."""
 
     cleared_by: Clearance
     devices: frozenset[str]
-    """All devices whose verdicts a reboot cleared; one device for a reset."""
+    """All devices whose verdicts a reboot cleared; one device for other repairs."""
     age: float
     """Seconds since the repair."""
 
 
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
-    """Yield the repairs of failures, the oldest first. `after`: seconds since the epoch before which nothing counts."""
+    """Yield the repairs of failures in the last `within` seconds, except those in maintenance.
+
+    `after`: seconds since the epoch up to which repairs do not count.
+    """
     last: dict[tuple[Clearance, str], Repair] = {}
     for transition in facts.transitions:
         age = facts.age(transition)

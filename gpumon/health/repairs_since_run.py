@@ -1,4 +1,4 @@
-"""Repairs of GPUs since a run of the all-reduce, whose results they invalidate. Pure."""
+"""Repairs of GPUs since their last all-reduce run, whose results no longer apply. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpumon.probe.core.result import ProbeResult
 
 
 class RepairSinceRun(NamedTuple):
-    """One repair of a GPU."""
+    """One repair of a GPU since its last all-reduce run."""
 
     uuid: str
-    """uuid of the GPU."""
+    """uuid of the repaired GPU."""
     words: str
 
 
@@ -26,9 +26,10 @@ def repairs_since_run(
     wall: Callable[[float], float],
     since: Callable[[VerdictTransition], float],
 ) -> Iterator[RepairSinceRun]:
-    """Yield the repairs of each GPU since its last run. `runs`: newest last.
+    """Yield the repairs of each GPU since its last run: replacements, resets and cleared failures.
 
-    `wall` converts boot clock to wall time; `since` returns the time of a transition.
+    `runs`: complete runs, newest last. `wall` converts a boot clock time to seconds since the epoch, and `since`
+    returns the time of a transition in seconds since the epoch.
     """
     if not runs or not runs[-1].conditions.gpus:
         return
@@ -54,5 +55,5 @@ def repairs_since_run(
 
 
 def _last_run_end(runs: Sequence[ProbeResult], uuid: str) -> float | None:
-    """Return the end of the last run with this GPU; None if there is none."""
+    """Return when the last run with this GPU ended, in seconds since the epoch; None if there is none."""
     return next((run.ended for run in reversed(runs) if uuid in run.conditions.gpus), None)

@@ -17,26 +17,26 @@ from gpumon.health.verdict import NODE
 from gpumon.model.reading import Labels, Sample
 
 STEP = 15.0
-"""Seconds between the stored points of the timeline. The newest point and the first of each series always stay."""
+"""Minimum seconds between the stored points of the timeline, except the newest point and the first of each series."""
 MIN_COVERAGE = 0.9
-"""Share of a window that its samples must cover, else its mean and its peak are unknown."""
+"""Minimum share of a window that samples must cover. Below it the mean and the peak are unknown."""
 
 
 class SampleWindow(NamedTuple):
-    """A metric and the seconds of it that a check reads."""
+    """A metric and the number of recent seconds of it that a check reads."""
 
     metric: str
-    """Full metric name. Detail rows are not recorded."""
+    """Full metric name. Metrics of the detail level are not recorded."""
     seconds: float
 
 
 class WindowSeries(NamedTuple):
-    """One series within a window, as runs of equal values in order of time; at least one run."""
+    """The samples of one series within a window, as runs of equal values in order of time; at least one run."""
 
     labels: Mapping[str, str]
     values: list[float]
     counts: list[int]
-    """Points in each run."""
+    """Number of points in each run."""
     first_at: float
     """Boot clock of the first point."""
     last_at: float
@@ -48,7 +48,7 @@ class WindowSeries(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """Increase of an accumulated counter, which never decreases while the agent runs."""
+        """Return the increase within the window of a counter that never decreases while the agent runs."""
         return self.values[-1] - self.values[0]
 
     @property
@@ -57,7 +57,7 @@ class WindowSeries(NamedTuple):
 
     @property
     def covered(self) -> float:
-        """Seconds between the first point and the last."""
+        """Return the seconds between the first point and the last."""
         return self.last_at - self.first_at
 
     def covers(self, window: SampleWindow) -> bool:
@@ -76,7 +76,7 @@ class CounterGrowth(NamedTuple):
 
     labels: Mapping[str, str]
     steps: tuple[tuple[float, float], ...]
-    """Boot clock at which each increase was read, and the increase."""
+    """(Boot clock time at which the increase was read, increase) for each increase, newest last."""
 
     @property
     def gain(self) -> float:
@@ -88,7 +88,7 @@ class CounterGrowth(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """One stored series: ordinals of the points at which its value changed, and the values; None is absent."""
+    """One stored series: ordinals of the points at which its value changed, and the values. None: no value."""
 
     starts: tuple[int, ...] = ()
     values: tuple[float | None, ...] = ()
@@ -96,20 +96,20 @@ class _Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleHistory:
-    """The samples of the metrics that checks read. `add` returns a new one that shares the unchanged series."""
+    """The recent samples of the metrics that checks read. `add` returns a new history and shares unchanged series."""
 
     windows: Mapping[str, float] = field(default_factory=dict)
     """Seconds to keep, by metric name. Other metrics are not recorded."""
     times: tuple[float, ...] = ()
-    """Boot clock of the points kept."""
+    """Boot clock times of the points kept."""
     first: int = 0
-    """Ordinal of times[0]."""
+    """Ordinal of times[0]: points are numbered since the start, and the oldest are dropped."""
     runs: Mapping[str, Mapping[Labels, _Runs]] = field(default_factory=dict)
     begins: bool = False
     """Whether a series began with the newest point: dropping that point would lose the counter's first increase."""
 
     def recording(self, windows: Mapping[str, float]) -> SampleHistory:
-        """Return the same samples with other windows from now on."""
+        """Return a history with the same samples that records these windows from now on."""
         return replace(self, windows=windows)
 
     def add(self, samples: Iterable[Sample], at: float) -> SampleHistory:
@@ -129,7 +129,11 @@ class SampleHistory:
         return replace(self, times=times, first=first, runs=runs, begins=begins)
 
     def _extend_timeline(self, at: float) -> tuple[tuple[float, ...], int]:
-        """Return the timeline with the new point, which replaces the newest one if less than STEP has passed."""
+        """Return the timeline with the new point, and the ordinal of its first point.
+
+        The new point replaces the newest one if that is less than STEP seconds after the one before, unless a series
+        began with it.
+        """
         times = self.times
         close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
         if times and (at == times[-1] or close):
@@ -148,7 +152,7 @@ class SampleHistory:
     def growth(self, metric: str, seconds: float, at: float) -> Iterator[CounterGrowth]:
         """Yield each counter that increased in the closed interval [at - seconds, at].
 
-        Error counters are constant nearly always: for those only the last change is compared.
+        Error counters are constant nearly always. For a constant counter only the time of its last change is compared.
         """
         low = self.first + bisect_left(self.times, at - seconds)
         high = self.first + bisect_right(self.times, at)
@@ -220,7 +224,10 @@ def _extend_series(runs: _Runs, value: float | None, position: int, oldest: int)
 def series_by_device(
     history: SampleHistory, window: SampleWindow, seconds: float, at: float
 ) -> Mapping[str, tuple[WindowSeries, ...]]:
-    """Return every series of the metric over the last `seconds`, by device. `at`: now, boot clock."""
+    """Return every series of the window's metric over the last `seconds`, by device. `at`: now, boot clock.
+
+    Raise LookupError if the history does not record the window.
+    """
     _require_recorded(history, window)
     by_device: dict[str, list[WindowSeries]] = {}
     for series in history.series(window.metric, seconds, at):
@@ -231,7 +238,10 @@ def series_by_device(
 def growth_by_device(
     history: SampleHistory, window: SampleWindow, at: float
 ) -> Mapping[str, tuple[CounterGrowth, ...]]:
-    """Return the counters of the metric that increased, by device. `at`: now, boot clock."""
+    """Return the counters of the window's metric that increased, by device. `at`: now, boot clock.
+
+    Raise LookupError if the history does not record the window.
+    """
     _require_recorded(history, window)
     by_device: dict[str, list[CounterGrowth]] = {}
     for growth in history.growth(window.metric, window.seconds, at):
@@ -251,12 +261,12 @@ def _device(labels: Mapping[str, str]) -> str:
 
 
 def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries | None:
-    """Return the first series that has these labels."""
+    """Return the first series that has these labels; None if there is none."""
     return next((each for each in series if labels.items() <= each.labels.items()), None)
 
 
 def flag_was_set(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
-    """Return whether a flag was 1 for this many seconds of the window; None if the samples do not cover it."""
+    """Return whether a 0/1 series was 1 for at least `seconds` of the window; None if too few samples decide it."""
     if series is None:
         return None
     observed = series.observed_seconds(window)

@@ -22,7 +22,7 @@ COSTS: Mapping[Level, float] = {FAIL: 20.0, WARN: 4.0}
 
 
 def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> float:
-    """Return the score, 0 to 100, rounded to a tenth."""
+    """Return the score of the node: 0 to 100, rounded to a tenth. `open_`: the open verdicts."""
     ages: dict[tuple[Key, Level, int], float] = {}
     for transition in transitions:
         age = facts.age(transition)
@@ -40,7 +40,7 @@ def _counts(transition: VerdictTransition) -> bool:
     verdict = transition.verdict
     check = BY_NAME.get(verdict.check)
     informs = verdict.level is WARN and check is not None and not check.pages
-    # The verdict of a GPU that has reported its uuid is raised again, and continues.
+    # When a GPU reports its uuid, its verdict is raised again under the uuid: that is not a new fault.
     again = transition.change is VerdictChange.RAISED and verdict.since < transition.wall
     return (
         transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}

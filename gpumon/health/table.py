@@ -60,7 +60,7 @@ SUBJECTS: Mapping[str, ModuleType] = {
     "Versions": versions,
     "The agent": agent,
 }
-"""Modules by heading of the runbook page. Modules of one subject begin with the same word."""
+"""Module of the checks by heading of the runbook page. Names of modules on one subject begin with the same word."""
 CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS.values() for check in subject.CHECKS)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}
@@ -74,7 +74,7 @@ SUBJECT_OF: Mapping[str, str] = {
 
 
 def recorded_windows() -> dict[str, float]:
-    """Return the seconds of each metric that the checks read, by metric name."""
+    """Return the seconds to record by metric name: the longest sample window of all checks."""
     seconds: dict[str, float] = {}
     for window in (window for check in CHECKS for window in check.windows):
         seconds[window.metric] = max(window.seconds, seconds.get(window.metric, 0.0))

@@ -24,7 +24,7 @@ OK, UNKNOWN, WARN, FAIL = Level
 
 
 HISTORY_UNREAD = "gpumon_history_unread"
-"""Check that reports an unread store. `gpumon check` exits with unknown for it, whatever warnings there are."""
+"""Name of the check that reports an unread store. For it `gpumon check` exits with unknown, even with warnings."""
 
 
 class Action(enum.StrEnum):
@@ -46,7 +46,7 @@ ACTIONS: Mapping[Action, str] = {
     Action.INSPECT: "inspect the hardware and its logs",
     Action.REPLACE: "replace the part",
 }
-"""Actions as text."""
+"""Text of each action."""
 
 
 class Clearance(enum.StrEnum):
@@ -72,13 +72,13 @@ CLEARANCE_TEXTS: Mapping[Clearance, str] = {
     Clearance.NAMED: "the GPU reported its uuid, and the verdict continues under it",
     Clearance.OFF: "the check, or its threshold, is switched off",
 }
-"""Clearances as text."""
+"""Text of each clearance."""
 
 NODE = ""
-"""Device of a verdict on the node or the agent."""
+"""The device of a verdict on the node or the agent."""
 
 Key = tuple[str, str]
-"""Check and device. There is at most one verdict for each key."""
+"""Name of the check, and device. There is at most one open verdict for each key."""
 Evidence = Mapping[str, float | str]
 """Values of readings by name, with the unit as suffix as in the metric tables."""
 NO_EVIDENCE: Evidence = {}
@@ -95,38 +95,38 @@ class Finding(NamedTuple):
     at: float | None = None
     """Seconds since the epoch of an event; None for a condition that is active now."""
     ended: Clearance | None = None
-    """For level OK: how a latched verdict of this check has ended."""
+    """For level OK: what ended the fault, which also clears a latched verdict. None: it stays latched."""
 
 
 PASSED = Finding(level=OK)
 
 
 def recovered(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
-    """Return a passed finding that also ends a latched verdict."""
+    """Return a finding of level OK that also clears a latched verdict."""
     return Finding(level=OK, ended=cleared_by)
 
 
 OFF = recovered(Clearance.OFF)
-"""Finding of a check whose threshold is null: the check finds nothing, and its verdicts end."""
+"""Finding of a check whose threshold is null. It clears the verdict of the check."""
 
 
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """Return a warning: to be handled in working hours."""
+    """Return a finding of level WARN, which an operator handles in working hours. `at`: time of its event, if any."""
     return Finding(level=WARN, reason=reason, action=action, evidence=evidence, at=at)
 
 
 def fail(reason: str, action: Action, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """Return a failure: the device, or the node, is unfit for work."""
+    """Return a finding of level FAIL: the device or the node is unfit for work. `at`: time of its event, if any."""
     return Finding(level=FAIL, reason=reason, action=action, evidence=evidence, at=at)
 
 
 def unknown(reason: str, action: Action = Action.NONE, **evidence: float | str) -> Finding:
-    """Return unknown: the check cannot be evaluated, and an operator should find out why."""
+    """Return a finding of level UNKNOWN: the check cannot be evaluated, and an operator should find out why."""
     return Finding(level=UNKNOWN, reason=reason, action=action, evidence=evidence)
 
 
 class Verdict(NamedTuple):
-    """A finding that has lasted for the time of its check, until it is cleared."""
+    """A finding that has lasted for the time of its check. It stays open until it is cleared."""
 
     check: str
     device: str
@@ -140,7 +140,7 @@ class Verdict(NamedTuple):
     seen: float
     """Seconds since the epoch at which the fault was last active."""
     seen_at: float
-    """Boot clock of the same."""
+    """`seen` on the boot clock of the boot `boot_id`."""
     boot_id: str
     """Boot in which the fault was last active."""
     evidence: Evidence = NO_EVIDENCE
@@ -148,13 +148,13 @@ class Verdict(NamedTuple):
     """Boot clock, in the boot `since_boot`, at which the verdict was raised."""
     since_boot: str = ""
     ok_seconds: float = 0.0
-    """Observed seconds since the fault was last active. Pauses of the agent do not count."""
+    """Observed seconds since the fault was last active. Time in which the agent was stopped does not count."""
     reset_at: float | None = None
     """Boot clock of the last GPU reset in this boot, detected by counters that restarted."""
     active: bool = True
     """Whether the fault is active now. If False, the verdict is latched or waits to be cleared. Not stored."""
     inhibited_by: Key | None = None
-    """The verdict that explains this one; None for a primary verdict."""
+    """Key of the verdict that explains this one; None for a primary verdict."""
 
     @property
     def key(self) -> Key:
@@ -162,16 +162,16 @@ class Verdict(NamedTuple):
 
     @property
     def episode(self) -> tuple[Key, float]:
-        """Identify the verdict from when it is raised until it is cleared."""
+        """Return what identifies the verdict from when it is raised until it is cleared: its key and `since`."""
         return self.key, self.since
 
 
 class VerdictChange(enum.StrEnum):
-    """The kind of a transition."""
+    """The kind of a VerdictTransition."""
 
     RAISED = "raised"
     CHANGED = "changed"
-    """Level or action have changed."""
+    """The level or the action has changed."""
     CLEARED = "cleared"
 
 
@@ -182,18 +182,18 @@ class VerdictTransition(NamedTuple):
     """The verdict after the change, or before it was cleared."""
     change: VerdictChange
     wall: float
-    """Seconds since the epoch."""
+    """Time of the change in seconds since the epoch."""
     at: float = 0.0
-    """Boot clock of the same."""
+    """`wall` on the boot clock."""
     boot_id: str = ""
-    """Boot of the transition."""
+    """Boot in which the change occurred."""
     cleared_by: Clearance | None = None
-    """What cleared the verdict."""
+    """What cleared the verdict; None for other changes."""
     note: str = ""
     """Note of the operator who cleared the verdict."""
     muted: bool = False
-    """Whether the node was in maintenance."""
+    """Whether the node was in maintenance at the change."""
 
 
 REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.OPERATOR})
-"""Clearances that are the work of an operator."""
+"""Clearances that result from the work of an operator."""

@@ -1,8 +1,8 @@
 """TABLE: the Xids, the error codes that the driver reports for a GPU, with severity and actions.
 
 The severity follows the first action: reset, reboot, inspection of the hardware or a failed repair is critical;
-restarting an application is a warning; no action is info. Codes that only the event's text decides, and unlisted codes,
-are a warning. Names and actions paraphrase NVIDIA's Xid catalogue.
+restarting an application is a warning; no action is info. Codes whose severity depends on the event's text, and
+unlisted codes, are a warning. Names and actions paraphrase NVIDIA's Xid catalogue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ APPLICATION, DRIVER, HARDWARE, LINK, FIRMWARE, OTHER = Class
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One Xid."""
+    """One row of the Xid table: an error code of the driver, its severity, and what to do about it."""
 
     code: int
     name: str
@@ -44,9 +44,9 @@ class Xid:
     action: str
     """The first action."""
     if_it_recurs: str
-    """The action if it recurs on the same GPU."""
+    """The action if the Xid recurs on the same GPU."""
     ordered: frozenset[str] = frozenset()
-    """Fields set by the operator: they take precedence over the text of a line."""
+    """Names of the fields that the operator set. They take precedence over details decoded from the log text."""
 
 
 NOTHING = "nothing"
@@ -252,7 +252,7 @@ CRITICAL_XIDS = frozenset(xid.code for xid in TABLE if xid.severity is CRITICAL)
 
 
 def unknown(code: int) -> Xid:
-    """Return the row of a code that is not in the table, as newer drivers have."""
+    """Return a row of severity warning for a code that is not in the table, as a newer driver may report."""
     return Xid(
         code, "Not in the table of this version", WARNING, OTHER, "look it up in NVIDIA's Xid catalogue", SUPPORT
     )

@@ -1,4 +1,4 @@
-"""CHECKS: the agent itself: what it cannot read or store. None of them makes the node unfit for work."""
+"""CHECKS: faults of the agent itself: what it cannot read or store. None of them makes the node unfit for work."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_RESTARTS = Limit(
     "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that is a verdict.", COUNT
 )
 _BY_FAULTS = frozenset({"crash", "deadline"})
-"""Reasons for replacing a sampler that are faults."""
+"""Values of the label `reason` of gpumon_sampler_restarts_total that are faults."""
 
 
 def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
-    """Return a check that warns while the agent has a notice on this subject."""
+    """Return a check function that warns while the agent has a notice on this subject. `reason` precedes its text."""
 
     def evaluate(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
@@ -39,9 +39,9 @@ def stored_state_unread(facts: Facts) -> Finding | None:
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Return a warning if the store cannot be written.
+    """Return a warning if the store cannot be written; None if that is unknown.
 
-    While the stored state is unread, `gpumon_history_unread` reports that.
+    None too while the stored state has not been read: `gpumon_history_unread` reports that.
     """
     if facts.node.store_up is None or not facts.recalled:
         return None
@@ -51,9 +51,9 @@ def store_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
-    """Return a warning if the kernel log cannot be read.
+    """Return a warning if the kernel log cannot be read; None if the agent does not read it.
 
-    Missing permission is reported by gpumon_collector_denied instead.
+    None too without permission to read it: gpumon_collector_denied reports that.
     """
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None

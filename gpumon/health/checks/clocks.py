@@ -25,7 +25,7 @@ BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at w
 FEWEST = 3
 """Minimum number of busy GPUs of the same product for a comparison."""
 _HEAVIER = 0.25
-"""Maximum difference in the share of time at the power limit: beyond it, the GPU runs other work."""
+"""Excess over the median share of time at the power limit, above which a GPU runs heavier work than its neighbours."""
 _HARDWARE = ("hw_slowdown", "hw_thermal")
 _WORDS = {
     "sw_power_cap": "power limit",
@@ -40,14 +40,17 @@ _WORDS = {
 }
 
 _RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
-"""Inhibited by a reset that is due: it restores settings and may clear a slowdown without a reason.
+"""Clocks event reasons for which the action is a reset, as it is if no reason is reported.
 
-It does not fix cooling or power supply.
+A reset restores settings and may end a slowdown without a reason. It does not fix cooling or power supply.
 """
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
-    """Return a finding if hardware or heat reduced the clocks for too much of the window."""
+    """Return a failure if the hardware reduced the clocks for too long, a warning if the driver did because of heat.
+
+    None if too few samples exist to decide.
+    """
     least = gpu.facts.limit(SLOWED)
     if least is None:
         return OFF
@@ -73,21 +76,24 @@ def _clock(gpu: GpuCase) -> dict[str, float]:
 
 
 _EXCUSED = 0.6
-"""Lowest clock, as a share of the neighbours', that work with a higher power demand explains."""
+"""Lowest clock, as a share of the median of the GPU's neighbours, that heavier work explains."""
 
 
 class _Pace(NamedTuple):
-    """One busy GPU over the window."""
+    """Mean clock of one busy GPU over the window, and how long the power limit reduced it."""
 
     uuid: str
     clock: float
     """Mean SM clock in Hz."""
     capped: float
-    """Share of time at the power limit."""
+    """Share of the window in which the power limit reduced the clocks, 0 to 1."""
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Return a finding if the clock is much lower than the median of GPUs with the same product and load."""
+    """Return a warning if the clock is much lower than the median of busy GPUs of the same product.
+
+    None if this GPU is not busy, or if fewer than FEWEST such GPUs are.
+    """
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:
         return OFF
@@ -114,7 +120,7 @@ def _same_product(gpu: GpuCase) -> list[GpuCase]:
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return clock and power limitation over the window; None if the GPU was not busy for all of it."""
+    """Return mean clock and power limitation over the window; None if the GPU was not busy or not read."""
     if gpu.now.utilization_ratio is None:
         return None
     busy = gpu.mean(BUSY)

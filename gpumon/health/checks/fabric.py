@@ -30,9 +30,9 @@ _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return a failure if the fabric manager is stopped and a GPU needs it.
+    """Return a failure if the fabric manager is stopped and a GPU needs it; None if services are not expected to run.
 
-    Its unit may be installed and unused. On a rack it runs on the switch trays.
+    PASSED if no GPU needs it: its unit may be installed and unused, and on a rack it runs on the switch trays.
     """
     if not _are_services_expected(facts):
         return None
@@ -56,7 +56,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
 
 
 def registration(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the registration with the fabric is not complete or not healthy.
+    """Return a failure if the GPU's registration with the NVLink fabric is not complete or not healthy.
 
     State 0 means that there is no fabric.
     """
@@ -75,7 +75,7 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _health(fabric: Fabric) -> Finding:
-    """Return the finding on a completed registration.
+    """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
     The driver's summary counts only if no single check has failed.
     """
@@ -92,7 +92,7 @@ def _health(fabric: Fabric) -> Finding:
 
 
 def imex_down(facts: Facts) -> Finding | None:
-    """Return a warning if the IMEX daemon of a multi-node fabric is stopped.
+    """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric.
 
     A daemon that waits for its peers counts as running.
     """
@@ -118,9 +118,9 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 
 def _absent_service(facts: Facts) -> Finding | None:
-    """Return the finding on an unreported service.
+    """Return the finding on a service that is not reported: PASSED if other services can be read, else None.
 
-    If other services can be read, the unit was removed or disabled, which is OK.
+    If others can be read, the unit was removed or disabled, which is OK.
     """
     readable = facts.contained is not None and "links" not in facts.notices
     return PASSED if readable else None
@@ -129,7 +129,7 @@ def _absent_service(facts: Facts) -> Finding | None:
 def _has_nvswitches(facts: Facts) -> bool:
     """Return whether a GPU needs the fabric manager of this host.
 
-    It is attached to NVSwitches and not part of a multi-node fabric.
+    It does if it is attached to NVSwitches, or has a fabric state, and no GPU is in a multi-node fabric.
     """
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
@@ -141,7 +141,7 @@ def _has_nvswitches(facts: Facts) -> bool:
 
 
 def _are_services_expected(facts: Facts) -> bool:
-    """Return whether the services should run: the driver is loaded and no GPU is released."""
+    """Return whether the fabric manager and IMEX should run: the driver is loaded and no GPU is released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
 

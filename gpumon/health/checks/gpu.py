@@ -1,4 +1,4 @@
-"""CHECKS: GPUs that do not answer, each for its own reason."""
+"""CHECKS: GPUs that cannot be read, one check for each fault, and a number of GPUs that is too low."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.snapshot import CONTAINER
 
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
-"""Bases of the expected count that an operator has set."""
+"""Bases of the expected number of GPUs that an operator has set."""
 _OPENING = 2 * MINUTE
-"""Without persistence mode each GPU takes up to three seconds to open, one after the other."""
+"""Seconds for which GPUs may be unreadable: without persistence mode each takes up to 3 s to open, one after the
+other.
+"""
 
 
 def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
@@ -35,7 +37,7 @@ def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Calla
 def stuck_gpu(gpu: GpuCase) -> Finding | None:
     """Return a failure for a GPU whose driver call does not return.
 
-    Its action is a reboot, or a reset if the firmware is silent.
+    Its action is a reboot, or a reset if an Xid reports that the GPU's firmware does not respond.
     """
     finding = _fault_check("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
@@ -43,9 +45,9 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU that was present and is missing.
+    """Return a failure for a GPU that was present and is missing; unknown if this container may not have been given it.
 
-    The action is a reboot, or an inspection if it was missing before the last boot.
+    The action is a reboot, or an inspection if the GPU was missing before the last boot.
     """
     state = gpu.state
     if state.fault != "missing":
@@ -63,10 +65,10 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _may_be_withheld(gpu: GpuCase) -> bool:
-    """Return whether a container was restarted without this GPU, which is still on the host's bus.
+    """Return whether this container may have been restarted without this GPU, which is still on the host's bus.
 
-    The agent then cannot decide whether the GPU failed. A GPU that was missing while the agent ran, or below a
-    configured number, is a fault.
+    Then the agent cannot decide whether the GPU failed. A GPU that went missing while the agent ran is a fault, and so
+    is one without which fewer GPUs are visible than an operator configured.
     """
     facts, expected = gpu.facts, gpu.facts.expectation
     if expected.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
@@ -75,7 +77,11 @@ def _may_be_withheld(gpu: GpuCase) -> bool:
 
 
 def count(facts: Facts) -> Finding | None:
-    """Compare the driver's count with the expected number. Each missing GPU has its own verdict."""
+    """Return a failure if the driver reports fewer GPUs than expected.
+
+    Unknown if a guest or container may have been given fewer. GPUs that are missing do not count, because each has its
+    own verdict.
+    """
     expected, visible = facts.expectation, facts.node.gpus_visible
     if visible is None or any(state.released for state in facts.gpus):
         return None

@@ -46,7 +46,7 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
-    """Return the indexes of GPUs that were always repaired together with this one: they share the cause."""
+    """Return the indexes of the GPUs that were repaired each time that this one was: they share the cause."""
 
     def with_it(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]
@@ -76,7 +76,7 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 
 
 def unexpected_reboot(facts: Facts) -> Finding | None:
-    """Return a warning after a boot unless the agent was stopped in order before it, or the node was in maintenance."""
+    """Return a warning if the agent was not stopped regularly before this boot and the node was not in maintenance."""
     booted = facts.now.wall - facts.uptime
     last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
@@ -89,7 +89,10 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
 
 
 def _downtime_text(down: float) -> str:
-    """Return when the node was booted, in words. The downtime is unknown if the clock was set."""
+    """Return how long after its last heartbeat the node was booted, as text.
+
+    `down` is in seconds. It is negative if the clock was set: then the downtime is unknown.
+    """
     if down < 0:
         return "again; the downtime is unknown"
     if down < MINUTE:

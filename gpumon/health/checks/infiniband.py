@@ -18,10 +18,13 @@ DOWNS = SampleWindow("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (SampleWindow("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
 
 DOWNS_HALF_DAY = Limit(
-    "infiniband_downs_in_12_hours", 3, "Maximum number of link-down events of a port in twelve hours, less one.", COUNT
+    "infiniband_downs_in_12_hours",
+    3,
+    "Minimum number of link-down events of a port in twelve hours that is a verdict.",
+    COUNT,
 )
 DOWNS_DAY = Limit(
-    "infiniband_downs_in_24_hours", 5, "Maximum number of link-down events of a port in a day, less one.", COUNT
+    "infiniband_downs_in_24_hours", 5, "Minimum number of link-down events of a port in a day that is a verdict.", COUNT
 )
 SPEED = Limit(
     "infiniband_port_bytes_per_second",
@@ -31,11 +34,11 @@ SPEED = Limit(
 )
 _GIGABIT = 1e9 / 8
 _BEFORE = "speed_before_bytes_per_second"
-"""Keys of the evidence for the rate that a port had or must have."""
+"""Key in the evidence for the rate that the port had before or must have."""
 
 
 def missing_adapter(port: PortCase) -> Finding:
-    """Return a failure for an adapter that had an active port and is gone while others can be read."""
+    """Return a failure if the adapter of a port that was active is gone while others can be read."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
         return PASSED
@@ -64,7 +67,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def port_down(port: PortCase) -> Finding | None:
-    """Return a finding for a port that is down.
+    """Return a failure for a port that is down and should be up; None if its state cannot be read.
 
     A port that was never up or used on this host is not cabled, which is OK.
     """
@@ -81,7 +84,7 @@ def port_down(port: PortCase) -> Finding | None:
 
 
 def flapping_port(port: PortCase) -> Finding | None:
-    """Return a warning if the port went down too often in half a day or in a day."""
+    """Return a warning if the port went down too often in 12 or 24 hours; None if its state cannot be read."""
     if port.port.link.port_up is None:
         return None
     for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
@@ -92,9 +95,9 @@ def flapping_port(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
-    """Return how often the port went down in the window, without boot and maintenance.
+    """Return how often the port went down in the window, except in boot grace and maintenance.
 
-    It is the larger of the port's own counter, which may be full, and of the observed changes.
+    It is the larger of two counts: the port's own counter, which stops at its maximum, and the observed changes.
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
@@ -108,7 +111,7 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
 
 
 def _is_in_maintenance(wall: float, facts: Facts) -> bool:
-    """Return whether this time is within a maintenance."""
+    """Return whether this time (seconds since the epoch) is within a maintenance window."""
     return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
 
 
@@ -117,7 +120,10 @@ def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = 
 
 
 def slow_port(port: PortCase) -> Finding | None:
-    """Return a failure for a port slower than before or than required; a warning if only slower than its peers."""
+    """Return a failure if the port is slower than before or than required; a warning if slower than its peers.
+
+    It is slower than its peers if more than half of the similar ports are faster.
+    """
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
@@ -139,7 +145,10 @@ def slow_port(port: PortCase) -> Finding | None:
 
 
 def _required_speed(port: PortCase) -> float | None:
-    """Return the configured speed in bytes per second; None for Ethernet ports, which may have other speeds."""
+    """Return the configured minimum speed in bytes per second; None if unset.
+
+    None too for Ethernet ports, which may have other speeds.
+    """
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 

@@ -1,4 +1,4 @@
-"""CHECKS: counters of InfiniBand and RoCE ports. A counter at its maximum has stopped and is ignored."""
+"""CHECKS: error counters of InfiniBand and RoCE ports. A counter at its maximum has stopped and is ignored."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _STRESS = (
     ("rnr_nak_retry_err", NOT_READY, "the receiver is not ready"),
 )
 _SLACK = 60.0
-"""Seconds by which an observed hour may be too short."""
+"""Seconds that may be missing from an hour of samples."""
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a fatal counter has increased, and a warning for a single link-down event."""
+    """Return a failure if a counter of FATAL has increased, or a warning if the link went down."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
@@ -61,7 +61,10 @@ def fatal(port: PortCase) -> Finding | None:
 
 
 def symbols(port: PortCase) -> Finding | None:
-    """Return a finding if symbol errors are frequent. A short burst is link training and is ignored."""
+    """Return a failure for too many symbol errors in an hour, or a warning for too many a second in five minutes.
+
+    A short burst is link training and is ignored.
+    """
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
     soon = _gains(port, ERRORS_SOON).get("symbol_error", 0.0)
@@ -107,7 +110,7 @@ def stress(port: PortCase) -> Finding | None:
 
 
 def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
-    """Return the increase of each error counter in the observed part of the window."""
+    """Return the increase of each error counter in the observed part of the window, by kind of error."""
     return {growth.labels["kind"]: growth.gain for growth in port.growth(window)}
 
 

@@ -1,4 +1,4 @@
-"""CHECKS: errors detected by the GPU's ECC: uncorrectable ones, and too many corrected ones."""
+"""CHECKS: ECC errors of a GPU's memory and caches: uncorrectable ones, and too many corrected ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _COUNTS = "gpumon_gpu_ecc_errors_total"
 _GAINED = SampleWindow(_COUNTS, 3 * MINUTE)
 _RATE = SampleWindow(_COUNTS, MINUTE)
 _SHORTEST = MINUTE / 2
-"""Minimum seconds of a minute that must be observed to compute a rate."""
+"""Minimum seconds of the last minute that samples must cover to compute a rate."""
 _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 
 
 def uncorrectable(gpu: GpuCase) -> Finding | None:
-    """Return a failure for new uncorrectable errors, and a warning for those counted before the agent started."""
+    """Return a failure for new uncorrectable errors, or a warning for those counted before the agent started."""
     volatile = gpu.state.ecc_volatile
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
@@ -44,10 +44,10 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
-    """Return whether only a reset can have set this boot's counters to 0.
+    """Return whether a GPU reset is the likely reason that the counters of the verdict's errors are 0 again.
 
-    Counters can also be cleared. A reset that the agent observed is detected by the energy counter; see
-    clearing.reset_at.
+    An operator can also clear the counters. False if the agent has run since the errors and can read the energy
+    counter: then it detects a reset by that counter, as GpuState.reset_at.
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at
@@ -65,7 +65,7 @@ def _wall(series: WindowSeries, gpu: GpuCase) -> float:
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """Return a warning about errors from before the start of the agent, unless an operator cleared it."""
+    """Return a warning about errors from before the start of the agent; PASSED if it was cleared in this boot."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED
@@ -101,7 +101,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 
 
 def corrected_high(gpu: GpuCase) -> Finding | None:
-    """Return a finding if the driver has counted too many corrected errors since it was loaded or the GPU was reset."""
+    """Return a warning if the driver has counted too many corrected errors since it was loaded or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
     limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     if all(limit is None for limit in limits.values()):
@@ -126,9 +126,10 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is a memory verdict whose action includes that of this one.
+    """Return whether the cause is a memory verdict whose action includes that of this one. For `Check.inhibited_if`.
 
-    For Xids only those about memory count.
+    A verdict on Xids is a memory verdict if one of them is about memory. Causes of SPENT need not occur at the same
+    time.
     """
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False

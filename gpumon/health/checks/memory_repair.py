@@ -22,7 +22,7 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
 
 
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause, which occurred at the same time, is an uncorrectable error or a memory Xid."""
+    """Return whether the cause is an uncorrectable error or a memory Xid at the same time. For `Check.inhibited_if`."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 

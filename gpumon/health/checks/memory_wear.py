@@ -1,4 +1,4 @@
-"""CHECKS: memory that cannot be repaired any more, or soon cannot: only another board helps."""
+"""CHECKS: GPU memory that can no longer be repaired, or soon cannot. The only action is another board."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _LISTED = Range(0, 63)
-"""Capacity of the list."""
+"""Valid numbers of retired pages, of which the GPU's list has at most 64."""
 ROWS = Limit(
     "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors at which spares run out.", COUNT
 )
@@ -43,9 +43,9 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
 
 
 def banks_without_spares(gpu: GpuCase) -> Finding | None:
-    """Return a warning for banks without spares.
+    """Return a warning if memory banks have no spare row left; None if the driver does not report banks.
 
-    A new board has spares in every bank: an H100 has 2560 banks, all `max`.
+    A new board has spares in every bank: an H100 reports 2560 banks, all as `max`.
     """
     banks = (gpu.now.row_remap_banks or {}).get("none")
     if banks is None:
@@ -57,7 +57,10 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
-    """Return a finding if many memory pages are retired, on GPUs before Ampere. Pages of both causes share one list."""
+    """Return a warning or a failure if many memory pages are retired, on GPUs before Ampere.
+
+    Pages that were retired for corrected errors and for uncorrected errors share one list.
+    """
     few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MAX_PAGES)
     if few is None and many is None:
         return OFF

@@ -1,4 +1,4 @@
-"""CHECKS: the node's driver."""
+"""CHECKS: the NVIDIA driver of the node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Return a failure if the driver does not answer.
+    """Return a failure if the driver does not answer; None if the agent does not query it.
 
-    None if it is not queried, because of a release or on a host without GPUs.
+    It does not during a release, or on a host without GPUs.
     """
     if facts.node.nvml_up is None:
         return None

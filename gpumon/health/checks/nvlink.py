@@ -15,7 +15,7 @@ from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
-"""Xids that blame the peer, or concern chip-to-chip links."""
+"""Xids of links that blame the GPU at the other end, or that are about chip-to-chip links."""
 LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 """Xids with which the driver reports a failed NVLink."""
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
@@ -25,7 +25,7 @@ SPEED = Limit(
 )
 
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
-"""Seconds around a GPU reset in which its links are down and are trained again."""
+"""Seconds before and after a detected GPU reset in which its links are down and are trained again."""
 
 _LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",
@@ -35,7 +35,10 @@ _LOST: Mapping[str, Where | XidCause] = {
 
 
 def links_down(gpu: GpuCase) -> Finding | None:
-    """Return a failure if links are down. A link reports 0 only if it should be up: see health/products.py."""
+    """Return a failure if NVLinks of the GPU are down; None if links cannot be evaluated.
+
+    The reading `up` of a link is 0 only if the link should be up: see health/products.py.
+    """
     links = gpu.state.links
     if not can_evaluate(gpu):
         return None
@@ -48,9 +51,9 @@ def links_down(gpu: GpuCase) -> Finding | None:
 
 
 def _is_unreported(gpu: GpuCase) -> bool:
-    """Return whether a link of the open verdict is now unreported.
+    """Return whether a link that was down in the open verdict has no state now.
 
-    Links that should be up are learned again after a restart.
+    After a restart the agent observes again which links should be up. Until then their state is None.
     """
     verdict = gpu.facts.open.get(("nvlink_down", gpu.state.uuid))
     if verdict is None or gpu.now.mig_mode:
@@ -88,7 +91,7 @@ def slow_link(gpu: GpuCase) -> Finding | None:
 
 
 def can_evaluate(gpu: GpuCase) -> bool:
-    """Return whether the links can be evaluated.
+    """Return whether the GPU's NVLinks can be evaluated: it has links, and no GPU of the node is released.
 
     A released GPU may be reset, which takes down the links of its peers.
     """
@@ -96,7 +99,7 @@ def can_evaluate(gpu: GpuCase) -> bool:
 
 
 def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
-    """Yield the link counters that increased, without errors from link training after a GPU reset."""
+    """Yield the NVLink counters that increased in the window, without errors from link training after a GPU reset."""
     growths = gpu.growth(window, since=since)
     if not growths:
         return
@@ -108,7 +111,7 @@ def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = Non
 
 
 def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
-    """Yield the periods of link training after GPU resets, on the boot clock."""
+    """Yield (begin, end) of the link training after each GPU reset, on the boot clock."""
     for state in facts.gpus:
         if state.reset_at is not None:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER

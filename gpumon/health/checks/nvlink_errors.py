@@ -32,10 +32,10 @@ CRC_RATE = Limit(
 )
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
-"""Up to Hopper: packets lost and sent again. CRC errors are evaluated by their rate."""
+"""Kinds of errors up to Hopper: packets were lost and sent again. CRC errors are evaluated by their rate."""
 BROKEN = frozenset({"malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"})
-"""From Blackwell on. Not included: errors that the other end reports or discards, and symbol errors, which are
-corrected.
+"""Kinds of errors from Blackwell on. Not included: errors that the other end reports or discards, and symbol errors,
+which are corrected.
 """
 
 
@@ -89,7 +89,10 @@ def _link_with_errors(gpu: GpuCase, most: float) -> Finding | None:
 
 
 def _flapping_link(gpu: GpuCase, most: float) -> Finding | None:
-    """Return a failure for a link that was down repeatedly, each time for less than the delay of `nvlink_down`."""
+    """Return a failure if an NVLink went down at least `most` times in half an hour; else None.
+
+    Each time may be shorter than the delay of the check `nvlink_down`.
+    """
     downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
     link = max(downs, key=lambda name: downs[name], default=None)
     if link is None or downs[link] < most:
@@ -103,7 +106,7 @@ def _falls(values: Sequence[float]) -> int:
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Return a finding if a link had CRC errors in each of five minutes."""
+    """Return a failure or a warning, by the rate, if an NVLink had CRC errors in each of the last five minutes."""
     if not can_evaluate(gpu):
         return None
     crc = [growth for growth in link_growth(gpu, ERRORS_SOON) if growth.labels.get("kind") == "crc"]
@@ -131,12 +134,12 @@ def ber_high(gpu: GpuCase) -> Finding | None:
     link = max(reported, key=lambda name: reported[name])
     if reported[link] <= most:
         return PASSED
-    reason = f"NVLink {link} has a bit error ratio of {reported[link]:.1e} , more than {most:.0e}: it will fail."
+    reason = f"NVLink {link} has a bit error ratio of {reported[link]:.1e}, more than {most:.0e}: it will fail."
     return fail(reason, Action.INSPECT, link=link, bit_error_ratio=reported[link])
 
 
 def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
-    """Return the minutes in which the counter increased, counted backwards from now."""
+    """Return the minutes in which the counter increased, counted backwards from now: 0 is the last minute."""
     return {int((gpu.facts.now.at - at) // MINUTE) for at, _ in grown.steps}
 
 

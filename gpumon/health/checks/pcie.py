@@ -26,10 +26,12 @@ BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
 )
 REPLAYS_A_LANE = 0.48
-"""Replays a minute at generation 3, doubled for each later one, as in DCGM, which covers up to generation 5."""
+"""Normal PCIe replays a minute and lane at generation 3, doubled for each later one, as in DCGM (up to generation
+5).
+"""
 _THIRD = 3
 _SLACK = 30.0
-"""Seconds by which an observed window may be too short: readings are 15 s apart."""
+"""Seconds that may be missing from a window of samples: readings are 15 s apart."""
 
 
 def width(gpu: GpuCase) -> Finding | None:
@@ -43,7 +45,10 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def generation(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a busy GPU has a lower PCIe generation than possible. Idle GPUs lower it by design."""
+    """Return a warning if a busy GPU has a lower PCIe generation than GPU and slot support.
+
+    Idle GPUs lower it by design.
+    """
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     busy = gpu.facts.limit(BUSY_SHARE)
     if busy is None:
@@ -92,7 +97,10 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """Return a failure for a fatal AER message of the GPU, or of a port that leads only to it."""
+    """Return a failure if the kernel reported a fatal PCIe error (AER) of the GPU.
+
+    Errors of a port that leads only to this GPU count too.
+    """
     cleared = gpu.cleared("pcie_fatal_error") or 0.0
     own = {gpu.state.bus_id, gpu.state.port_above}
     events = [

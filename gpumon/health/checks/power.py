@@ -1,4 +1,4 @@
-"""CHECKS: power: brakes, limits set from outside, implausible readings."""
+"""CHECKS: GPU power: power brakes, limits that are too low, implausible readings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ MAX_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share o
 LOADED = 0.8
 """Minimum utilization at which a GPU is under load."""
 _TOLERANCE = 0.99
-"""Rounding error of limits, which the driver reports in milliwatts."""
+"""Share of the requested limit below which a limit counts as lower. The rest allows for rounding."""
 
 
 def brake(gpu: GpuCase) -> Finding | None:
-    """Return a finding if the power brake is or was active. A short brake is visible in its counter only."""
+    """Return a failure if the power brake is active or was active in the last minute.
+
+    A brake that is shorter than the poll interval is visible in its counter only.
+    """
     active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
     counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
     if active is None and counted is None:
@@ -38,7 +41,7 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 
 def cap(gpu: GpuCase) -> Finding | None:
-    """Return a warning for a low power limit that reduces clocks. The default and the requested limit are normal."""
+    """Return a warning if a power limit that is too low reduced the clocks for most of half an hour."""
     most = gpu.facts.limit(CAPPED_SHARE)
     if most is None:
         return OFF
@@ -59,7 +62,7 @@ def cap(gpu: GpuCase) -> Finding | None:
 
 
 def _too_low(gpu: GpuCase) -> str | None:
-    """Return why the limit is too low, as text; None if it is not."""
+    """Return why the power limit is too low, as text; None if it is not."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, requested, default = (
         now.power_limit_watts or 0.0,
@@ -74,9 +77,9 @@ def _too_low(gpu: GpuCase) -> str | None:
 
 
 def implausible_power(gpu: GpuCase) -> Finding | None:
-    """Return a finding for an implausible power reading.
+    """Return a warning if the power reading is implausibly high, or implausibly low under load.
 
-    None for an idle GPU, which may draw almost nothing.
+    None if it is low on an idle GPU, which may draw almost nothing.
     """
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)

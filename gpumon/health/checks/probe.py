@@ -1,4 +1,4 @@
-"""CHECKS: results of the all-reduce, on the GPU that a run blames, else on the node."""
+"""CHECKS: results of the all-reduce, as verdicts on the GPU that a run blames, or on the node if it blames none."""
 
 from __future__ import annotations
 
@@ -30,27 +30,30 @@ LASTING_SKIPS = frozenset(
         *("single_gpu", "mig", "exclusive_mode", "no_torch"),
     }
 )
-"""Reasons of skips that last until someone changes the configuration, the hardware or a time window."""
+"""Reasons for skipping a run that last until the configuration, the hardware or a time window is changed."""
 
 
 def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
-    """Return runs of the all-reduce, newest last."""
+    """Return the all-reduce runs in memory, newest last."""
     return tuple(run for run in facts.probe.ran if run.probe == ALL_REDUCE)
 
 
 def _last_measurement(facts: Facts) -> ProbeResult | None:
-    """Return the last run that measured everything."""
+    """Return the last all-reduce run with a decisive outcome; None if there is none."""
     return next((run for run in reversed(all_reduce_runs(facts)) if run.outcome in DECISIVE), None)
 
 
 def _blamed_gpu(result: ProbeResult) -> str | None:
-    """Return the GPU to which the fault was traced, if it is only one."""
+    """Return the uuid of the GPU to which the fault was traced; None unless it is exactly one."""
     gpus = () if result.location is None else result.location.gpus
     return gpus[0] if len(gpus) == 1 else None
 
 
 def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last complete run if it has this outcome and blames no single GPU, else the finding without it."""
+    """Return the last decisive run if it has this outcome and blames no single GPU; else the finding without it.
+
+    That is PASSED, or None if the run cannot decide: it is older than a repair, or used only some of the GPUs.
+    """
     last = _last_measurement(facts)
     if last is None or _needs_proof(last, facts.wall(0.0), facts):
         return None
@@ -62,7 +65,10 @@ def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Findin
 
 
 def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last complete run if it has this outcome and blames this GPU, else the finding without it."""
+    """Return the last decisive run if it has this outcome and blames this GPU; else the finding without it.
+
+    That is PASSED, or None if the run cannot decide: it is older than a repair, or did not use this GPU.
+    """
     last = _last_measurement(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
@@ -73,7 +79,10 @@ def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding
 
 
 def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Return whether the run is older than the last repair, and the next run will prove the repair."""
+    """Return whether the run is older than the last repair, and the next run will prove the repair.
+
+    `repaired`: time of the repair in seconds since the epoch.
+    """
     return last.ended < repaired and facts.probe.next_run is not None and not _is_postponed(facts)
 
 
@@ -103,7 +112,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow_run(facts: Facts) -> Finding | None:
-    """Return a warning if the last run was degraded. The next run that is not degraded clears it."""
+    """Return a warning if the last run was degraded and blames no GPU. The next run that is not degraded clears it."""
     result = _node_result(facts, "allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
         return _slow(result, "The all-reduce")
@@ -118,7 +127,7 @@ def slow_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def explains_slow_run(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause explains the slow run: both occurred at the same time."""
+    """Return `together`: a cause explains a slow run if both occurred at the same time. For `Check.inhibited_if`."""
     return together
 
 
@@ -148,9 +157,9 @@ FAULTS_OF_ANY_RUN: tuple[str, ...] = (
     *("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck", "gpu_unreadable"),
     *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "gpu_xid_critical"),
 )
-"""Faults that explain any result, in the order of the table."""
+"""Checks for faults that explain any result of a run, in the order of the table."""
 _LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_slow")
-"""Faults that slow a link, and the GPU at its other end."""
+"""Checks for faults that slow a link, and the GPU at its other end."""
 _SLOWING: tuple[str, ...] = (
     *(
         "pcie_width_degraded",
@@ -161,7 +170,7 @@ _SLOWING: tuple[str, ...] = (
     ),
     *("gpu_memory_temperature_high", "gpu_power_brake", "gpu_power_cap_low"),
 )
-"""Faults that slow one GPU and thereby all; the run then names that GPU."""
+"""Checks for faults that slow one GPU and thereby all; the run then names that GPU."""
 
 
 def any_device(*names: str) -> dict[str, Where]:

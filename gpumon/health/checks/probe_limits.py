@@ -1,4 +1,4 @@
-"""CHECKS: limits of the all-reduce that are the same for every host, whatever it reached before."""
+"""CHECKS: fixed limits of the all-reduce, which do not depend on the host's earlier results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
 
 
 def latency_high(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's median latency at the smallest size is too high."""
+    """Return a warning if the last run's median latency at the smallest size is too high; None without a result."""
     limit = facts.limit(LATENCY)
     if limit is None:
         return OFF
@@ -59,7 +59,7 @@ def latency_high(facts: Facts) -> Finding | None:
 
 
 def bandwidth_low(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's best bus bandwidth is below the limit of its backend."""
+    """Return a warning if the last run's best bus bandwidth is below its backend's limit; None without a result."""
     if all(facts.limit(limit) is None for limit in _BUSBW.values()):
         return OFF
     best: dict[tuple[str, ...], float] = {}
@@ -79,7 +79,7 @@ def bandwidth_low(facts: Facts) -> Finding | None:
 
 
 def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yield the values of the labels and the value of each series of a metric."""
+    """Yield (values of the labels, value) for each series of a metric."""
     return ((tuple(key.split(KEY_SEPARATOR)), value) for key, value in (metric or {}).items())
 
 

@@ -30,11 +30,14 @@ from gpumon.probe.core.result import DECISIVE, ProbeResult
 
 FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
 PERIODS = 2
-"""Intervals of the schedule within which a run must have ended."""
+"""Number of intervals of the schedule within which a run must have ended."""
 
 
 def repeated_failures(facts: Facts) -> Finding | None:
-    """Return a failure after several failed runs in a row, because a single failure may be transient."""
+    """Return a failure or a warning after several failed runs in a row; a single failure may be transient.
+
+    It is a warning if the last run failed before its first operation, or without NCCL.
+    """
     most = facts.limit(FAILURES)
     ran = all_reduce_runs(facts)
     if most is None:
@@ -63,9 +66,9 @@ def _is_failure(result: ProbeResult, since: float) -> bool:
 
 
 def unkillable_processes(facts: Facts) -> Finding:
-    """Return a failure if SIGKILL does not end a rank.
+    """Return a failure if SIGKILL does not end a rank of the probe.
 
-    It needs a reboot: the next process on that GPU hangs as well.
+    The node needs a reboot: the next process on that GPU hangs as well.
     """
     pids = facts.probe.unkillable
     if not pids:
@@ -76,9 +79,9 @@ def unkillable_processes(facts: Facts) -> Finding:
 
 
 def missing_runs(facts: Facts) -> Finding | None:
-    """Return unknown if no run has ended for long although the node was free.
+    """Return unknown if no run has ended for long although the node was free, or none since a repair of a GPU.
 
-    A skip is not a run. On a free node it gives the reason.
+    A skipped run does not count. On a free node its reason explains why there was no run.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return PASSED
@@ -96,9 +99,10 @@ def missing_runs(facts: Facts) -> Finding | None:
 
 
 def _is_decided(facts: Facts) -> bool:
-    """Return whether an operator or the scheduler prevents runs by other means than holds, releases and maintenance.
+    """Return whether the last run was skipped because an operator or the scheduler prevents runs.
 
-    A failed gate command prevents runs by mistake, so it does not count.
+    Holds, releases and maintenance are not included, because the node is not free then. A gate command that fails is
+    not a decision, so it does not count.
     """
     last = facts.probe.last
     if last is None or last.outcome != "skipped":

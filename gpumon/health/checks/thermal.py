@@ -9,7 +9,7 @@ from gpumon.health.products import slowdown_margin
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
-"""Plausible range: no working GPU is colder or warmer."""
+"""Valid thresholds in degrees: temperatures, and margins to slowdown, of a working GPU."""
 MARGIN = Limit("margin_celsius", 0.0, "Margin to slowdown in degrees below which a GPU is too warm.", _MARGINS)
 SLOWDOWN = Limit(
     "slowdown_margin_celsius",
@@ -27,7 +27,10 @@ _COOLING = """\
 
 
 def margin_low(gpu: GpuCase) -> Finding | None:
-    """Return a finding by the driver's margin, else by the core temperature: limits differ between products."""
+    """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
+
+    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small.
+    """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
         return _core_hot(gpu)
@@ -51,7 +54,7 @@ def _degrees(count: float) -> str:
 
 
 def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
-    """Return whether the hardware reduces the clocks: by its clocks event reason, or by the product's margin."""
+    """Return whether the hardware reduces the clocks, by its clocks event reason or by the product's thermal margin."""
     limit = gpu.facts.limit(SLOWDOWN)
     offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
     return bool((gpu.now.clock_event_active or {}).get("hw_thermal")) or (offset is not None and margin < offset)

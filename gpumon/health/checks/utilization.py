@@ -1,4 +1,4 @@
-"""CHECKS: GPUs that are held and idle, or busy all the time, over an hour."""
+"""CHECKS: GPUs that processes hold without using them, or that are busy all the time, over an hour."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def busy(gpu: GpuCase) -> Finding | None:
 
 
 def _busy_share(gpu: GpuCase) -> float | None:
-    """Return the busy share of the last hour; None if the agent has not observed enough of it."""
+    """Return the busy share of the last hour, 0 to 1; None if the agent has not observed enough of it."""
     busy_seconds, observed = with_labels(gpu.series(BUSY_SECONDS)), with_labels(gpu.series(OBSERVED_SECONDS))
     if busy_seconds is None or observed is None or observed.gain < MIN_COVERAGE * HOUR:
         return None

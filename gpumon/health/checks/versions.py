@@ -12,17 +12,17 @@ from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
-"""Software versions of the node. NCCL's is that of the last run of the probe."""
+"""Software of the node whose version is checked, as text. NCCL's version is that of the last run of the probe."""
 OF_GPU: Mapping[str, str] = {"vbios": "VBIOS", "inforom": "InfoROM image", "gsp": "GSP firmware"}
-"""Firmware versions of a GPU."""
+"""Firmware of a GPU whose version is checked, as text."""
 VERSIONS = (*OF_NODE, *OF_GPU)
 """Keys that `health.versions` accepts."""
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Return a warning for node versions that differ from the configuration.
+    """Return a warning if the driver or NCCL does not have the configured version; None if no version is reported.
 
-    It also reports GPU versions without a majority.
+    It also warns if the GPUs of a product have several firmware versions and none has a majority.
     """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     reported = {name: facts.versions[name] for name in expected if name in facts.versions}
@@ -37,9 +37,9 @@ def of_node(facts: Facts) -> Finding | None:
 
 
 def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
-    """Yield each version that differs between GPUs of one product without a majority or a configured version.
+    """Yield (firmware, GPU indexes by version) for each firmware whose version differs between GPUs of one product.
 
-    With the indexes of the GPUs that have each version.
+    Only if no version has a majority and none is configured.
     """
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
@@ -53,7 +53,7 @@ def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
 
 
 def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
-    """Return which GPUs have which version, as text."""
+    """Return as text which GPUs have which version of a firmware."""
     has = (
         f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
         for version, indices in groups.items()
@@ -62,7 +62,7 @@ def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a warning for firmware that differs from the configuration, else from most GPUs of the product."""
+    """Return a warning if firmware differs from the configured version, or else from most GPUs of the product."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))
@@ -85,7 +85,10 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
 
 
 def _majority(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
-    """Return the version of most GPUs of the product, their number, and that of all; None without a majority."""
+    """Return (version, number of GPUs with it, number of all) for the version that most GPUs of the product have.
+
+    None if no version has a majority.
+    """
     alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
     counted = Counter(version for each in alike if (version := getattr(each, name)) is not None)
     common, count = counted.most_common(1)[0]

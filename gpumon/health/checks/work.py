@@ -1,4 +1,4 @@
-"""CHECKS: what occupies a GPU: stuck processes, memory without a process, stalled work, settings."""
+"""CHECKS: what occupies a GPU: stuck processes, memory without a process, stalled kernels, pending settings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def process_stuck(facts: Facts) -> Finding | None:
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
-    """Return a failure for used memory without a process.
+    """Return a warning if GPU memory is in use without a process.
 
     None in a container, where NVML lists no other processes, and on Grace, whose kernel uses GPU memory.
     """
@@ -75,9 +75,9 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 
 
 def spin(gpu: GpuCase) -> Finding | None:
-    """Return a warning for a kernel that seems to wait for a peer.
+    """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    It runs, but reads no memory and draws little power.
+    Its kernel seems to wait for a peer.
     """
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
@@ -98,7 +98,7 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 
 def _reads_memory(gpu: GpuCase) -> bool:
-    """Return whether the GPU reads memory, as far as performance monitoring reports it."""
+    """Return whether the GPU reads its memory; False if performance monitoring does not report that."""
     most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     return most is not None and traffic is not None and traffic > most
 

@@ -71,9 +71,10 @@ class ExplainedXid(NamedTuple):
 
 
 def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[ExplainedXid]:
-    """Yield the events of the last `seconds`, or of this boot, with their meaning.
+    """Yield the GPU's Xids since the check's verdict was last cleared, each with its explanation.
 
-    Of several recovery actions only the newest counts.
+    Only those of the last `seconds` count; None: those of this boot. If there are several recovery actions (Xid 154),
+    only the newest is yielded.
     """
     facts = gpu.facts
     events = [
@@ -88,25 +89,25 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
 
 
 def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:
-    """Yield the same events without those during maintenance."""
+    """Yield the same Xids as `explained_xids`, without those in maintenance."""
     return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.in_maintenance(xid.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:
-    """Return seconds since the last event."""
+    """Return the seconds since the event last occurred."""
     return facts.now.wall - event.last_wall
 
 
 def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
-    """Return the event with the most severe action, and the newest of several.
+    """Return the Xid with the most severe action, the newest if there are several.
 
-    A recovery action is returned only if no other event asks for as much.
+    A recovery action (Xid 154) is returned only if no other Xid has an action as severe.
     """
     return max(events, key=lambda xid: (_ORDER.index(xid.action), xid.code != RECOVERY_ACTION, xid.event.last_wall))
 
 
 def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
-    """Return the evidence: the code of the worst event, and the other codes."""
+    """Return the evidence of a verdict on these Xids: `xid` is the code of the worst, `also` lists the other codes."""
     first = worst(events).code
     also = sorted({xid.code for xid in events} - {first})
     return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
@@ -119,7 +120,7 @@ def codes(verdict: Verdict) -> set[int]:
 
 
 def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> bool:
-    """Return whether a newer recovery action supersedes the one of the open verdict."""
+    """Return whether a newer recovery action (Xid 154) supersedes the one that the check's open verdict is about."""
     verdict = gpu.facts.open.get((check, gpu.device))
     advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
     return advised and any(xid.code == RECOVERY_ACTION for xid in events)
@@ -131,7 +132,7 @@ def reason(events: Sequence[ExplainedXid]) -> str:
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return a finding for the worst SXid: fatal ones of this boot, others of the last day."""
+    """Return a failure for a fatal SXid of this boot, or else a warning for another one of the last day."""
     key = ("nvswitch_error", NODE)
     cleared = facts.cleared.get(key, 0.0)
     events = [
@@ -168,7 +169,7 @@ def recurring_xid(gpu: GpuCase) -> Finding | None:
 
 
 def critical_xid(gpu: GpuCase) -> Finding | None:
-    """Return a failure for critical Xids since the last repair."""
+    """Return a failure if critical Xids occurred in this boot since the check's verdict was last cleared."""
     events = tuple(explained_xids(gpu, "gpu_xid_critical"))
     criticals = [xid for xid in events if xid.critical]
     if not criticals:
@@ -178,7 +179,7 @@ def critical_xid(gpu: GpuCase) -> Finding | None:
 
 
 def explains_xids(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether another verdict explains all Xids of this one."""
+    """Return whether the cause explains all Xids of the verdict. For `Check.inhibited_if`."""
     own = codes(verdict)
     match cause.check:
         case "gpu_row_remap_failed" | "gpu_ecc_sram_threshold":

@@ -1,4 +1,4 @@
-"""CHECKS: Xids of applications."""
+"""CHECKS: Xids that applications cause."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ REPEATED = Limit(
     COUNT,
 )
 _REPEATING = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
-"""Application Xids that point to the GPU if they recur on one GPU alone, with the action."""
+"""Application Xids that point to the GPU if they recur on one GPU alone, with the action for each."""
 _EXCEPTION = 13
 _TIMEOUT = 109
 _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
 
 
 def repeated_xid(gpu: GpuCase) -> Finding | None:
-    """Return a finding for an application Xid repeated on this GPU only: software errors occur on several GPUs."""
+    """Return a failure (Xid 109) or a warning if an application Xid recurs on this GPU and on no other.
+
+    Software errors occur on several GPUs.
+    """
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
         return OFF
@@ -48,9 +51,9 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return how often it occurred, and where.
+    """Return how often the Xid of these events occurred, and where, as text.
 
-    Exceptions count only in the same unit: software errors occur in many.
+    An Xid 13 counts only in the unit (GPC and TPC) in which it is most frequent: software errors occur in many.
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
@@ -72,7 +75,7 @@ def _is_on_other_gpu(code: int, gpu: GpuCase) -> bool:
 
 
 def application_error(facts: Facts) -> Finding | None:
-    """Return information about one application code on several GPUs."""
+    """Return a warning if one application Xid occurred on several GPUs within 24 hours: software is at fault."""
     by_code: dict[int, dict[str, float]] = {}
     for state in facts.gpus:
         for event in _application_events(facts, state.uuid):

@@ -36,7 +36,10 @@ _SHORTEST = MINUTE / 2
 
 
 def warning(gpu: GpuCase) -> Finding | None:
-    """Return a warning for Xids of severity warning, of this boot and the last day."""
+    """Return a warning for Xids of severity warning in this boot and the last day.
+
+    A failure if Xid 94, a contained memory error, occurred more than once.
+    """
     catalogue = gpu.facts.catalogue
     recent = [xid for xid in explained_xids(gpu, "gpu_xid") if age(xid.event, gpu.facts) <= DAY]
     warnings = [xid for xid in recent if _warns(xid, catalogue)]
@@ -52,7 +55,10 @@ def warning(gpu: GpuCase) -> Finding | None:
 
 
 def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
-    """Return whether the Xid is a warning. Xids of applications have checks of their own."""
+    """Return whether the Xid counts as a warning.
+
+    Xids of applications and unlisted Xids do not: they have checks of their own.
+    """
     row = catalogue.rows.get(xid.code)
     if row is None or row.kind is Class.APPLICATION:
         return False
@@ -90,9 +96,9 @@ def storm(gpu: GpuCase) -> Finding | None:
 
 
 def unplaced_xid(facts: Facts) -> Finding | None:
-    """Return a warning for an Xid at an address where a GPU of this host should be and none answers.
+    """Return a finding on an Xid at a PCI address where a GPU of this host should be and none answers.
 
-    A container reads the host's kernel log and PCI bus, and may have been given only some GPUs.
+    PASSED in a container, which reads the host's kernel log and PCI bus, and may have been given only some GPUs.
     """
     if facts.bus is None:
         return None
@@ -111,7 +117,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
 
 
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
-    """Yield Xids of this boot and the last day at addresses without a GPU of the agent, except application errors."""
+    """Yield the Xids of this boot and the last day at addresses where a GPU is missing, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
@@ -123,9 +129,9 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return whether the address has no GPU of the agent but should have one.
+    """Return whether a GPU of the agent should be at this PCI address and is not.
 
-    It is neither excluded nor bound to another driver.
+    The address is neither excluded nor bound to another driver than NVIDIA's.
     """
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
@@ -142,7 +148,7 @@ _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
 def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether another verdict explains the warning.
+    """Return whether the cause explains the warning. For `Check.inhibited_if`.
 
     Memory verdicts explain memory Xids, and link verdicts link Xids. Others must occur at the same time.
     """
@@ -154,7 +160,7 @@ def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool: 
 
 
 def explains_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the verdict has the same code, or was reported at the same time."""
+    """Return whether the cause has the storm's Xid or the same time, and its action includes the storm's."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
 
