@@ -1,1 +1,1 @@
-"""The stateful parts on the daemon's loop: persistence, events, verdicts, time windows."""
+"""Stateful services on the daemon's loop: persistence, error events, verdicts, releases and other time windows."""

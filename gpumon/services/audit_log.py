@@ -1,4 +1,4 @@
-"""Records who changed the state of the agent: in the log, and in the store."""
+"""Records requests that change the state of the agent, with their clients: in the log and in the store."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _log = logging.getLogger("gpumon.audit")
 
 
 class AuditLog:
-    """The audit. Any thread may use it."""
+    """The audit log. Any thread may use it."""
 
     def __init__(self, persistence: Persistence) -> None:
         self._persistence = persistence
 
     def record(self, entry: AuditEntry) -> None:
-        """Log the entry and write it to the store. If the store fails, the log alone has it."""
+        """Log the entry and write it to the store. If the store fails, only the log contains the entry."""
         words = {name: value for name, value in asdict(entry).items() if name != "wall" and value not in ("", None)}
         _log.info("change requested", extra=words)
         self._persistence.write(partial(audit.put, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
-        """Return the newest entries. The future raises StoreError."""
+        """Return a future with the newest `limit` entries. The future raises StoreError."""
         return self._persistence.read(partial(audit.read, limit=limit))

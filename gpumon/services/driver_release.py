@@ -1,4 +1,4 @@
-"""Applies releases: closes the driver on released GPUs. Also starts the releases that the marker file requests."""
+"""Applies releases: makes the samplers close released GPUs. Also starts releases that the marker file requests."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 log = logging.getLogger("gpumon.release")
 
 FOLLOW_SECONDS = 0.5
-"""Interval at which windows, the marker file and holders are read."""
+"""Interval in seconds at which windows, the marker file and holders are read."""
 HOLDER_SECONDS = 0.1
-"""Interval at which holders are read while a request waits."""
+"""Interval in seconds at which holders are read while a request waits."""
 RECALL_SECONDS = 5.0
-"""Maximum time that the first sampler waits for the stored windows: a hung disk must not keep GPUs unobserved."""
+"""Maximum seconds that the first sampler waits for the stored windows: a hung disk must not keep GPUs unobserved."""
 RECALL_POLL_SECONDS = 0.02
 
 
 class DriverRelease:
-    """Makes the samplers close released GPUs, and reports processes that still have one open. Runs on the loop."""
+    """Service that makes the samplers close released GPUs, and reports processes that still have one open.
+
+    Use from the loop's thread.
+    """
 
     answer_seconds = 15.0
-    """Longer than GRACE_SECONDS and KILL_PATIENCE, within which a child ends or is reported as stuck."""
+    """Maximum seconds that a release request waits. Longer than GRACE_SECONDS and KILL_PATIENCE, within which a
+    child ends or is reported as stuck.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,7 @@ class DriverRelease:
         publish: Callable[[TimeWindow | WindowsEnded | ReleaseHolders], None],
         store_failed: Callable[[], bool],
     ) -> None:
-        """`store_failed` returns whether the stored windows cannot be read now."""
+        """Create the service. `store_failed` returns True if the stored windows cannot be read now."""
         self._loop = loop
         self._marker = marker
         self._done = DoneFile(marker.path)
@@ -57,32 +62,32 @@ class DriverRelease:
         self._publish = publish
         self._store_failed = store_failed
         self._scopes: frozenset[str] = frozenset()
-        """The scopes whose release the samplers follow."""
+        """Scopes of the releases that were last applied to the samplers."""
         self._closed = False
-        """True once no process has one of `_scopes` open; until `_scopes` changes."""
+        """True after no process had a GPU of `_scopes` open, until `_scopes` changes."""
         self._reported: frozenset[int] = frozenset()
-        """Pids of holders that were logged as an error."""
+        """Process ids of holders that were logged as an error."""
         self._stopping = False
 
     def start(self) -> None:
-        """Start the first sampler when the stored releases and the marker file have been read."""
+        """Start the first sampler after the stored releases and the marker file have been read."""
         self._start_samplers(boot_clock() + RECALL_SECONDS)
 
     def apply(self, max_seconds: float) -> None:
         self._marker.max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Follow no window from now on."""
+        """Apply no further release to the samplers."""
         self._stopping = True
 
     @property
     def notice(self) -> str | None:
-        """Why a release is not complete, or why the marker file releases nothing."""
+        """Return why a release is not complete or why the marker file releases nothing; None without a problem."""
         held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Apply the releases in force to the samplers."""
+        """Read the marker file, end releases at their deadline, and apply the releases in force to the samplers."""
         if self._stopping:
             return
         self._follow_marker()
@@ -133,7 +138,7 @@ class DriverRelease:
         self._end(stale, MARKER)
 
     def _end_expired(self) -> None:
-        """End releases at their deadline, because few messages arrive while no sampler runs."""
+        """End releases at their deadline here, because `reduce` gets few messages while no sampler runs."""
         windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
         self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
 
@@ -142,7 +147,10 @@ class DriverRelease:
             self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
 
     def _bus_id(self, name: str) -> str | None:
-        """Return the bus id of a GPU. Before the driver has been read, only a PCI address is accepted."""
+        """Return the bus id of the GPU with this name; None if there is none.
+
+        Before the driver has been read, only a PCI address is accepted.
+        """
         report = self._latest()
         gpu = report.gpu(name)
         if gpu is not None:
@@ -156,7 +164,7 @@ class DriverRelease:
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
     def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
-        """Yield other descendants of the agent that have a device node of these GPUs open."""
+        """Yield descendants of the agent that have a device node of these GPUs open, without the pids in `listed`."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
@@ -167,7 +175,7 @@ class DriverRelease:
                 yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")
 
     def _log_errors(self, holders: tuple[DeviceHolder, ...]) -> None:
-        """Log a holder that SIGKILL does not end, or that opened a GPU after it had been closed."""
+        """Log an error for each holder that SIGKILL does not end, or that opened a GPU after all had closed it."""
         wrong = {holder.pid: holder.description for holder in holders if holder.stuck or self._closed}
         for pid in wrong.keys() - self._reported:
             log.error("a released GPU is still open", extra={"holder": wrong[pid]})

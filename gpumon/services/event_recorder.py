@@ -34,21 +34,23 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.services.event_recorder")
 
 READ_SECONDS = 1.0
-"""Interval at which the log is read if a selector cannot watch it, or if it could not be opened."""
+"""Interval in seconds at which the kernel log is read if a selector cannot watch it, or if it could not be opened."""
 UPDATE_SECONDS = 1.0
-"""Interval at which an event that continues is recorded: the errors of a storm in between are one change."""
+"""Interval in seconds at which a continuing event is recorded. All errors of a storm within it are one change."""
 POSITION_SECONDS = 60.0
-"""Interval at which the position in the kernel log is stored if no error was read."""
+"""Interval in seconds at which the position in the kernel log is stored if no error was read."""
 RECENT_SECONDS = 60.0
-"""Maximum age of an error that is reported to `on_xid`."""
+"""Maximum age in seconds of an error that is passed to `on_xid`."""
 WITNESS_SECONDS = 60.0
-"""Maximum wait until NVML confirms that a GPU fell off the bus, if the kernel log reports no Xid."""
+"""Maximum seconds to wait for NVML to confirm that a GPU fell off the bus, if the kernel log reports it without an
+Xid.
+"""
 UNNUMBERED_XID = 999
-"""NVML's number for an Xid that it cannot name. The kernel log has its number."""
+"""Value by which NVML reports an Xid without a number of its own. The kernel log has the number."""
 
 
 class EventRecorder:
-    """The recorder of error events. Use from the loop's thread."""
+    """Service that records error events. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class EventRecorder:
         latest: Callable[[], Report],
         on_xid: Callable[[str, int], None] = lambda _bus_id, _xid: None,
     ) -> None:
-        """Prepare the recorder. `on_xid` is called with the bus id and code of each recent Xid of the kernel log."""
+        """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log."""
         self._loop = loop
         self._writes = writes
         self._latest = latest
@@ -68,15 +70,15 @@ class EventRecorder:
         self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
-        """Observations made before the stored events were read; None after that."""
+        """Observations made before the stored events were read; None after they have been read."""
         self._unconfirmed: dict[str, tuple[ErrorObservation, float]] = {}
-        """Errors without an Xid that NVML has not confirmed, and when they were read, by bus id."""
+        """Errors without an Xid that NVML has not confirmed, with the boot clock at which they were read, by bus id."""
         self._changed: dict[str, ErrorEvent] = {}
-        """Events with changes that were not submitted to the store, by id."""
+        """Events with changes that have not been submitted to the store, by id."""
         self._counted: dict[str, int] = {}
-        """Counts as they were last submitted, of events that may continue, by id."""
+        """Count of each open event as last submitted to the store, by id."""
         self._position: LogPosition | None = None
-        """The position in the kernel log as it was last submitted."""
+        """Position in the kernel log as last submitted to the store."""
         self._in_flight = False
         self._update_scheduled = False
         self._read_scheduled = False
@@ -84,17 +86,17 @@ class EventRecorder:
 
     @property
     def log(self) -> KernelLog:
-        """The kernel log that is read."""
+        """Return the reader of the kernel log."""
         return self._watch.log
 
     def start(self) -> None:
-        """Start reading the log when the stored events were read, or after a maximum wait."""
+        """Start reading the kernel log after the stored events were read, or after PATIENCE_SECONDS."""
         self._loop.call_after(PATIENCE_SECONDS, self._begin)
         self._loop.every(READ_SECONDS, self._read)
         self._loop.every(POSITION_SECONDS, self._clean_up)
 
     def restore(self, stored: StoredState) -> None:
-        """Continue the events that an earlier run of the agent has recorded."""
+        """Continue the events that an earlier run of the agent recorded, from the stored position in the kernel log."""
         self._grouper.restore(stored.events)
         self._counted = {event.id: event.count for event in stored.events} | self._counted
         self._position = stored.position
@@ -103,7 +105,7 @@ class EventRecorder:
         self._record_position()
 
     def add_nvml_event(self, xid_event: XidEvent) -> None:
-        """Add an Xid that NVML has reported."""
+        """Add an Xid that NVML reported. Ignore Xid 999 if the kernel log can be read, because that has the number."""
         if xid_event.xid == UNNUMBERED_XID and self._watch.log.up:
             return
         observation = ErrorObservation(
@@ -121,7 +123,7 @@ class EventRecorder:
         self._add((observation,))
 
     def stop(self) -> None:
-        """Submit what is not stored yet."""
+        """Submit changes and the position in the kernel log to the store, and close the kernel log."""
         self._in_flight = False  # the changes in flight come first in the store's queue
         self._record(even_if_unchanged=self._has_moved())
         self._watch.close()
@@ -179,7 +181,7 @@ class EventRecorder:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Count the errors without an Xid once NVML cannot read the GPU either."""
+        """Count errors without an Xid after NVML failed to read the GPU. Drop them after WITNESS_SECONDS."""
         for bus_id, (observation, since) in tuple(self._unconfirmed.items()):
             gpu = self._latest().internal.inventory.gpus.get(bus_id)
             if gpu is not None and gpu.fault not in (None, "no_permission"):
@@ -223,7 +225,10 @@ class EventRecorder:
         self._record()
 
     def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Record the changes, one batch at a time: what changes while the disk is slow is one change."""
+        """Record all changes as one batch, unless a batch is in flight.
+
+        Changes made while the disk is slow become one batch.
+        """
         if self._in_flight or not (self._changed or even_if_unchanged):
             return
         events, self._changed = self._changed.values(), {}

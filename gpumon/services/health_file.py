@@ -1,4 +1,4 @@
-"""Writes the health file: the verdicts of this node for `gpumon check`, prologs and plugins."""
+"""Writes the health file, which contains the verdicts of this node for `gpumon check`, prologs and plugins."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ _log = logging.getLogger("gpumon")
 
 MODE = 0o644
 POLL_SECONDS = 1.0
-"""Interval at which the Report is compared with the file; checks are evaluated every 5 s."""
+"""Interval in seconds at which the Report is compared with the file. Checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
-"""Maximum wait for the store: a disk that hangs must not block the start of the agent."""
+"""Maximum seconds to wait for the store. A disk that hangs must not block the start of the agent."""
 DISK_SECONDS = 1.0
-"""Maximum wait for a disk when the agent stops."""
+"""Maximum seconds to wait for a disk when the agent stops."""
 IN_MEMORY = Path("/run")
-"""Files below it are not on a disk."""
+"""Directory in memory. Files below it are written without a thread, because no disk can block."""
 
 
 class AgentIdentity(ResponseModel):
-    """The agent that wrote the file."""
+    """The part of the health file about the agent that wrote it."""
 
     version: str
     pid: int
     running: bool
     socket: str
-    """Where a program on this host reaches it."""
+    """Path of the unix socket at which programs on this host reach the agent."""
     store: str
 
 
 class MaintenanceWindow(ResponseModel):
-    """The active maintenance window."""
+    """The part of the health file about the maintenance in force."""
 
     until: str
     until_boottime_seconds: float
-    """The same by CLOCK_BOOTTIME, which decides when it ends."""
+    """End of the maintenance on CLOCK_BOOTTIME in seconds. This value decides, not `until`."""
     reason: str
     by: str
 
 
 class HealthFileContent(CurrentHealthResponse):
-    """The content of the file. Verdicts and GPUs are those of `/api/v1/health`."""
+    """Content of the health file. Verdicts and GPUs have the same form as in `/api/v1/health`."""
 
     version: int
     boot_id: str
     evaluated: str | None
-    """When the checks were last evaluated; null if this agent has not evaluated them yet."""
+    """RFC 3339 time at which the checks were last evaluated; null if this agent has not evaluated them yet."""
     evaluated_boottime_seconds: float | None
-    """The same by CLOCK_BOOTTIME, from which readers compute the age."""
+    """Boot clock in seconds of the last evaluation, from which readers compute the age of the file."""
     agent: AgentIdentity
     maintenance: MaintenanceWindow | None
 
@@ -85,13 +85,13 @@ class HealthFileContent(CurrentHealthResponse):
 
 
 class HealthFile:
-    """The file, replaced whenever the verdicts were evaluated or changed. Use from the loop's thread.
+    """Service that replaces the health file when verdicts were evaluated or changed. Use from the loop's thread.
 
-    A thread replaces a file on a disk, because a hung disk must not block the loop. /run is in memory.
+    A file on a disk is replaced in a thread of its own, because a hung disk must not block the loop. /run is in memory.
     """
 
     def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, socket: Path) -> None:
-        """`socket` is where a program on this host reaches the agent."""
+        """Create the service. `socket` is the path at which programs on this host reach the agent."""
         self._loop = loop
         self._path = path
         self._latest = latest
@@ -99,28 +99,28 @@ class HealthFile:
         self._socket = socket
         self._written: tuple[object, ...] = ()
         self._writing = threading.Thread()
-        """The last replacement on a disk."""
+        """Thread that replaces a file on a disk."""
         self._on_restored: Callable[[], object] | None = None
         self.notice: str | None = None
-        """Why the file could not be written."""
+        """Reason why the file could not be written; None if it was written."""
 
     def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
-        """Update the file from now on.
+        """Begin to update the file periodically.
 
-        `on_restored` is called once: when the file holds what the store had, or when the store takes too long.
+        `on_restored` is called once, when the file contains the verdicts from the store, or after RESTORE_SECONDS.
         """
         self._on_restored = on_restored
         self._loop.call_after(RESTORE_SECONDS, self._report_restored)
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write `running: false`, so that readers need not wait until the file is stale."""
+        """Write `running: false`, so that readers see the stop before the file is stale."""
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()
 
     def update(self) -> None:
-        """Write the file if what it reports has changed or was evaluated again."""
+        """Write the file if verdicts or windows changed, or if checks were evaluated again."""
         report = self._latest()
         sources = (report.health, report.windows, report.internal.restored)
         unchanged = len(self._written) == len(sources) and all(map(operator.is_, sources, self._written))
@@ -132,7 +132,7 @@ class HealthFile:
         report = self._latest()
         restored = report.internal.restored
         if not (restored or report.health.evaluated) or self._writing.is_alive():
-            return  # the file of the previous agent may report a failure that this one has not read from the store yet
+            return  # the file of the previous agent may have a failure that this agent has not read from the store yet
         agent = AgentIdentity(
             version=__version__, pid=os.getpid(), running=running, socket=str(self._socket), store=str(self._store)
         )
@@ -177,7 +177,7 @@ def _replacement_error(path: Path, text: str) -> OSError | None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace the file at once, so that no reader sees a part of it. Raises OSError."""
+    """Replace a file atomically, so that no reader sees a part of it. Raise OSError."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)

@@ -1,4 +1,4 @@
-"""Records that the agent runs, once a minute, and that it has stopped."""
+"""Stores once a minute that the agent runs, and at its end that it stopped orderly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEAT_SECONDS = 60.0
 
 
 class Heartbeat:
-    """The record of the present run of the agent. Use from the loop's thread."""
+    """Service that keeps the row of the current agent run up to date. Use from the loop's thread."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -23,15 +23,18 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """Record the start at once, so that an agent that crashes in its first minute is recorded."""
+        """Store the start at once, so that an agent that crashes in its first minute has a row.
+
+        Then store each minute.
+        """
         self._loop.every(BEAT_SECONDS, self.beat)
 
     def stop(self) -> None:
-        """Record an orderly stop."""
+        """Store the time of an orderly stop."""
         self._put(stopped=time.time())
 
     def beat(self) -> None:
-        """Record that the agent runs now, and whether the node is in maintenance."""
+        """Store that the agent runs now, and whether the node is in maintenance."""
         self._put(stopped=None)
 
     def _put(self, stopped: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The operator's acceptance of the present inventory: what is missing is no longer expected."""
+"""Lets the operator accept the current inventory: GPUs and ports that are missing are no longer expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon")
 
 
 class InventoryAcceptance:
-    """The service behind `gpumon inventory accept`. `request` is called from any thread."""
+    """Service behind `gpumon inventory accept`. Any thread may call `request`."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -25,9 +25,9 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
-        """Accept that these parts are gone, or all that are missing if none is named.
+        """Accept that these GPUs or ports are gone, down or slower; if none is named, accept all that are.
 
-        The future has an answer when the acceptance is stored and in force, or the reason why nothing has changed.
+        The future returns the result when the acceptance is stored and active, or the reason why nothing changed.
         """
         return self._loop.request(lambda answer: self._accept(parts, answer))
 

@@ -1,4 +1,4 @@
-"""Routes the messages of the sampler to the services that process them."""
+"""Passes each message of the sampler to the service that processes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
 READY_SECONDS = 10.0
-"""Deadline of the first poll. The agent is ready after it, whatever the driver does."""
+"""Maximum seconds until the agent is ready. It is ready then even if the driver hangs and no poll has ended."""
 
 
 class MessageRouter:
-    """Destination of the sampler's messages. It also detects the end of the first poll."""
+    """Receives the messages of the sampler. It also detects the end of the first poll."""
 
     def __init__(self, monitor: Monitor, event_recorder: EventRecorder) -> None:
         self._monitor = monitor
@@ -22,7 +22,10 @@ class MessageRouter:
         self._polled = False
 
     def take(self, message: ChildMessage) -> None:
-        """Route one message. Messages about the child itself are processed by its supervisor."""
+        """Pass one message to its service.
+
+        Ignore messages about the child itself, which the supervisor has processed.
+        """
         if isinstance(message, XidEvent):
             self._event_recorder.add_nvml_event(message)
         elif not isinstance(message, (Hello, Logged, TrialResult)):

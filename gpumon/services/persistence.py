@@ -1,4 +1,4 @@
-"""Opens the store, restores its content into the Report, stores what changes in the Report, and answers queries."""
+"""Opens the store, restores its content into the Report, stores changes of the Report, and answers queries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _NOT_EXPECTED = frozenset({Removal.REPLACED, Removal.ACCEPTED})
 
 
 class Persistence:
-    """The store of the daemon. Use from the loop's thread, except `read`, `find_events` and `find_runs`."""
+    """Service that owns the store.
+
+    Use from the loop's thread, except `read`, `write`, `find_events` and `find_runs`.
+    """
 
     def __init__(
         self,
@@ -62,38 +65,45 @@ class Persistence:
         )
         self.writes = WriteBehind(loop, self._writer, probe, publish=publish, latest=latest)
         self._left_out = Counter[str]()
-        """Rows that could not be read, by table. Replaced once, in the writer's thread."""
+        """Number of rows that could not be read at the start, by table. Assigned once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
 
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
-        """Open the store in its own thread, and read its content. `on_restored` is called once the Report has it."""
+        """Open the store in its own thread and read its content.
+
+        `on_restored` is called after the Report contains it.
+        """
         self._on_restored = on_restored
         self._writer.start()
         self._loop.every(PRUNE_SECONDS, self._prune)
 
     def tick(self) -> None:
-        """Write the GPUs, ports and time windows of the Report that have changed."""
+        """Store the GPUs, ports and time windows of the Report that have changed."""
         self._put_report()
 
     def stop(self) -> None:
-        """Write the last state of all GPUs and ports, and close the store."""
+        """Store the last state of all GPUs and ports, and close the store."""
         self._put_report(everything=True)
         self.close()
 
     def close(self) -> None:
-        """Finish the queued writes, and close the store."""
+        """Finish the queued writes and close the store. Log an error after CLOSE_SECONDS."""
         if not self._writer.close(CLOSE_SECONDS):
             log.error("the store did not close in time: queued writes are lost", extra={"path": str(self._path)})
 
     @property
     def error(self) -> str | None:
-        """Why nothing can be written now."""
+        """Return why the store cannot be written now; None if it can."""
         error = self._writer.error()
         return None if error is None else str(error)
 
     @property
     def notice(self) -> str | None:
-        """The present error, where a damaged store was moved, and how many rows could not be read at the start."""
+        """Return the problems of the store for the operator; None if there are none.
+
+        These are the current error, the path of a damaged file that was moved, and rows that could not be read at the
+        start.
+        """
         parts = [self.error] if self.error else []
         if self._writer.moved_aside is not None:
             parts.append(f"{self._path} was damaged and is re-created; the damaged file is {self._writer.moved_aside}")
@@ -103,36 +113,39 @@ class Persistence:
         return ". ".join(parts) or None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Read from the store. Called from any thread. The future raises StoreError."""
+        """Run a query in the store's thread and return a future with its result. Any thread may call this.
+
+        The future raises StoreError.
+        """
         answer: Future[T] = Future()
-        answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
+        answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
         self._writer.submit(query, answer.set_result, answer.set_exception)
         return answer
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Write to the store if it can be written. Called from any thread."""
+        """Run a write in the store's thread. A failure is ignored. Any thread may call this."""
         self._writer.submit(work)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
-        """Return a page of stored events."""
+        """Return a future with a page of stored events."""
         return self.read(partial(error_events.find, query=query))
 
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
-        """Return a page of stored probe runs."""
+        """Return a future with a page of stored probe runs."""
         return self.read(partial(probe_runs.find, query=query))
 
     def _put_report(self, *, everything: bool = False) -> None:
         report, writes = self._latest(), self.writes
         writes.put(gpus.TABLE, _gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
         writes.put(windows.TABLE, window_rows(report))
-        if report.internal.restored:  # the stored rows have the first times of the ports
+        if report.internal.restored:  # only the stored rows have the first times of the ports
             rows = _port_rows(report)
-            # A new port may replace another: the times of all are needed to decide which.
+            # A new port may replace another. After a restart the times of all ports decide that, so all are stored.
             new = any(port.identity not in writes.rows(ports.TABLE) for port in rows)
             writes.put(ports.TABLE, rows, everything=everything or new)
 
     def _read_stored_state(self, store: Store) -> None:
-        """Read the stored state. Runs in the writer's thread."""
+        """Read the stored state and post it to the loop. Runs in the writer's thread."""
         with store.reading() as connection, count_left_out() as left_out:
             stored = stored_state.read(connection, self._probe)
         self._left_out = left_out
@@ -144,7 +157,7 @@ class Persistence:
         self.writes.rewrite()
 
     def _write_everything(self) -> None:
-        """Fill the reopened store: the file may have been deleted or replaced."""
+        """Write everything to the reopened store, because its file may have been deleted or replaced."""
         self.writes.write_everything()
 
     def _prune(self) -> None:
@@ -152,7 +165,7 @@ class Persistence:
 
 
 def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the GPUs that have reported their identity, and the stored ones that are no longer expected."""
+    """Yield the rows of GPUs that have reported their uuid, and of stored GPUs that are no longer expected."""
     for state in report.gpus:
         if state.stored is not None:
             yield state.stored
@@ -162,10 +175,10 @@ def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[
 
 
 def _port_rows(report: Report) -> tuple[PortRecord, ...]:
-    """Return the ports that can be identified again after a restart."""
+    """Return the records of ports that have a PCI address or a GUID, which identify them after a restart."""
     return tuple(port for port in report.internal.ports.records.values() if port.bus_id or port.guid)
 
 
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:
-    """Return the time windows, without those of the marker file, which is its own record."""
+    """Return the time windows to store. Those of the marker file are left out, because the file itself persists."""
     return tuple(window for window in report.windows if window.by != MARKER)

@@ -1,4 +1,4 @@
-"""The marker file: while it exists and is not too old, the node or the GPU that it names is released."""
+"""The marker file. While it exists and is not too old, the GPU that it names, or the whole node, is released."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ SYNTAX = "write nothing, or for=DURATION, gpu=GPU, or both"
 
 
 class MarkerError(ValueError):
-    """A marker file is invalid. The message names the problem and the syntax."""
+    """Raised for an invalid marker file. The message names the problem and the syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerRequest:
-    """The content of a marker file."""
+    """Request in a marker file: what to release, and for how long."""
 
     gpu: str | None = None
-    """uuid, index or PCI address. None: the whole node."""
+    """GPU to release, by uuid, index or PCI address; None for the whole node."""
     seconds: float | None = None
-    """None: the maximum."""
+    """Length of the release in seconds; None for the configured maximum."""
 
 
 def parse(text: str) -> MarkerRequest:
-    """Parse words such as `for=5m gpu=3`. An empty file names the whole node. Raises MarkerError."""
+    """Parse the content of a marker file, such as `for=5m gpu=3`. Raise MarkerError.
+
+    An empty file requests the release of the whole node.
+    """
     values: dict[str, str] = {}
     for word in text.split():
         name, equals, value = word.partition("=")
@@ -54,22 +57,22 @@ def parse(text: str) -> MarkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerFile:
-    """The marker file at one time. Its identity changes when it is written or touched."""
+    """State of the marker file at one time. `identity` changes when the file is written or touched."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
-    """Seconds since the epoch."""
+    """Modification time in seconds since the epoch."""
     uid: int | None = None
-    """Owner of the file."""
+    """User id of the owner of the file; None if the file was not read."""
     request: MarkerRequest | None = None
     problem: str = ""
-    """Why the file releases nothing."""
+    """Reason why the file releases nothing; empty if it is valid."""
 
 
 def read_marker(path: Path) -> MarkerFile | None:
-    """Return the file as it is now, or None if there is none."""
+    """Return the current state of the marker file; None if there is none. Problems are in `problem`."""
     try:
-        # A FIFO must not block the daemon, and a link must not lead it to another file.
+        # A FIFO must not block the daemon, and a symbolic link must not make it read another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in ABSENT:
@@ -100,26 +103,31 @@ def _request(content: bytes) -> MarkerRequest:
 
 
 class MarkerWatch:
-    """Derives a release from the marker file: a new one whenever the file changes."""
+    """Reads the marker file and derives a release from it, a new one whenever the file changes."""
 
     def __init__(self, path: Path, max_seconds: float, record: Callable[[AuditEntry], None] = lambda _: None) -> None:
-        """`record` is called with the audit entry of each file that requests a release."""
+        """Create the watch. `record` is called with an audit entry for each file that requests a release."""
         self._record = record
         self.path = path
         self.max_seconds = max_seconds
-        """Maximum age of the file."""
+        """Maximum age of the file in seconds."""
         self._read: MarkerFile | None = None
         self._window: TimeWindow | None = None
         self.problem = ""
-        """Why the file releases nothing, with its path."""
+        """Path of the file and reason why it releases nothing; empty without a problem."""
 
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
-        """Read the file, and return its window, which may have ended. `bus_id` finds a GPU by any of its names."""
+        """Read the file and return its release window, whose deadline may have passed; None without a valid file.
+
+        `bus_id` returns the bus id of the GPU with a given name, or None.
+        """
         marker = read_marker(self.path)
         if marker is None:
             self._read, self._window, self.problem = None, None, ""
         elif self._read is None or marker.identity != self._read.identity or (self.problem and marker.request):
-            self._take(marker, boot_id, bus_id)  # the GPU may exist once the driver has been read
+            self._take(
+                marker, boot_id, bus_id
+            )  # read an unchanged file again: the GPU that it names may be found after the driver has been read
         return self._window
 
     def _take(self, marker: MarkerFile, boot_id: str, bus_id: Callable[[str], str | None]) -> None:
@@ -140,7 +148,9 @@ class MarkerWatch:
     def _new_window(self, marker: MarkerFile, request: MarkerRequest, scope: str, boot_id: str) -> TimeWindow | None:
         length = min(self.max_seconds, request.seconds or self.max_seconds)
         wall = time.time()
-        left = length - max(0.0, wall - marker.modified)  # a clock that was set back must not prolong the window
+        left = length - max(
+            0.0, wall - marker.modified
+        )  # if the clock was set back, the age is negative, which must not prolong the window
         if left <= 0:
             log.info("the marker file is too old and releases nothing: delete it", extra={"path": str(self.path)})
             return None
@@ -152,14 +162,14 @@ class MarkerWatch:
 
 
 class DoneFile:
-    """The file beside the marker that exists while no process has what the marker names open. For scripts."""
+    """File `<marker>.done` that exists while no process has the released GPUs open. Scripts wait for it."""
 
     def __init__(self, marker: Path) -> None:
         self.path = marker.with_name(f"{marker.name}.done")
         self._failed = False
 
     def update(self, *, done: bool) -> None:
-        """Create or delete the file. A script may delete it, to wait for it again."""
+        """Create the file if `done`, else delete it. A script may delete it, and then wait for it again."""
         try:
             if not done:
                 self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reads the whole state from the store at start, and writes it back when writes were lost. Inside a transaction."""
+"""Reads the whole state from the store at the start, and writes it after writes have failed. Inside a transaction."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
 MAX_AGENT_RUNS = 50
-"""Maximum number of runs of the agent that are read."""
+"""Maximum number of agent runs to read."""
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return the newest rows of each table, as many as the Report holds."""
+    """Return the newest rows of each table, as many as the Report keeps."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -44,7 +44,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
 
 
 def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return the stored rows of the tables that are written row by row."""
+    """Return the stored rows of the tables whose rows WriteBehind writes one by one."""
     positions = [] if stored.position is None else [stored.position]
     return {
         gpus.TABLE: stored.gpus,
@@ -58,7 +58,7 @@ def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
 def write(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
 ) -> None:
-    """Write these rows and everything that the Report holds. What the store already has does not change."""
+    """Write these rows and everything that the Report keeps. Rows that the store already has do not change."""
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
     error_events.restore(connection, report.events, _error_counters(report))
@@ -70,11 +70,11 @@ def write(
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions, preceded by those that later evaluations depend on."""
+    """Return the newest transitions, preceded by older ones that evaluations still depend on."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
-    weighty = verdicts.read_transitions(connection, MAX_SIGNIFICANT, weighty=True)
+    significant = verdicts.read_transitions(connection, MAX_SIGNIFICANT, significant=True)
     identities = {_identity(transition) for transition in newest}
-    return (*[transition for transition in weighty if _identity(transition) not in identities], *newest)
+    return (*[transition for transition in significant if _identity(transition) not in identities], *newest)
 
 
 def _identity(transition: VerdictTransition) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Starts and ends time windows on request: releases, holds and maintenances.
 
-A window is in force at once. The request is answered when the window is stored and its effect is complete, or when the
-effect's answer_seconds have passed.
+A window is in force at once. The request is answered when the window is stored and its effect is complete, or after the
+effect's answer_seconds.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gpumon.store import windows
 from gpumon.supervisor.loop import Loop
 
 POLL_SECONDS = 0.02
-"""Interval at which the effect of a window is polled while a request waits."""
+"""Interval in seconds at which the effect of a window is polled while a request waits."""
 RECALL_SECONDS = 2.5
-"""Maximum time that a request to end windows waits for the stored ones."""
+"""Maximum seconds that a request to end windows waits until the stored windows have been read."""
 SETTINGS = {
     WindowKind.RELEASE: "release.max_seconds",
     WindowKind.HOLD: "probe.max_hold_seconds",
@@ -46,35 +46,37 @@ SETTINGS = {
 }
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
-"""Returns the result of a request, or None while its effect is not complete. The argument is True for the last poll."""
+"""Function that returns the result of a request, or None while its effect is not complete. Its argument is True in
+the last poll.
+"""
 
 
 class WindowEffect(Protocol):
-    """What one kind of window changes outside the Report."""
+    """What the agent must do for one kind of window, besides the change of the Report."""
 
     answer_seconds: float
-    """Maximum time that a request for a window waits for the effect."""
+    """Maximum seconds that a request for a window waits for the effect."""
 
     def follow(self) -> None:
-        """Follow the windows in force. Called after each change by request."""
+        """Apply the windows in force. Called after each change by a request."""
 
     def completion(self, window: TimeWindow, /) -> Completion:
-        """Return how to poll whether the effect of this window, which is in force now, is complete."""
+        """Return the function that polls whether the effect of this window is complete. The window is in force."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request whose window is in force and that is not answered yet."""
+    """A request that is not answered yet, although its window is in force."""
 
     future: Future[RequestResult]
     completion: Completion
     answer_by: float
     stored: bool | None = None
-    """None: the store has not answered yet."""
+    """True if the window was stored, False if that failed; None if the store has not answered yet."""
 
 
 class TimeWindows:
-    """The service for time windows. Use from the loop's thread, except `start` and `end`."""
+    """Service that starts and ends time windows. Use from the loop's thread, except `start` and `end`."""
 
     def __init__(
         self,
@@ -99,19 +101,22 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Refuse all requests from now on, those that wait included. The windows stay in force."""
+        """Refuse all further requests and those that wait for an answer. The windows remain in force."""
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)
         self._waiting.clear()
 
     def start(self, request: WindowRequest) -> Future[RequestResult]:
-        """Start a window. It replaces the one in the same slot. Callable from any thread."""
+        """Start a window, which replaces the one in the same slot.
+
+        Return a future with the result. Any thread may call this.
+        """
         request = replace(request, owner=request.owner.strip(), reason=request.reason.strip())
         return self._post(lambda future: self._start(request, future))
 
     def end(self, selection: WindowSelection) -> Future[RequestResult]:
-        """End the windows in force that match. Callable from any thread."""
+        """End the windows in force that match. Return a future with the result. Any thread may call this."""
         end_by = boot_clock() + RECALL_SECONDS
         return self._post(lambda future: self._end(selection, end_by, future))
 
@@ -129,11 +134,11 @@ class TimeWindows:
         waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
         effect.follow()
 
-        def settled(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
+        def note_stored(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
             waiting.stored = stored
             self._answer()
 
-        self._store(settled)
+        self._store(note_stored)
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
             self._poll()
@@ -165,9 +170,9 @@ class TimeWindows:
             self._effects[kind].follow()
         self._store(lambda stored: future.set_result(RequestResult(stored=stored)))
 
-    def _store(self, settled: Callable[[bool], None]) -> None:
+    def _store(self, on_done: Callable[[bool], None]) -> None:
         rows = window_rows(self._latest())
-        self._writes.record(lambda connection: windows.put(connection, rows), None, settled)
+        self._writes.record(lambda connection: windows.put(connection, rows), None, on_done)
 
     def _poll(self) -> None:
         self._answer()
@@ -175,7 +180,7 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer the requests whose effect is complete or whose timeout has passed."""
+        """Answer each request whose effect is complete or whose timeout has passed."""
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             late = boot_clock() >= request.answer_by

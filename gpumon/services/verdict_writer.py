@@ -1,4 +1,4 @@
-"""Stores verdict transitions before they take effect, and clears verdicts for an operator."""
+"""Stores transitions of verdicts before they take effect, and clears verdicts on request of the operator."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gpumon.store import verdicts
 from gpumon.supervisor.loop import Loop
 
 PENDING_SECONDS = 15.0
-"""Interval at which findings that wait to become a verdict are stored."""
+"""Interval in seconds at which pending verdicts are stored."""
 UPDATE_SECONDS = 60.0
-"""Interval at which the time of the last observation of each verdict is stored."""
+"""Interval in seconds at which the time of the last observation of each verdict is stored."""
 
 
 class VerdictWriter:
-    """The writer of verdicts. Use from the loop's thread, except for `clear`."""
+    """Service that stores verdicts. Use from the loop's thread, except `clear`."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
         self._writes = writes
         self._latest = latest
         self._in_flight = False
-        """Transitions were submitted to the store, and have not taken effect."""
+        """True while transitions that were submitted to the store have not taken effect."""
         self._requests: list[tuple[ClearRequest, Future[ClearResult]]] = []
         self._stopping = False
 
@@ -39,7 +39,7 @@ class VerdictWriter:
         self._loop.every(PENDING_SECONDS, self.put_pending)
 
     def stop(self) -> None:
-        """Refuse the requests that wait, and store the verdicts as they are now."""
+        """Refuse waiting requests, and store the current verdicts."""
         self._stopping = True
         for _, answer in self._requests:
             answer.set_result(_STOPPING)
@@ -53,22 +53,22 @@ class VerdictWriter:
             self._writes.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
     def put_pending(self) -> None:
-        """Store the findings that wait to become a verdict, once the stored ones have been read."""
+        """Store the pending verdicts, after the stored ones have been read."""
         report = self._latest()
         if report.internal.restored:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
-        """Record the transitions that are due, one batch at a time."""
+        """Store the transitions that are due, as one batch, unless a batch is in flight."""
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True
             self._writes.record_transitions(due, lambda _: self._settle())
 
     def clear(self, request: ClearRequest) -> Future[ClearResult]:
-        """Clear these verdicts. Called from any thread.
+        """Clear the verdicts that match the request. Any thread may call this.
 
-        The future has an answer when the transitions are stored, or cannot be.
+        The future returns the result when the transitions are stored or cannot be stored.
         """
         return self._loop.request(lambda answer: self._enqueue(request, answer))
 
@@ -84,7 +84,10 @@ class VerdictWriter:
         self._process_requests()
 
     def _process_requests(self) -> None:
-        """Process the requests in their order. Transitions in flight may change what can be cleared."""
+        """Process waiting requests in their order.
+
+        Stop while transitions are in flight, because those may change which verdicts can be cleared.
+        """
         while self._requests and not self._in_flight:
             request, answer = self._requests.pop(0)
             self._process(request, answer)

@@ -1,4 +1,4 @@
-"""What a hold and a maintenance change outside the Report. For a release see driver_release."""
+"""Effects of a hold and of a maintenance outside the Report. The effect of a release is in driver_release."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Writes a maintenance to the row of this agent run at once, so that a reboot during it is no fault."""
+    """Stores a maintenance in the row of this agent run at once.
+
+    A reboot during the maintenance then does not count as a failure.
+    """
 
     answer_seconds = 7.0
-    """Longer than the store may take to answer."""
+    """Maximum seconds that a request waits. Longer than the store may take to answer."""
 
     def __init__(self, record: Callable[[], None]) -> None:
         self.follow = record
@@ -31,13 +34,13 @@ class HoldEffect:
     """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
 
     answer_seconds = 2.5
-    """A rank that takes longer to close a GPU is reported as a holder."""
+    """Maximum seconds that a request waits. A rank that takes longer to close a GPU is reported as a holder."""
 
     def __init__(self, probing: ProbeRuns) -> None:
         self._probing = probing
 
     def follow(self) -> None:
-        """Do nothing: each run reads the holds before it begins."""
+        """Do nothing, because each run reads the holds before it begins."""
 
     def completion(self, _: TimeWindow, /) -> Completion:
         host, visibility = self._probing.host, self._probing.host.visibility

@@ -1,4 +1,4 @@
-"""Writes to the store what must survive a restart, without ever blocking the main loop."""
+"""Writes state that must survive a restart to the store, without blocking the main loop."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ T = TypeVar("T")
 log = logging.getLogger("gpumon.store")
 
 PATIENCE_SECONDS = 5.0
-"""Maximum wait for a durable row: a hung disk must not suppress an alert."""
+"""Maximum seconds to wait for a write before its message takes effect. A hung disk must not suppress an alert."""
 MOVING_SECONDS = 3600.0
-"""Maximum age of the `moving` fields of a stored row."""
+"""Maximum seconds for which a change of only the `moving` fields of a row is not written."""
 
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
 
 class WriteBehind:
-    """Which rows the store has, and whether a write is missing.
+    """Submits rows and messages to the store, and tracks whether a write has failed. Use from the loop's thread.
 
-    The Report is the working state, and the store follows it. A failed write is not queued. When the store can be
-    written again, everything that the Report holds is written, and each table skips what it already has. Use from the
-    loop's thread.
+    The Report is the working state, and the store is its copy. A failed write is not queued. When the store can be
+    written again, everything that the Report contains is written, and each table skips rows that it already has.
     """
 
     def __init__(
@@ -57,23 +56,25 @@ class WriteBehind:
         self._publish = publish
         self._latest = latest
         self._rows: defaultdict[StoreTable[Any], dict[Hashable, Any]] = defaultdict(dict)
-        """Rows by table and key, as they were last submitted to the store."""
+        """Rows as last submitted to the store, by table and key."""
         self.complete = True
-        """False if a write has failed since everything was last written. Queued writes may still fail."""
+        """False if a write has failed since everything was last written. True does not mean that queued writes will
+        succeed.
+        """
         self._in_flight = 0
-        """Number of recorded messages that were not published yet."""
+        """Number of recorded messages that have not been published yet."""
 
-    # Messages that are durable before they take effect
+    # Messages that are stored before they take effect
 
     def record(
         self,
         write: Callable[[sqlite3.Connection], object],
         message: DurableMessage | None,
-        settled: Callable[[bool], None] = lambda _: None,
+        on_done: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Write, then publish the message. If the write fails or exceeds PATIENCE_SECONDS, publish it all the same.
+        """Write, then publish the message. If the write fails or exceeds PATIENCE_SECONDS, publish it nevertheless.
 
-        `settled` is called after that, with whether the write has succeeded.
+        `on_done` is called after that, with True if the write succeeded in time.
         """
         waiting = True
         self._in_flight += 1
@@ -89,7 +90,7 @@ class WriteBehind:
                 self._publish(message)
             if stored:
                 self.rewrite()
-            settled(stored)
+            on_done(stored)
 
         late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(stored=False))
         self._submit(write, lambda _: settle(stored=True), lambda _: settle(stored=False))
@@ -98,31 +99,34 @@ class WriteBehind:
         self,
         changes: Sequence[ErrorChange],
         position: LogPosition | None,
-        settled: Callable[[], None] = lambda: None,
+        on_done: Callable[[], None] = lambda: None,
     ) -> None:
-        """Record error events as they are now, and up to which record the kernel log was read for them."""
+        """Record the current state of error events, and the position up to which the kernel log was read for them."""
 
         def note_position(_: object) -> None:
             if position is not None:
                 self._rows[error_events.POSITION] = {None: position}
-            settled()
+            on_done()
 
         message = ErrorChanges(changes=tuple(changes)) if changes else None
         self.record(lambda connection: error_events.record(connection, changes, position), message, note_position)
 
     def record_transitions(
-        self, transitions: Sequence[VerdictTransition], settled: Callable[[bool], None] = lambda _: None
+        self, transitions: Sequence[VerdictTransition], on_done: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """Record verdict transitions. One batch at a time."""
+        """Record transitions of verdicts, then publish them. The caller waits for `on_done` before the next batch."""
         message = VerdictTransitions(transitions=tuple(transitions))
-        self.record(lambda connection: verdicts.record(connection, message.transitions), message, settled)
+        self.record(lambda connection: verdicts.record(connection, message.transitions), message, on_done)
 
     def record_result(self, result: ProbeResult) -> None:
-        """Record the result of a probe run."""
+        """Record the result of a probe run, then publish it."""
         self.record(lambda connection: probe_runs.record(connection, result), ProbeEnded(result=result))
 
     def accept(self, acceptance: Acceptance, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
-        """Store what the operator accepts, then publish it. If it cannot be stored, it does not take effect."""
+        """Store what the operator accepted, then publish it and call `done`.
+
+        If it cannot be stored, it does not take effect, and `failed` is called.
+        """
 
         def write(connection: sqlite3.Connection) -> None:
             gpus.accept(connection, acceptance.count, acceptance.gone)
@@ -134,14 +138,14 @@ class WriteBehind:
 
         self._submit(write, publish, failed)
 
-    # Rows that follow the Report
+    # Rows that are copied from the Report
 
     def rows(self, table: StoreTable[R]) -> Mapping[Hashable, R]:
-        """Return the rows that the store has, by key."""
+        """Return the rows that were last submitted to the store, by key."""
         return self._rows[table]
 
     def put(self, table: StoreTable[R], rows: Iterable[R], *, everything: bool = False) -> None:
-        """Write the rows that differ from the stored ones. `everything`: write all of them."""
+        """Write the rows that differ from the stored ones; with `everything`, write all of them."""
         stored = self._rows[table]
         keyed = {table.key(row): row for row in rows}
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
@@ -149,24 +153,24 @@ class WriteBehind:
             stored.update(due)
             self._submit(lambda connection: table.put(connection, due.values()))
 
-    # What is missing after a failure
+    # Writes after a failure
 
     def restore(self, stored: StoredState) -> None:
-        """Publish the stored state. What was recorded before the store could be read is newer."""
+        """Publish the stored state. Rows that were recorded before the store could be read are newer and are kept."""
         self._publish(stored)
         for table, rows in stored_state.rows(stored).items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
-        """Write everything that the Report holds."""
+        """Write everything that the Report contains."""
         self.complete = False
         self.rewrite()
 
     def rewrite(self) -> None:
-        """Write everything if a write is missing.
+        """Write everything if a write has failed.
 
-        Not before the stored state was published, nor while a message is in flight: the Report lacks what the store
-        has.
+        Do nothing before the stored state was published, or while a message is in flight: then the Report lacks
+        something that the store has.
         """
         report = self._latest()
         if self.complete or self._in_flight or not report.internal.restored:
@@ -195,7 +199,10 @@ class WriteBehind:
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
-    """Return whether a row differs from the stored one, in more than its moving fields or after MOVING_SECONDS."""
+    """Return True if a row must be written.
+
+    That is if it differs from the stored row in more than its moving fields, or if MOVING_SECONDS have passed.
+    """
     if stored is None or not table.moving:
         return stored != row
     present: Any = row

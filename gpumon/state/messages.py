@@ -81,9 +81,9 @@ class StoredState:
     position: LogPosition | None = None
     """Last record of the kernel log that was processed."""
     gpus: tuple[StoredGpu, ...] = ()
-    """Stored GPUs, sorted by bus id; those with the same bus id by their last reading."""
+    """Stored GPUs, sorted by their last reading, the latest last."""
     ports: tuple[PortRecord, ...] = ()
-    """Stored ports, sorted by their last reading."""
+    """Stored ports, sorted by their last reading, the latest last."""
     accepted: bool = False
     """True if the operator accepted the number of GPUs."""
     verdicts: tuple[Verdict, ...] = ()

@@ -1,4 +1,4 @@
-"""What survives a restart, in one SQLite file: events, counters, verdicts, the inventory, probe runs, time windows."""
+"""State that survives a restart, in one SQLite file: events, counters, verdicts, inventory, probe runs, windows."""
 
 APPLICATION_ID = 0x67706D6E
-"""Application id in the header of every store ("gpmn"). A file without it belongs to another program."""
+"""Application id in the SQLite header of every store ("gpmn"). A file without it belongs to another program."""

@@ -1,4 +1,4 @@
-"""Opens the store's file under a lock. Refuses files of other programs, and moves a damaged file aside."""
+"""Opens the store's file under a lock. Refuses files of other programs, and renames a damaged file."""
 
 from __future__ import annotations
 
@@ -21,29 +21,34 @@ from gpumon.store.stored_rows import text
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
-"""Start of every lock file of gpumon; the process id follows."""
+"""First characters of every lock file of gpumon. The process id follows."""
 _MAX_DAMAGED = 3
-"""Maximum number of damaged files to keep: they must not fill a failing disk."""
+"""Maximum number of damaged files to keep. More could fill a failing disk."""
 _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFile:
-    """The open file of a store, or its copy in memory."""
+    """An open store file, or a copy of it in memory if the file cannot be written."""
 
     connection: sqlite3.Connection
     lock: int | None = None
-    """Descriptor whose lock is held until it is closed."""
+    """File descriptor that holds the lock until it is closed; None for a copy in memory."""
     refusal: StoreError | None = None
-    """Why nothing can be written. The connection is then a copy in memory."""
+    """Error that explains why the file cannot be written, so that `connection` is a copy in memory; None if it can."""
     moved_aside: Path | None = None
-    """Path of the damaged file that this one replaces."""
+    """New path of the damaged file that this file replaces; None if no file was damaged."""
     files: Mapping[Path, tuple[int, int] | None] = field(default_factory=dict)
-    """Files that the connection writes, with their device and inode when they were opened."""
+    """Device and inode at the time of opening, by path, of the files that the connection writes; None for a missing
+    file.
+    """
 
 
 def open_file(path: Path) -> OpenFile:
-    """Open or create the file. Raises StoreError."""
+    """Open or create the file.
+
+    Return a copy in memory if it cannot be written. Raise StoreError if it cannot be read.
+    """
     with store_errors(path):
         if not path.parent.is_dir():
             raise StoreError(path, "its folder does not exist", f"create it: mkdir -p {path.parent}")
@@ -61,7 +66,7 @@ def open_file(path: Path) -> OpenFile:
 
 
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
-    """Raise StoreError if one of the files was deleted, moved or replaced."""
+    """Raise StoreError if one of these files was deleted, moved or replaced since it was opened."""
     changed = [file for file, identity in files.items() if _identity(file) != identity]
     if not changed:
         return
@@ -73,7 +78,7 @@ def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> 
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode; None if there is no file."""
+    """Return device and inode of a file; None if there is no file."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
         return status.st_dev, status.st_ino
@@ -81,7 +86,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _refusal(path: Path) -> StoreError | None:
-    """Return why the file cannot be written."""
+    """Return the error that explains why the file cannot be written; None if it can."""
     blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
         return _mistrust(path)
@@ -90,7 +95,10 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _mistrust(path: Path) -> StoreError | None:
-    """Return why a write could change a file of another user, for example root's through a link in this folder."""
+    """Return an error if a write could change a file of another user, else None.
+
+    That could happen to root's files through a link in this directory.
+    """
     for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
             status = item.stat() if item == path.parent else item.lstat()
@@ -105,7 +113,7 @@ def _mistrust(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> OpenFile:
-    """Copy the file into memory: SQLite cannot read a WAL in a folder that it cannot write."""
+    """Return a copy of the file in memory, because SQLite cannot read a WAL in a directory that it cannot write."""
     if not path.exists():
         raise refusal
     memory = sqlite3.connect(":memory:", isolation_level=None)
@@ -160,7 +168,7 @@ def _lock_path(path: Path) -> Path:
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
-    """Open the file, or create one in the place of a damaged one."""
+    """Open the file. If it is damaged, rename it and create a new one."""
     if intact:
         try:
             return OpenFile(connection=_connect(path))

@@ -1,4 +1,4 @@
-"""Rows of error events, and of the error counters that outlive them."""
+"""Tables of error events, and of error counters, which are kept when their events are deleted."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _COUNTER = ("kind", "device", "code", "count", "last_wall")
 _COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
 _COUNTS = ("nvml", "kmsg", "unnumbered")
 _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
-"""Columns that keep their first value."""
+"""Columns that keep the value that was inserted first."""
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
-"""Columns that an older state of the same event does not reduce."""
+"""Columns whose value increases only, even if an older state of the event is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """Selects events. None matches any."""
+    """Conditions that an event must meet. None in an attribute matches any event."""
 
     uuid: str | None = None
     bus_id: str | None = None
-    """With a uuid: events at this address that name no GPU match too."""
+    """PCI address. If `uuid` is given too, events at this address that have no uuid also match."""
     kind: str | None = None
     code: int | None = None
     source: str | None = None
     since: float | None = None
     until: float | None = None
-    """Seconds since the epoch: the event was observed between them."""
+    """Unix time in seconds. Events match if they were observed between `since` and `until`."""
     before: tuple[float, int] | None = None
-    """Place of the last event of the previous page."""
+    """Place of the last event of the previous page; None for the first page."""
     limit: int = 100
 
     def matches(self, event: ErrorEvent) -> bool:
-        """Return whether a search in the store would return this event, regardless of `before` and `limit`."""
+        """Return True if a search in the store would return this event, without regard to `before` and `limit`."""
         return (
             (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
             and self.kind in (None, event.kind)
@@ -66,16 +66,17 @@ class EventQuery:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event and its place in the order of all events."""
+    """An event and its place in the order of all events: time of the last occurrence and row number."""
 
     event: ErrorEvent
     place: tuple[float, int]
 
 
 def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
-    """Store events as they are now, add what they gained to the counters, and store the kernel log position.
+    """Write the current state of events, add the increases to the counters, and store the kernel log position.
 
-    An event that is already stored counts only the excess over its row, so recording a change twice counts it once.
+    For an event that is already stored, only the excess over its row is added. So a change that is recorded twice is
+    counted once.
     """
     for change in changes:
         _count(connection, change.event, _write(connection, change))
@@ -84,7 +85,7 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
 
 
 def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
-    """Store events, and raise the counters to at least these."""
+    """Write events without counting them, and raise the counters to these values if they are lower."""
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
@@ -95,7 +96,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
 
 
 def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition]) -> None:
-    """Store up to which record the kernel log has been processed."""
+    """Store the position of the last record of the kernel log that was processed."""
     for position in positions:
         value = f"{position.boot_id} {position.sequence}"
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
@@ -105,7 +106,7 @@ POSITION: StoreTable[LogPosition] = StoreTable(name="kernel_log_position", key=l
 
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:
-    """Return up to which record the kernel log has been processed; None if it never was."""
+    """Return the position of the last processed record of the kernel log; None if none was stored."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'kernel_log'")
     return next(readable("meta", rows, _position), None)
 
@@ -117,12 +118,12 @@ def read_counters(connection: sqlite3.Connection) -> tuple[ErrorCounter, ...]:
 
 
 def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent, ...]:
-    """Return the newest events, the newest last."""
+    """Return the newest `limit` events, the newest last."""
     return tuple(stored.event for stored in reversed(find(connection, EventQuery(limit=limit))))
 
 
 def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent, ...]:
-    """Return the events that match, the newest first."""
+    """Return the events that match, the newest first, at most `query.limit`."""
     conditions = dict(_conditions(query))
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = connection.execute(
@@ -133,7 +134,7 @@ def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete events that are older than `oldest`, or more than `limit`."""
+    """Delete events older than `oldest` (Unix time), and the oldest ones if there are more than `limit`."""
     connection.execute(
         "DELETE FROM error_events WHERE last_wall < ? OR number <= (SELECT max(number) FROM error_events) - ?",
         (oldest, limit),
@@ -141,7 +142,7 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 
 
 def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
-    """Store an event. Return by how much its count exceeds the stored row."""
+    """Write an event. Return how much its count exceeds the stored one."""
     event = change.event
     row = connection.execute(
         select("error_events", tuple(map(count_of, _COUNTS)), "WHERE id = ?"), (event.id,)

@@ -1,4 +1,4 @@
-"""Rows of GPUs: every GPU that this host has had."""
+"""Table `gpus`: every GPU that was ever present in this host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpumon.store.store_table import StoreTable, insert, select, values
 from gpumon.store.stored_rows import readable, records
 
 MAX_GPUS = 256
-"""Maximum number of rows: GPUs are replaced, and a host may have a long life."""
+"""Maximum number of rows. A limit is needed because GPUs are replaced over the life of a host."""
 ACCEPTED = "accepted_gpus"
-"""Key in `meta`: the number of GPUs that the operator has accepted."""
+"""Key in `meta` of the number of GPUs that the operator accepted."""
 
 _COLUMNS = tuple(field.name for field in fields(StoredGpu))
 _FIRST = frozenset({"uuid", "first_wall"})
-"""Columns that keep their first value."""
+"""Columns that keep the value that was inserted first."""
 
 
 def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
-    """Write rows by uuid. Above MAX_GPUS, delete GPUs that are not expected, then those read least recently."""
+    """Insert or update rows by uuid. Above MAX_GPUS, delete unexpected GPUs first, then those read least recently."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
     connection.executemany(
         f"{insert('gpus', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(gpu, _COLUMNS) for gpu in gpus]
@@ -38,19 +38,19 @@ TABLE: StoreTable[StoredGpu] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
-    """Return all GPUs, the most recently read last."""
+    """Return all stored GPUs, the most recently read last."""
     rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
     return records("gpus", StoredGpu, _COLUMNS, rows)
 
 
 def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
-    """Store the accepted number of GPUs, unless it is None, and that these uuids are no longer expected."""
+    """Store the accepted number of GPUs, unless it is None, and mark these uuids as no longer expected."""
     connection.executemany("UPDATE gpus SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
     if count is not None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
 
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:
-    """Return the number of GPUs that the operator has accepted; None if none was accepted."""
+    """Return the number of GPUs that the operator accepted; None if the operator accepted none."""
     rows = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,))
     return next(readable("meta", rows, lambda row: int(row[0])), None)

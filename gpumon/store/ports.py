@@ -1,4 +1,4 @@
-"""Rows of ports: every InfiniBand or RoCE port that this host has had."""
+"""Table `ports`: every InfiniBand or RoCE port that was ever present in this host."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from gpumon.store.store_table import StoreTable, insert, select, values
 from gpumon.store.stored_rows import records
 
 MAX_PORTS = 256
-"""Maximum number of rows: cards are replaced, and virtual functions come and go."""
+"""Maximum number of rows. A limit is needed because cards are replaced and virtual functions get new names."""
 
 _COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
 def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
-    """Write rows by identity. Above MAX_PORTS, delete ports that are not expected, then those read least recently."""
+    """Insert or update rows by identity.
+
+    Above MAX_PORTS, delete unexpected ports first, then those read least recently.
+    """
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
     connection.executemany(
         f"{insert('ports', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(port, _COLUMNS) for port in ports]
@@ -35,12 +38,12 @@ TABLE: StoreTable[PortRecord] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
-    """Return all ports, the most recently read last."""
+    """Return all stored ports, the most recently read last."""
     rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
     return records("ports", PortRecord, _COLUMNS, rows)
 
 
 def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:
-    """Store that these ports are no longer expected, and the accepted speed of slower ones. Both by identity."""
+    """Mark ports as no longer expected, and store the accepted speed of slower ones. Both are given by identity."""
     connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[port], port) for port in slow])
     connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(port,) for port in gone])

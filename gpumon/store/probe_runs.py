@@ -1,4 +1,4 @@
-"""Rows of probe runs, and of the counters that outlive them."""
+"""Tables of probe runs, and of their counters, which are kept when runs are deleted."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from gpumon.store.store_table import count_of
 from gpumon.store.stored_rows import Count, checked, readable
 
 MAX_BASELINE_RUNS = 200
-"""Number of runs of each probe with the outcome ok that the retention does not delete: baselines need them."""
+"""Number of runs with the outcome ok that are kept of each probe, regardless of the retention. Baselines need them."""
 _RANKED = (
     "ranked AS (SELECT number, outcome AS ending,"
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
     " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_runs)"
 )
-"""SQL that numbers runs from the newest: those of a probe with the same outcome, and all of a probe."""
+"""SQL that numbers runs, the newest as 1: `place` among the runs of the probe with the same outcome, `newest` among
+all.
+"""
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
-"""SQL for a document without its log. A document that is not JSON must not fail the whole page."""
+"""SQL that returns a document without its log. A document that is not valid JSON is returned as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeCounters:
-    """Number of runs of a probe since the store was created."""
+    """Numbers of runs of one probe since the store was created."""
 
     outcomes: Mapping[str, int]
-    """By outcome."""
+    """Number of runs by outcome."""
     reasons: Mapping[str, int]
-    """Skipped runs, by reason."""
+    """Number of skipped runs by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """Selects runs. None matches any."""
+    """Conditions that a probe run must meet. None in an attribute matches any run."""
 
     id: str | None = None
     probe: str | None = None
     since: float | None = None
     until: float | None = None
-    """Seconds since the epoch: the run started between them."""
+    """Unix time in seconds. Runs match if they started between `since` and `until`."""
     before: tuple[float, int] | None = None
-    """Place of the last run of the previous page."""
+    """Place of the last run of the previous page; None for the first page."""
     limit: int = 100
 
     def matches(self, result: ProbeResult) -> bool:
-        """Return whether a search in the store would return this run, regardless of `before` and `limit`."""
+        """Return True if a search in the store would return this run, without regard to `before` and `limit`."""
         return (
             self.id in (None, result.id)
             and self.probe in (None, result.probe)
@@ -59,16 +61,16 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """The runs of one page, the newest first."""
+    """One page of probe runs."""
 
     results: tuple[ProbeResult, ...] = ()
-    """Without logs, unless the query names an id. Unreadable runs are left out."""
+    """The runs, the newest first. They have no logs, unless the query names an id. Unreadable runs are left out."""
     last: tuple[float, int] | None = None
-    """Place of the last run in the order of all; None if there are no more."""
+    """Place of the page's last run in the order of all runs; None if there are no further runs."""
 
 
 def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
-    """Store a run and count it, unless its id is already stored."""
+    """Store a run and count it. Do nothing if its id is already stored."""
     reason = result.reason if result.outcome == "skipped" else ""
     added = connection.execute(
         "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, document) VALUES (?, ?, ?, ?, ?)", _row(result)
@@ -84,9 +86,9 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
 def restore(
     connection: sqlite3.Connection, probe: str, results: Iterable[ProbeResult], counters: ProbeCounters
 ) -> None:
-    """Store the runs that the store does not have, and raise the counters of this probe to at least these.
+    """Store runs that are missing, and raise the counters of this probe to these values if they are lower.
 
-    A run that is older than the newest stored one of its probe has been deleted by the retention.
+    A missing run that is older than the newest stored one was deleted by the retention, and is not stored again.
     """
     for result in sorted(results, key=lambda result: result.started):
         connection.execute(
@@ -114,7 +116,11 @@ def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
 
 
 def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
-    """Return the `newest` runs of each probe, `each` of each outcome but skipped, and the good ones. Newest last."""
+    """Return runs of each probe, the newest last.
+
+    These are the `newest` runs, the last `each` runs of each outcome but skipped, and MAX_BASELINE_RUNS with the
+    outcome ok.
+    """
     rows = connection.execute(
         f"WITH {_RANKED} SELECT id, document FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
         " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
@@ -138,7 +144,10 @@ def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete runs older than `oldest`, or more than `limit`, but not the newest of each outcome, nor baselines."""
+    """Delete runs that started before `oldest` (Unix time), and the oldest ones beyond `limit`.
+
+    The newest run of each outcome and the runs for baselines are kept.
+    """
     connection.execute(
         "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608
         f" AND number NOT IN (WITH {_RANKED}"

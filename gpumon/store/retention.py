@@ -1,4 +1,4 @@
-"""Deletes rows that are too old or too many. Counters are kept for ever."""
+"""Deletes rows that are too old or too many. Counters are never deleted."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from gpumon.store.stored_rows import checked, readable
 
 DAY = 86400.0
 MAX_STEP_SECONDS = 6 * 3600.0
-"""Maximum time by which rows age between two prunings, which are an hour apart: a wrong clock deletes few rows."""
+"""Maximum seconds by which rows age between two prunings, which are an hour apart. So a wrong clock deletes few
+rows.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long events, verdict transitions and probe runs are kept."""
+    """How long events, verdict transitions and probe runs are kept, in days and in rows."""
 
     days: float = 90
     rows: int = 100_000
-    """Maximum number of rows of each kind."""
+    """Maximum number of rows in each of these tables."""
 
 
 def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
-    """Delete what the retention does not cover. `now`: seconds since the epoch."""
+    """Delete rows that the retention does not cover. `now` is seconds since the epoch."""
     oldest = _plausible(connection, now) - retention.days * DAY
     error_events.prune(connection, oldest, retention.rows)
     verdicts.prune(connection, oldest, retention.rows)
@@ -31,7 +33,7 @@ def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> N
 
 
 def _plausible(connection: sqlite3.Connection, now: float) -> float:
-    """Return the time, at most MAX_STEP_SECONDS after that of the last pruning: a clock may be days ahead at a boot."""
+    """Return `now`, limited to MAX_STEP_SECONDS after the last pruning, because a clock may be days ahead at boot."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
     last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
     plausible = min(now, last + MAX_STEP_SECONDS)

@@ -1,4 +1,4 @@
-"""The schema as a list of migrations. A change is added as a row; a row that was released never changes."""
+"""Schema of the store, as a list of migrations. A change is a new migration; a released one is never edited."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply the missing migrations, all of them or none. Raise StoreError if a newer gpumon has written the store."""
+    """Apply the missing migrations in one transaction. Raise StoreError if a newer gpumon wrote the store."""
     version = _version(connection, path)
     if version > len(MIGRATIONS):
         problem = f"a newer gpumon has written it (schema {version}, this gpumon supports {len(MIGRATIONS)})"
@@ -192,7 +192,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def is_intact(connection: sqlite3.Connection) -> bool:
-    """Return whether the schema is the one that the migrations create."""
+    """Return True if the schema is the one that the migrations create."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         _apply(fresh, 0)
         return _statements(connection) == _statements(fresh)
@@ -213,7 +213,7 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the number of applied migrations; 0 for an empty file."""
+    """Return the number of applied migrations; 0 for an empty file. Raise StoreError if the file is damaged."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return 0

@@ -1,4 +1,4 @@
-"""The connection to the store's file, and transactions on it. A module for each table reads and writes its rows."""
+"""The open store file and transactions on it. For each table a module reads and writes its rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpumon.store.store_error import store_errors
 
 
 class Store:
-    """An open store file. Used by one thread, and closed by `close` or by leaving its `with`."""
+    """An open store file, used by one thread. `close`, or leaving its `with` block, closes it."""
 
     def __init__(self, path: Path, opened: OpenFile) -> None:
         self.path = path
         self.moved_aside = opened.moved_aside
-        """Path of the damaged file that this one replaces."""
+        """New path of the damaged file that this store replaces; None if no file was damaged."""
         self._connection = opened.connection
         self._files = opened.files
         self._lock = opened.lock
@@ -28,7 +28,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the file. A file that cannot be written can be read. Raises StoreError."""
+        """Open or create the file. A file that cannot be written is opened for reading. Raise StoreError."""
         return cls(path, open_file(path))
 
     def __enter__(self) -> Self:
@@ -49,7 +49,10 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Begin a transaction that is durable when the block ends, and undone if it raises. Raises StoreError."""
+        """Begin a transaction.
+
+        It is durable when the block ends, and rolled back if the block raises. Raise StoreError.
+        """
         if self._refusal is not None:
             raise self._refusal
         with store_errors(self.path), self._connection:  # commits, or rolls back if an exception is raised
@@ -58,12 +61,12 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read from the file, or from its copy in memory if it cannot be written. Raises StoreError."""
+        """Return the connection for reading. It is a copy in memory if the file cannot be written. Raise StoreError."""
         with store_errors(self.path):
             yield self._connection
 
     def prove_writable(self) -> None:
-        """Write and sync a row. Raises StoreError."""
+        """Write and sync one row. Raise StoreError if that fails."""
         with self.writing() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('written', ?)", (str(time.time()),))
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the store's file, with a remedy for the operator."""
+"""Error of the store, with the problem and its remedy for the operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMEDIES = {
     sqlite3.SQLITE_BUSY: ("another program has locked it", "end that program"),
     sqlite3.SQLITE_IOERR: ("the disk failed", f"read the kernel log for disk errors, {_ELSEWHERE}"),
 }
-"""Problem and remedy, by SQLite's result code."""
+"""Problem and remedy for the operator, by SQLite's result code."""
 _SYSTEM = {
     errno.ENOSPC: sqlite3.SQLITE_FULL,
     errno.EDQUOT: sqlite3.SQLITE_FULL,
@@ -29,7 +29,7 @@ _SYSTEM = {
 
 
 class StoreError(Exception):
-    """The store cannot do what was requested, and has done no part of it."""
+    """Raised if the store cannot execute a request. No part of the request was executed."""
 
     def __init__(self, path: Path, problem: str, remedy: str, *, damaged: bool = False, in_use: bool = False) -> None:
         super().__init__(f"{path}: {problem}; {remedy}")
@@ -43,7 +43,7 @@ class StoreError(Exception):
 
 @contextlib.contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """Raise StoreError for the exceptions of SQLite and of the system."""
+    """Convert exceptions of SQLite and of the operating system in the block to StoreError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -60,6 +60,6 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def damage_error(path: Path, detail: str) -> StoreError:
-    """Return the error for a file whose content cannot be trusted."""
+    """Return the error for a damaged file."""
     remedy = "nothing to do: the file is moved aside and a new one is created"
     return StoreError(path, f"it is damaged ({detail})", remedy, damaged=True)

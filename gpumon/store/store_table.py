@@ -1,4 +1,4 @@
-"""A table whose rows are written whole, each under its key."""
+"""Tables whose rows are written whole, each under its key, and SQL statements for them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R")
 
 MAX_COUNT = 2**53
-"""Maximum of a counter: metrics are floating point numbers."""
+"""Maximum value of a counter: the largest integer up to which floating point metrics are exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTable(Generic[R]):
-    """How the rows of one kind are written. Writing a row a second time changes nothing."""
+    """Describes how rows of type R are written to one table. Writing a row twice has the effect of writing it once."""
 
     name: str
     key: Callable[[R], Hashable]
-    """Return the key of a row: the newer of two rows with one key replaces the older one."""
+    """Function that returns the key of a row. A newer row replaces the older row with the same key."""
     put: Callable[[sqlite3.Connection, Iterable[R]], None]
-    """Write the rows, inside the caller's transaction."""
+    """Function that writes rows inside the caller's transaction."""
     moving: frozenset[str] = frozenset()
-    """Fields that change at each poll, `last_wall` among them: a change of these alone is written once an hour."""
+    """Fields that change at each poll, such as `last_wall`. A change of these fields alone is written once an hour."""
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
@@ -33,15 +33,18 @@ def insert(table: str, columns: Sequence[str]) -> str:
 
 
 def select(table: str, columns: Sequence[str], rest: str = "") -> str:
-    """Return a SELECT statement for these columns."""
+    """Return a SELECT statement for these columns. `rest` is the SQL after the table name."""
     return f"SELECT {', '.join(columns)} FROM {table} {rest}"  # noqa: S608 - our own names
 
 
 def count_of(column: str) -> str:
-    """Return SQL for the count in a column; for 0 if a damaged cell has none, so that counting continues."""
+    """Return SQL for the count in a column.
+
+    It is 0 if a damaged cell has no valid count, so that counting continues.
+    """
     return f"CASE WHEN typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {MAX_COUNT} THEN {column} ELSE 0 END"
 
 
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
-    """Return the attributes of a row that are named like the columns."""
+    """Return the attributes of a row that are named like the columns, in their order."""
     return tuple(getattr(row, column) for column in columns)

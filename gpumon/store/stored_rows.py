@@ -1,4 +1,4 @@
-"""Checks rows as they are read: SQLite stores any value in any cell, and has no checksums.
+"""Validates rows when they are read, because SQLite stores any value in any cell and has no checksums.
 
 A row that cannot be read is left out, counted and logged.
 """
@@ -23,13 +23,13 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 log = logging.getLogger("gpumon.store")
 
 MAX_KEY = 100
-"""Maximum number of characters that are logged of a row."""
+"""Maximum number of characters of a row that are logged."""
 _LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None)
 
 
 @contextmanager
 def count_left_out() -> Iterator[Counter[str]]:
-    """Count the rows that are left out within the block, by table."""
+    """Count the unreadable rows that are left out within the block, by table."""
     left_out = Counter[str]()
     token = _LEFT_OUT.set(left_out)
     try:
@@ -39,7 +39,7 @@ def count_left_out() -> Iterator[Counter[str]]:
 
 
 def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequence[Any]], R]) -> Iterator[R]:
-    """Yield the values of rows, without those of which `build` raises an exception. The first column is logged."""
+    """Yield `build(row)` for each row. Leave out rows for which it raises an exception, and log their first column."""
     for row in rows:
         try:
             yield build(row)
@@ -51,24 +51,24 @@ def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequenc
 
 
 def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
-    """Return the values of rows whose columns are named like the fields."""
+    """Return an object of type `kind` for each readable row. The columns are named like its fields."""
     return tuple(readable(table, rows, lambda row: checked(kind, dict(zip(columns, row, strict=True)))))
 
 
 def checked(kind: type[R], document: object) -> R:
-    """Return the value that a document describes. Raises ValueError unless each field has its type."""
+    """Validate a document and return it as `kind`. Raise ValueError unless each field has its type."""
     value: R = _adapter(kind).validate_python([document])[0]  # type: ignore[arg-type]
     return value
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[list[Any]]:
-    # A list, because pydantic refuses a configuration of a dataclass that it does not own.
+    # A list, because pydantic refuses a configuration for a dataclass that it does not own.
     return TypeAdapter(list[kind], config=ConfigDict(allow_inf_nan=False))
 
 
 def text(stored: bytes) -> str | bytes:
-    """Return a stored text; bytes, which no field accepts, if it is not UTF-8."""
+    """Decode a stored text as UTF-8. Return the bytes, which no field accepts, if that fails."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -84,5 +84,5 @@ def _reason(error: Exception) -> str:
 
 @lru_cache(maxsize=1000)
 def _warn(table: str, row: str, reason: str) -> None:
-    """Log an unreadable row, once however often it is read."""
+    """Log an unreadable row. The cache logs it only once, even if it is read often."""
     log.warning("left out an unreadable row of the store", extra={"table": table, "row": row, "reason": reason})

@@ -1,4 +1,4 @@
-"""Rows of open verdicts, of pending ones (as one document), and of verdict transitions."""
+"""Tables of open verdicts and of verdict transitions. Pending verdicts are one document in `meta`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from gpumon.store.store_table import StoreTable, insert
 from gpumon.store.stored_rows import checked, readable
 
 _NOT_STORED = ("check", "device", "active")
-"""Fields of a verdict that are columns, or that the next evaluation sets."""
+"""Fields of a verdict that are columns of their own, or that the next evaluation sets."""
 _COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "cleared_by", "note", "muted", "document")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608 - our own names
 _REPAIRS = ", ".join(f"'{cleared_by}'" for cleared_by in sorted(REPAIRS))
-_WEIGHTY = (
+_SIGNIFICANT = (
     f"(change = '{VerdictChange.CLEARED}' AND cleared_by IN ({_REPAIRS})"
     f" OR change = '{VerdictChange.RAISED}'"
     f" AND CASE WHEN json_valid(document) THEN json_extract(document, '$.level') END = {FAIL.value})"
 )
-"""The condition of `is_significant` of health.node_health, in SQL."""
+"""SQL condition for significant transitions, equal to `is_significant` of health.node_health."""
 _LAST_CLEARED = (
     f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
 )
-"""Numbers of the rows that record how each verdict was last cleared. They outlive the retention: without them an old
-event that is still stored would raise its verdict again."""
+"""SQL for the number of the last row that cleared each verdict. The retention does not delete these rows: without
+them an old event that is still stored would raise its verdict again.
+"""
 
 
 def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransition]) -> None:
-    """Store transitions, and the open verdicts that they leave."""
+    """Store transitions. Insert, update or delete the open verdict of each."""
     for transition in transitions:
         connection.execute(insert("verdict_transitions", _COLUMNS), _row(transition))
         if transition.change is VerdictChange.CLEARED:
@@ -52,9 +53,10 @@ def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransiti
 def restore(
     connection: sqlite3.Connection, verdicts: Iterable[Verdict], transitions: Iterable[VerdictTransition]
 ) -> None:
-    """Replace the open verdicts, and add the transitions that the store does not have.
+    """Replace the open verdicts, and add the transitions that are not stored.
 
-    A transition that is older than the newest stored one of its verdict has been deleted by the retention.
+    A missing transition that is older than the newest stored one of its verdict was deleted by the retention, and is
+    not stored again.
     """
     connection.execute("DELETE FROM verdicts")
     for verdict in verdicts:
@@ -76,7 +78,7 @@ def restore(
 
 
 def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]) -> None:
-    """Update the rows of verdicts that are still open: when each was last observed."""
+    """Update the rows of open verdicts, which contain when each was last observed."""
     connection.executemany(
         "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?",
         [(_document(verdict), *verdict.key) for verdicts in states for verdict in verdicts],
@@ -87,30 +89,33 @@ TABLE: StoreTable[tuple[Verdict, ...]] = StoreTable(name="verdicts", key=lambda 
 
 
 def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
-    """Return the open verdicts, without unreadable rows."""
+    """Return the open verdicts. Unreadable rows are left out."""
     rows = connection.execute("SELECT check_name, device, document FROM verdicts").fetchall()
     return tuple(readable("verdicts", rows, lambda row: _verdict(*row)))
 
 
 def read_transitions(
-    connection: sqlite3.Connection, limit: int, *, weighty: bool = False
+    connection: sqlite3.Connection, limit: int, *, significant: bool = False
 ) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions, the newest last. `weighty`: only those that later evaluations depend on."""
+    """Return the newest `limit` transitions, the newest last.
+
+    With `significant`, return only transitions that later evaluations depend on.
+    """
     rows = connection.execute(
-        f"{_SELECT} {f'WHERE {_WEIGHTY}' if weighty else ''} ORDER BY number DESC LIMIT ?", (limit,)
+        f"{_SELECT} {f'WHERE {_SIGNIFICANT}' if significant else ''} ORDER BY number DESC LIMIT ?", (limit,)
     ).fetchall()
     return tuple(readable("verdict_transitions", reversed(rows), _transition))
 
 
 def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
-    """Return how each verdict was last cleared."""
+    """Return the transition that last cleared each verdict, by check and device."""
     rows = connection.execute(f"{_SELECT} WHERE number IN ({_LAST_CLEARED})").fetchall()
     transitions = readable("verdict_transitions", rows, _transition)
     return {transition.verdict.key: transition for transition in transitions}
 
 
 def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
-    """Replace the stored document. Of several states the last one is stored."""
+    """Replace the stored document of pending verdicts. If there are several states, the last one is stored."""
     for pending in states:
         document = json.dumps([asdict(finding) for finding in pending])
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
@@ -122,13 +127,16 @@ PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(
 
 
 def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
-    """Return the stored findings; none if the document is unreadable."""
+    """Return the stored pending verdicts; none if the document is unreadable."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'")
     return next(readable("meta", rows, lambda row: tuple(map(_pending_verdict, json.loads(row[0])))), ())
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete transitions that are older than `oldest`, or more than `limit`."""
+    """Delete transitions older than `oldest` (Unix time), and the oldest ones beyond `limit`.
+
+    The transition that last cleared each verdict is kept.
+    """
     connection.execute(
         "DELETE FROM verdict_transitions"  # noqa: S608 - a constant
         " WHERE (wall < ? OR number <= (SELECT max(number) FROM verdict_transitions) - ?)"
@@ -162,7 +170,7 @@ def _document(verdict: Verdict) -> str:
 def _verdict(check: str, device: str, document: str) -> Verdict:
     values = json.loads(document)
     verdict = checked(Verdict, {**values, "check": check, "device": device, "active": False})
-    return verdict._replace(evidence=values["evidence"])  # its whole numbers remain such
+    return verdict._replace(evidence=values["evidence"])  # keep integers in the evidence as integers
 
 
 def _transition(row: Sequence[Any]) -> VerdictTransition:

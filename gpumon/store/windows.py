@@ -1,4 +1,4 @@
-"""Rows of time windows. Inside the caller's transaction."""
+"""Table `windows` of time windows. Its functions run inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSERT = (
 
 
 def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
-    """Insert windows or update their rows, and delete the oldest of each kind that have ended."""
+    """Insert windows or update their rows, and delete the oldest ended ones of each kind."""
     for window in windows:
         connection.execute(_INSERT, values(window, _COLUMNS))
         connection.execute(
@@ -35,14 +35,17 @@ TABLE: StoreTable[TimeWindow] = StoreTable(name="windows", key=lambda window: wi
 
 
 def read(connection: sqlite3.Connection) -> Windows:
-    """Return all windows, the newest last, without damaged rows."""
+    """Return all stored windows, the newest last. Damaged rows are left out."""
     names = ", ".join(f'"{column}"' for column in _COLUMNS)
     rows = connection.execute(f"SELECT {names} FROM windows ORDER BY number")  # noqa: S608 - our own names
     return tuple(readable("windows", rows, _window))
 
 
 def _window(row: Sequence[Any]) -> TimeWindow:
-    """Return the window. Raises ValueError for a deadline that never comes, which would keep the samplers stopped."""
+    """Return the window of a row. Raise ValueError for an impossible time.
+
+    A deadline that never comes would keep the samplers stopped.
+    """
     window = checked(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
     moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)
     if max(map(abs, moments)) > LATEST:

@@ -1,4 +1,4 @@
-"""The thread that owns the store: a slow or hung disk never blocks the main loop."""
+"""The thread that owns the store, so that a slow or hung disk never blocks the main loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpumon.store.store_error import StoreError
 T = TypeVar("T")
 
 MAX_QUEUED = 1000
-"""Maximum number of jobs in the queue."""
+"""Maximum number of jobs in the queue. Further jobs fail."""
 HUNG_SECONDS = 10.0
-"""Age of a job from which the disk is reported as hung."""
+"""Age in seconds of a running job from which the disk is reported as hung."""
 BACK_OFF = (1.0, 60.0)
-"""Seconds between attempts to open the store, doubling from the first to the second."""
+"""Seconds between attempts to open the store: minimum and maximum. The delay doubles after each failure."""
 
 log = logging.getLogger("gpumon.store")
 
@@ -37,7 +37,7 @@ class _Job:
 
 
 class StoreWriter:
-    """Opens the store, runs jobs in their order, each in a transaction, and reopens the store after an error."""
+    """Runs jobs in its thread in their order, each in a transaction. Opens the store, and reopens it after an error."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class StoreWriter:
         on_reopen: Callable[[], None] = lambda: None,
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
-        """Prepare the thread. `post` runs a callback in the caller's thread, as Loop.post does.
+        """Create the thread. `post` runs a callback in the caller's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read. `on_reopen` is posted whenever it can
-        be written again after an error.
+        `on_open` runs in the writer's thread when the store can first be read. `on_reopen` is posted whenever the store
+        can be written again after an error.
         """
         self._path = path
         self._post = post
@@ -61,7 +61,7 @@ class StoreWriter:
         self._delay = back_off[0]
         self._retry_at = 0.0
         self.moved_aside: Path | None = None
-        """Path of the last damaged file. Read from any thread."""
+        """New path of the last damaged file; None if no file was damaged. Read from any thread."""
         self._queue: queue.Queue[_Job | None] = queue.Queue(MAX_QUEUED)
         self._store: Store | None = None
         self._was_read = False
@@ -70,7 +70,7 @@ class StoreWriter:
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def start(self) -> None:
-        """Open the store. Jobs that were submitted before wait for it."""
+        """Start the thread, which opens the store. Jobs that were submitted before wait for it."""
         self._thread.start()
 
     def submit(
@@ -79,7 +79,10 @@ class StoreWriter:
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """Queue a job without blocking. Post `done` with its result when it is durable, or `failed` if it is undone."""
+        """Queue a job without blocking.
+
+        Post `done` with its result when it is durable, or `failed` if it is rolled back.
+        """
         job = _Job(work, done, failed)
         try:
             self._queue.put_nowait(job)
@@ -88,7 +91,7 @@ class StoreWriter:
             self._fail(job, StoreError(self._path, problem, "read the kernel log for a slow or hung disk"))
 
     def error(self) -> StoreError | None:
-        """Return why nothing can be written now; None if the store is ok. Called from any thread."""
+        """Return why the store cannot be written now; None if it can. Any thread may call this."""
         since = self._busy_since
         if since is not None and boot_clock() - since > HUNG_SECONDS:
             problem = f"the disk has not answered for {boot_clock() - since:.0f} s"
@@ -96,7 +99,10 @@ class StoreWriter:
         return self._error
 
     def close(self, timeout: float) -> bool:
-        """Finish the queued jobs and close the store. Return False after the timeout; the thread is abandoned then."""
+        """Finish the queued jobs and close the store.
+
+        Return False after `timeout` seconds; the thread is then abandoned.
+        """
         deadline = boot_clock() + timeout
         try:
             self._queue.put(None, timeout=timeout)
@@ -150,7 +156,7 @@ class StoreWriter:
         self._error, self._delay = None, self._back_off[0]
 
     def _lose(self, error: StoreError) -> None:
-        """Log the error, unless it is the previous one, and schedule the next attempt to open the store."""
+        """Log the error, unless it is the same as before, and schedule the next attempt to open the store."""
         if self._error is None or self._error.problem != error.problem:
             log.error("the store cannot be written", extra={"error": str(error)})
         self._error = error
@@ -197,7 +203,7 @@ class StoreWriter:
 
 
 def _refusal(store: Store) -> StoreError | None:
-    """Return why the store cannot be written."""
+    """Return the error that explains why the store cannot be written; None if it can."""
     try:
         store.prove_writable()
     except StoreError as error:

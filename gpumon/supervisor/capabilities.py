@@ -1,7 +1,8 @@
-"""Ambient capabilities: the unit grants them to the daemon, and only the links child may inherit them.
+"""Ambient capabilities: the systemd unit grants them to the daemon, and only the links child may inherit them.
 
-A rank of a probe runs torch, perhaps from a network file system, and the scheduler gate runs an operator's program.
-With CAP_DAC_READ_SEARCH they could read every file of the host. See capabilities(7): programs of root have all anyway.
+A rank of a probe runs torch, perhaps from a network file system. The scheduler gate runs an operator's program. With
+CAP_DAC_READ_SEARCH they could read every file of the host. Programs of root have all capabilities anyway, see
+capabilities(7).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _STATUS = Path("/proc/thread-self/status")
 
 
 def clear_ambient() -> None:
-    """Start no program of this thread with a capability. The thread itself keeps what it has."""
+    """Clear the ambient capabilities of this thread, so that programs it starts have none. The thread keeps its own."""
     ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 
 @contextmanager
 def ambient() -> Iterator[None]:
-    """Start programs with the inheritable capabilities of this thread, as the unit granted them."""
+    """Within the block, programs that this thread starts inherit the capabilities that the unit granted."""
     sets = dict(line.split(":\t", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Cap"))
     granted = int(sets["CapInh"], 16) & int(sets["CapPrm"], 16)
     for number in range(granted.bit_length()):

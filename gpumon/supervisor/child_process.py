@@ -16,44 +16,48 @@ from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer
 
 PYTHON = (sys.executable, "-I")
-"""Command of a child in Python. Without -I it would import what lies in the working directory, perhaps as root."""
+"""Command line of a child in Python. Without -I it would import modules from the working directory, perhaps as root."""
 REAP_INTERVAL = 0.2
-"""Seconds between two attempts to reap on a kernel without pidfd."""
+"""Seconds between two attempts to reap a child on a kernel without pidfd."""
 
 unreaped_pids: set[int] = set()
-"""Pids of the children of this process that are not reaped."""
+"""Process ids of the children of this process that have not been reaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCommand:
-    """The command, environment and callbacks of a child.
+    """Command, environment and callbacks of a child.
 
-    It runs in its own session, so that ^C in a terminal does not reach it and a group kill reaches all of it.
+    The child runs in its own session, so that ^C in a terminal does not reach it and a signal to its group reaches all
+    its processes.
     """
 
     name: str
     arguments: Sequence[str]
     orders: bytes = b""
-    """Written to its standard input, which stays open: the child ends when it closes."""
+    """Bytes that are written to the child's standard input, which then stays open. The child ends when it closes."""
     environment: Mapping[str, str] | None = None
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
-    """Read ends of pipes besides standard output, each with the consumer of its data."""
+    """Callback for the data of each further pipe, by the descriptor of its read end."""
     on_started: Callable[[int], None] = lambda _: None
-    """Called with the pid before the orders are written."""
+    """Called with the process id before the orders are written."""
     on_output: Callable[[bytes], None] = lambda _: None
     on_error_output: Callable[[bytes], None] | None = None
-    """None: the child inherits the daemon's standard error."""
+    """Callback for the data of standard error; None if the child inherits the daemon's standard error."""
     on_exit: Callable[[int], None] = lambda _: None
     on_abandoned: Callable[[], None] = lambda: None
     capable: bool = False
-    """Whether it inherits the capabilities of the unit."""
+    """True if the child inherits the capabilities of the systemd unit."""
     patience: float | None = None
-    """Seconds after SIGKILL until it counts as abandoned; None for the default of Deadlines."""
+    """Seconds after SIGKILL until the child counts as abandoned; None for the default of Deadlines."""
 
 
 class ChildProcess:
-    """A running child. Use it from the loop's thread, which must outlive it: PDEATHSIG fires when the thread ends."""
+    """A running child process. Use from the loop's thread.
+
+    That thread must outlive the child, because PDEATHSIG is sent when the thread ends.
+    """
 
     def __init__(self, loop: Loop, command: ChildCommand) -> None:
         self._loop = loop
@@ -62,7 +66,7 @@ class ChildProcess:
         self.ended = False
         self._killing: Timer | None = None
         self._end: int | None = None
-        """pidfd, readable when the process has ended."""
+        """pidfd of the process, readable when the process has ended; None without pidfd."""
         with ambient() if command.capable else contextlib.nullcontext():
             self._process = subprocess.Popen(
                 command.arguments,
@@ -90,7 +94,10 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL to its process group. `on_exit` or `on_abandoned` reports the effect."""
+        """Send SIGKILL to the child's process group.
+
+        Then `on_exit` or, if it does not end, `on_abandoned` is called.
+        """
         if self.ended:
             return
         self._signal(signal.SIGKILL)
@@ -99,7 +106,7 @@ class ChildProcess:
             self._killing = self._loop.call_after(patience, self._abandon)
 
     def terminate(self) -> None:
-        """Send SIGTERM to its process group."""
+        """Send SIGTERM to the child's process group."""
         if not self.ended:
             self._signal(signal.SIGTERM)
 
@@ -108,19 +115,22 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def write(self, line: bytes) -> None:
-        """Write a line to its standard input. It must fit into the pipe, so that the write does not block."""
+        """Write a line to the child's standard input. It must fit into the pipe, so that the write does not block."""
         if self._process.stdin is not None and not self.ended:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
 
     def close_input(self) -> None:
-        """Close its standard input, which ends the child."""
+        """Close the child's standard input. The child is expected to end then."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def state(self) -> str:
-        """Return the state of its main thread in /proc/<pid>/stat: R, S, D (in the kernel) or T (stopped)."""
+        """Return the state of the child's main thread in /proc/<pid>/stat: R, S, D (uninterruptible) or T (stopped).
+
+        Return X if the process does not exist.
+        """
         try:
             with Path(f"/proc/{self.pid}/stat").open("rb", buffering=0) as stat:
                 return stat.read(4096).rpartition(b")")[2].split()[0].decode()
@@ -129,7 +139,7 @@ class ChildProcess:
 
     def _give_orders(self) -> None:
         assert self._process.stdin is not None  # noqa: S101 - requested above
-        with contextlib.suppress(BrokenPipeError):  # it has ended; on_exit follows
+        with contextlib.suppress(BrokenPipeError):  # the child has ended, and on_exit will be called
             self._process.stdin.write(self.command.orders)
 
     def _read(self, stream: object, consumer: Callable[[bytes], None]) -> None:
@@ -172,7 +182,9 @@ class ChildProcess:
             if self._end is None:
                 self._reap_later()
             return
-        self._signal(signal.SIGKILL)  # its remaining processes; the group id is not reused before the child is reaped
+        self._signal(
+            signal.SIGKILL
+        )  # kill its remaining processes; the group id is not reused before the child is reaped
         code = self._process.wait()
         unreaped_pids.discard(self.pid)
         if self._end is not None:
@@ -185,7 +197,7 @@ class ChildProcess:
         self.command.on_exit(code)
 
     def _drain(self) -> None:
-        """Deliver what is left in the pipes and close them."""
+        """Pass the remaining data of all pipes to the callbacks, and close the pipes."""
         consumers = dict(self.command.outputs)
         if self._process.stdout is not None:
             consumers[self._process.stdout.fileno()] = self.command.on_output

@@ -1,4 +1,4 @@
-"""Reads from /proc which of the agent's processes have a device node of a GPU open."""
+"""Reads from /proc which of the agent's processes have a GPU's device node open."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from gpumon.supervisor.process_tree import children
 
 NODES = "/dev/nvidia"
-"""Prefix of every device node of the driver. The node of a GPU ends with its minor number."""
+"""Prefix of all device nodes of the driver. The node of a GPU ends with its minor number."""
 
 
 def own_pids() -> set[int]:
-    """Return the pids of this process and its children, including those that have ended and are not reaped."""
+    """Return the pids of this process and its children, including children that have ended and are not reaped."""
     return {os.getpid(), *children(os.getpid())}
 
 
 def open_nodes(pid: int, nodes: str = NODES) -> frozenset[str]:
-    """Return the device nodes that the process has open, empty if it has ended or may not be inspected."""
+    """Return the device nodes that a process has open; empty if it has ended or may not be inspected."""
     return frozenset(target for target in _targets(Path(f"/proc/{pid}/fd")) if target.startswith(nodes))
 
 
@@ -29,5 +29,5 @@ def _targets(folder: Path) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        with contextlib.suppress(OSError):  # closed in the meantime
+        with contextlib.suppress(OSError):  # the descriptor was closed in the meantime
             yield str(entry.readlink())

@@ -1,9 +1,9 @@
-"""Become a program whose file system may not answer, in a process that the agent can already kill.
+"""Execute a program whose file system may hang, in a process that the agent can already kill.
 
-`python -I -S shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: starting a program waits until its file is opened, which
-never ends if the server of its file system is gone. The agent starts this script from its own disk, and only the script
-waits. Process, descriptors, environment and parent become the program's. If the program cannot be run, the reason is
-written to DESCRIPTOR as a frame of a rank. The script imports next to nothing, because each rank begins with it.
+`python -I -S shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: exec waits until the program's file is opened, which never
+ends if the server of its file system is gone. The agent starts this script from its own disk, so only the script waits.
+The program inherits process, descriptors, environment and parent. If it cannot be executed, the reason is written to
+DESCRIPTOR as a frame of a rank. The script imports few modules, because each rank starts with it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 NOT_RUN = 127
-"""Exit status, as of a shell."""
+"""Exit status if the program cannot be executed, as of a shell."""
 
 
 def main(agent: int, descriptor: int, command: list[str]) -> int:
-    """Run the program. Return only if it cannot be run."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # inherited by the program
+    """Execute the program in this process. Return the exit status NOT_RUN only if it cannot be executed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the program inherits it
     if os.getppid() != agent:  # the agent ended before PDEATHSIG was set
         return NOT_RUN
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python; the program expects the default

@@ -1,4 +1,4 @@
-"""A child that sends frames, and whose current call is visible in shared memory."""
+"""A child that sends frames, and whose current call the daemon reads from shared memory."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ log = logging.getLogger("gpumon.supervisor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProgram:
-    """The program of a child, its orders and its deadlines."""
+    """Program, orders and deadlines of a child, for FramedChild."""
 
     name: str
     module: str
     orders: bytes
     silence: float
-    """Longest time in seconds without a frame outside of calls."""
+    """Maximum seconds without a frame outside of calls."""
     deadline: Callable[[CallInProgress], float]
-    """Return the seconds after which a call is late."""
+    """Function that returns the seconds after which a call is late."""
     deadlines: Deadlines = Deadlines()
     capable: bool = False
-    """Whether it inherits the capabilities of the unit."""
+    """True if the child inherits the capabilities of the systemd unit."""
     descriptors: tuple[int, ...] = ()
-    """Descriptors that it inherits besides the shared memory of its calls."""
+    """Descriptors that the child inherits in addition to the shared memory of its calls."""
 
 
 class FramedChild:
-    """A running child, started on construction.
+    """A child that sends frames. The constructor starts it.
 
-    The loop calls the callbacks. After `on_abandoned` only `on_end` may follow, after `on_end` none.
+    The loop calls the callbacks. After `on_abandoned` only `on_end` may be called, and after `on_end` none.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FramedChild:
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:
-        """`launch` returns the program. It takes the descriptor of the shared memory."""
+        """Start the child. `launch` gets the descriptor of the shared memory and returns the program."""
         self.killed_for: str | None = None
         self._loop = loop
         self._on_message = on_message
@@ -85,12 +85,12 @@ class FramedChild:
 
     @property
     def call(self) -> CallInProgress:
-        """The current call, or the last one."""
+        """Return the current call of the child, or its last call if none is running."""
         return self._page.read()
 
     @property
     def waiting_seconds(self) -> float:
-        """Time that the child was observed waiting in its current call."""
+        """Return the seconds for which the child was observed waiting in its current call."""
         return self._hang_detector.seconds
 
     @property
@@ -99,42 +99,45 @@ class FramedChild:
 
     @property
     def name(self) -> str:
-        """Name, pid and current call, for people."""
+        """Return name, process id and current call of the child, for logs and the operator."""
         return f"{self._program.name} {self.pid} in {self.call.call or 'no call'}"
 
     @property
     def age(self) -> float:
-        """Seconds since its start."""
+        """Return the seconds since the child was started."""
         return boot_clock() - self._started_at
 
     @property
     def abandoned(self) -> bool:
-        """Whether SIGKILL did not end it."""
+        """Return True if SIGKILL has not ended the child."""
         return self._child.abandoned
 
     def is_late(self) -> bool:
-        """Inspect the child and return whether its current call is late."""
+        """Inspect the child. Return True if its current call takes longer than its deadline."""
         return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
-        """Return whether it has sent no frame for too long outside of calls."""
+        """Return True if the child has sent no frame for longer than `silence` outside of calls."""
         return self._hang_detector.idle_seconds > self._program.silence
 
     def kill(self, reason: str) -> None:
-        """Kill it with SIGKILL. `killed_for` keeps the first reason."""
+        """Send SIGKILL to the child. `killed_for` keeps the reason of the first request to end it."""
         if self.killed_for is None:
             self.killed_for = reason
             self._child.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Ask it to close the driver and to end, and ignore its messages. Kill it after the grace period."""
+        """Request the child to close the driver and end, and ignore its further messages except Xids.
+
+        Kill it after the grace period.
+        """
         if self.killed_for is None:
             self.killed_for = reason
             self.send(END)
             self._loop.call_after(self._program.deadlines.grace, self._child.kill)
 
     def send(self, word: bytes) -> None:
-        """Send one of the words of collectors/lifecycle.py."""
+        """Write one of the words defined in collectors/lifecycle.py to the child's input."""
         self._child.write(word + b"\n")
 
     def _take_end(self, code: int) -> None:
@@ -155,7 +158,7 @@ class FramedChild:
         elif isinstance(message, Logged):
             add_counts(message.messages)
         elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
-            self._on_message(message)  # an Xid that was sent before the end is valid after it
+            self._on_message(message)  # an Xid that was sent before the child ended is still valid
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = (hello.version, hello.schema) == (__version__, frame.SCHEMA)

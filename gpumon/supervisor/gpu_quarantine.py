@@ -1,4 +1,4 @@
-"""The GPUs that no sampler opens because a driver call on them does not return or crashes, and when to retry them."""
+"""Quarantine of GPUs: no sampler opens them, because a driver call on them hangs or crashes. Trials retry them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.state.messages import Quarantine
 from gpumon.supervisor.deadlines import SamplerDeadlines
 
 CRASHES_PER_GPU = 2
-"""Crashes inside calls on one GPU after which that GPU is quarantined."""
+"""Number of crashes in calls on one GPU after which the GPU is quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class _Entry:
 
 
 class GpuQuarantine:
-    """Quarantined GPUs by bus id, each with the time of its next trial."""
+    """The quarantined GPUs by bus id, each with its fault and the time of its next trial."""
 
     def __init__(self, deadlines: SamplerDeadlines) -> None:
         self._deadlines = deadlines
         self._entries: dict[str, _Entry] = {}
         self._crashes: Counter[str] = Counter()
-        """Crashes inside calls on each GPU since it was last readmitted."""
+        """Number of crashes in calls on each GPU since its quarantine last ended, by bus id."""
 
     def __contains__(self, bus_id: str) -> bool:
         return bus_id in self._entries
@@ -39,35 +39,35 @@ class GpuQuarantine:
         return iter(self._entries)
 
     def state(self) -> Mapping[str, Quarantine]:
-        """Return fault and time of each quarantine."""
+        """Return the quarantine (fault, detail and time) of each quarantined GPU, by bus id."""
         return {bus_id: entry.quarantine for bus_id, entry in self._entries.items()}
 
     def add(self, bus_id: str, fault: str, detail: str) -> None:
-        """Quarantine a GPU. A GPU that is quarantined keeps its first fault."""
+        """Quarantine a GPU. A GPU that is already quarantined keeps its first fault."""
         if bus_id not in self._entries:
             now = boot_clock()
             quarantine = Quarantine(fault=fault, detail=detail, wall=time.time())
             self._entries[bus_id] = _Entry(quarantine, now, now + self._deadlines.first_trial)
 
     def count_crash(self, bus_id: str, call: str) -> None:
-        """Count a crash inside a call on this GPU. Quarantine it after CRASHES_PER_GPU."""
+        """Count a crash in a call on this GPU. Quarantine the GPU after CRASHES_PER_GPU crashes."""
         self._crashes[bus_id] += 1
         if self._crashes[bus_id] >= CRASHES_PER_GPU:
             self.add(bus_id, "unknown", f"the driver library crashes in {call}")
 
     def remove(self, bus_id: str) -> None:
-        """Readmit a GPU."""
+        """End the quarantine of a GPU and reset its crash count."""
         del self._entries[bus_id]
         self._crashes.pop(bus_id, None)
 
     def due(self, released: frozenset[str]) -> str | None:
-        """Return the GPU whose trial is due for the longest time, except released ones."""
+        """Return the bus id of the GPU whose trial is due longest, without released GPUs; None if no trial is due."""
         now = boot_clock()
         due = [gpu for gpu, entry in self._entries.items() if entry.trial_at <= now and gpu not in released]
         return min(due, key=lambda gpu: self._entries[gpu].trial_at, default=None)
 
     def postpone(self, bus_id: str) -> None:
-        """Schedule the next trial after one that failed."""
+        """Schedule the next trial of a GPU after a trial has ended."""
         entry = self._entries.get(bus_id)
         if entry is not None:
             early = boot_clock() - entry.since < self._deadlines.early
@@ -75,7 +75,7 @@ class GpuQuarantine:
             self._entries[bus_id] = replace(entry, trial_at=boot_clock() + pause)
 
     def retry_now(self, bus_id: str) -> None:
-        """Make the trial due at once, with NODE all trials: a released GPU may have been repaired."""
+        """Make the trial of a GPU due now, or with NODE all trials, because a released GPU may have been repaired."""
         now = boot_clock()
         for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):
             if gpu in self._entries:

@@ -1,4 +1,4 @@
-"""Retries quarantined GPUs, one at a time, each with a short-lived child."""
+"""Retries quarantined GPUs, one at a time. Each trial is a short-lived child that reads one GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon.supervisor")
 
 
 class GpuTrials:
-    """The trial in progress. A trial that reads its GPU ends the quarantine of that GPU."""
+    """Starts and supervises trials. A trial that reads its GPU successfully ends the quarantine of that GPU."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class GpuTrials:
 
     @property
     def running(self) -> bool:
-        """Whether a trial is in progress."""
+        """Return True if a trial is in progress."""
         return self._child is not None
 
     def inspect(self, released: frozenset[str]) -> None:
-        """Kill a trial that hangs, and start one that is due. None starts while an abandoned child lives."""
+        """Kill a trial that hangs, or start one that is due. Start none while an abandoned child exists."""
         child = self._child
         if child is None:
             if not self._children.abandoned and NODE not in released:
@@ -47,12 +47,12 @@ class GpuTrials:
             child.kill("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Kill the trial if it may have one of these GPUs open."""
+        """Kill the trial if it may have one of the released GPUs open."""
         if self._child is not None and self._child.may_hold(released):
             self._child.kill("release")
 
     def stop(self) -> None:
-        """Kill the trial: the agent stops."""
+        """Kill the trial, because the agent stops."""
         if self._child is not None:
             self._child.kill("stop")
 

@@ -1,4 +1,4 @@
-"""Splits the output of a child into lines of bounded length, so that a faulty child cannot fill the memory."""
+"""Splits the output of a child into lines of limited length, so that a faulty child cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class LineSplitter:
-    """Calls `on_line` for each line. A line over the limit is dropped and reported to `on_too_long`."""
+    """Calls `on_line` for each complete line. Drops a line longer than `limit` bytes and calls `on_too_long`."""
 
     def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
         self._limit = limit
@@ -14,10 +14,10 @@ class LineSplitter:
         self._on_too_long = on_too_long
         self._rest = b""
         self._dropping = False
-        """The incomplete line is already too long."""
+        """True if the incomplete line is already too long."""
 
     def feed(self, received: bytes) -> None:
-        """Process what was read from the pipe."""
+        """Process bytes that were read from the pipe."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             self._take(line)

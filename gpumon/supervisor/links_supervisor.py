@@ -1,4 +1,4 @@
-"""Keeps one links child running. A device whose files do not answer is quarantined and retried."""
+"""Keeps one links child running. A device whose files cannot be read in time is quarantined and retried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpumon.supervisor.restart_timer import RestartTimer
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 2
-"""Abandoned children from which on no links child is started: each would be one more."""
+"""Number of abandoned children from which no links child is started, because it could be abandoned too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class _QuarantinedDevice:
     pause: float
     retry_at: float
     waiting: bool = True
-    """False while a child is retrying the device."""
+    """True until the next retry is due. False while a child retries the device."""
 
 
 class LinksSupervisor:
-    """Supervisor of the links child. Use it from the loop's thread."""
+    """Supervisor of the links child. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class LinksSupervisor:
         self._child: FramedChild | None = None
         self._abandoned: list[FramedChild] = []
         self._quarantine: dict[str, _QuarantinedDevice] = {}
-        """By device or collector."""
+        """Quarantined devices and collectors by name."""
         self._restart_timer = RestartTimer(loop, deadlines, self._start)
         self._trouble = ""
         self._state = LinksStatus()
         self._stopping = False
 
     def start(self) -> None:
-        """Start a child and supervise it."""
+        """Start the child, and inspect it periodically."""
         self._start()
         self._loop.every(self._deadlines.poll, self._inspect)
 
@@ -69,12 +69,12 @@ class LinksSupervisor:
             self._child.kill("stop")
 
     def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Use these orders for the next child."""
+        """Use these orders for the next child. The running child keeps its own."""
         self._orders = orders
 
     @property
     def running(self) -> bool:
-        """Whether a child is running that is not abandoned."""
+        """Return True if a child is running that is not abandoned."""
         return self._child is not None
 
     # Inspection
@@ -106,7 +106,7 @@ class LinksSupervisor:
         child.kill("deadline")
 
     def _retry_is_due(self) -> bool:
-        """Return whether a quarantined device is to be retried: never while an abandoned child lives."""
+        """Return True if a retry of a quarantined device is due. Return False while an abandoned child exists."""
         return not self._abandoned and any(
             device.waiting and device.retry_at <= boot_clock() for device in self._quarantine.values()
         )
@@ -114,7 +114,10 @@ class LinksSupervisor:
     # Messages
 
     def _take_message(self, message: ChildMessage) -> None:
-        """Take a snapshot. It has read all files, so every device that was retried has answered."""
+        """Pass on a snapshot.
+
+        The child has then read all files, so every device that was retried leaves the quarantine.
+        """
         if isinstance(message, LinksSnapshot):
             self._trouble = ""
             for subject in [subject for subject, device in self._quarantine.items() if not device.waiting]:
@@ -164,7 +167,7 @@ class LinksSupervisor:
             self._mark_due_retries()
         try:
             self._child = self._start_child()
-        except OSError as error:  # no process, memory or interpreter: may be temporary
+        except OSError as error:  # no process, memory or interpreter, which may be temporary
             self._trouble = f"no child can be started: {error}"
             delay = self._restart_timer.next_crash_delay()
             log.error("cannot start a links child; retrying", extra={"error": str(error), "retry_in": delay})  # noqa: TRY400
@@ -182,7 +185,7 @@ class LinksSupervisor:
             lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
-                capable=True,  # it reads files of other users: the owners of GPUs
+                capable=True,  # it reads files of other users, to find who uses the GPUs
                 orders=replace(self._orders(page), quarantined=quarantined).encode(),
                 silence=self._deadlines.silence,
                 deadline=lambda _: self._deadlines.read,

@@ -1,6 +1,6 @@
-"""The daemon's main loop: descriptors, timers and work posted by other threads. Callbacks must not block.
+"""The daemon's main loop: descriptors, timers and work that other threads post. Callbacks must not block.
 
-What escapes from a callback is logged, and the loop continues.
+An exception of a callback is logged, and the loop continues.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Callback = Callable[[], object]
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A scheduled call."""
+    """A call scheduled at the time `at` of the boot clock."""
 
     at: float
     order: int
     callback: Callback | None = field(compare=False)
 
     def cancel(self) -> None:
-        """Prevent the call."""
+        """Prevent the call if it was not made yet."""
         self.callback = None
 
 
 class Loop:
-    """A single-threaded loop. Other threads may call only `post`, `request` and `stop`."""
+    """A single-threaded event loop. Other threads may call only `post`, `request` and `stop`."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -49,17 +49,19 @@ class Loop:
         self._posted: deque[Callback] = deque()
         self._running = False
         self._logged: set[str] = set()
-        """Places of errors in the log: a callback that fails each second must not fill it."""
+        """Code locations whose exceptions were logged. Each is logged once, because a callback may fail every
+        second.
+        """
         wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.watch(wake_reader, lambda: _drain(wake_reader))
 
     @property
     def wakeup_descriptor(self) -> int:
-        """Descriptor for signal.set_wakeup_fd, so that a signal ends the current wait."""
+        """Return the descriptor for signal.set_wakeup_fd. With it a signal ends the current wait."""
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call back whenever the descriptor is readable or closed at its other end."""
+        """Call back each time the descriptor is readable or its other end is closed."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
@@ -68,17 +70,17 @@ class Loop:
             self._selector.unregister(descriptor)
 
     def call_at(self, at: float, callback: Callback) -> Timer:
-        """Call back at a time of the boot clock."""
+        """Call back once, at this time of the boot clock in seconds. Return the timer, which can be cancelled."""
         timer = Timer(at, next(self._order), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def call_after(self, seconds: float, callback: Callback) -> Timer:
-        """Call back after a delay."""
+        """Call back once, after this delay. Return the timer, which can be cancelled."""
         return self.call_at(boot_clock() + seconds, callback)
 
     def every(self, seconds: float, callback: Callback) -> None:
-        """Call back now and at this interval. Missed calls are not repeated."""
+        """Call back now and then at this interval. Calls that were missed are not made up for."""
 
         def repeat() -> None:
             self.call_after(seconds, repeat)
@@ -87,15 +89,18 @@ class Loop:
         repeat()
 
     def post(self, callback: Callback) -> None:
-        """Call back from the loop as soon as possible. May be called from any thread."""
+        """Call back from the loop as soon as possible. Any thread may call this."""
         self._posted.append(callback)
-        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop wakes anyway
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop wakes up anyway
             os.write(self._wake_writer, b"\0")
 
     def request(self, work: Callable[[Future[T]], None]) -> Future[T]:
-        """Call back from the loop with a future, which is returned at once. May be called from any thread."""
+        """Call `work` from the loop with a future, and return that future at once. Any thread may call this.
+
+        An exception of `work` is set in the future.
+        """
         future: Future[T] = Future()
-        future.set_running_or_notify_cancel()  # a client that disconnects must not cancel it
+        future.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
         self.post(lambda: self._work(work, future))
         return future
 
@@ -108,17 +113,19 @@ class Loop:
             raise
 
     def run(self) -> None:
-        """Run until `stop` is called."""
+        """Run the loop until `stop` is called."""
         self._running = True
         while self._running:
             self.turn()
 
     def turn(self) -> None:
-        """Wait once and make the calls that are due."""
+        """Wait until something is due, and make all calls that are due."""
         for key, _ in self._selector.select(self._wait()):
-            is_watched = self._selector.get_map().get(key.fileobj) == key  # not removed by a callback before it
+            is_watched = (
+                self._selector.get_map().get(key.fileobj) == key
+            )  # otherwise an earlier callback of this turn has removed it
             if is_watched and not self._call(key.data):
-                self.unwatch(key.fd)  # it would fail again without end
+                self.unwatch(key.fd)  # otherwise it would fail in every turn
         while self._posted:
             self._call(self._posted.popleft())
         now = boot_clock()
@@ -128,7 +135,10 @@ class Loop:
                 self._call(callback)
 
     def _call(self, callback: Callback) -> bool:
-        """Return whether the callback did not fail. An error is logged once for each place in the code."""
+        """Call back and return True.
+
+        If the callback raises, return False, and log the first exception of that code location.
+        """
         try:
             callback()
         except Exception as error:
@@ -140,7 +150,7 @@ class Loop:
         return True
 
     def stop(self) -> None:
-        """End `run`. May be called from any thread."""
+        """End `run`. Any thread may call this."""
         self._running = False
         self.post(lambda: None)
 

@@ -1,4 +1,4 @@
-"""Read which processes descend from which, and make this process inherit orphaned descendants."""
+"""Reads the children and descendants of processes, and makes this process the parent of orphaned descendants."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ PROC = Path("/proc")
 
 
 def become_subreaper() -> None:
-    """Become the parent of every descendant that loses its own, whatever group or session it moved to."""
+    """Become the parent of each descendant that loses its own parent, even if it changed its group or session."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children(pid: int) -> set[int]:
-    """Return the pids of a process's children, zombies included."""
+    """Return the pids of the children of a process, including zombies."""
     lists = [*(PROC / str(pid) / "task").glob("*/children")]
     return {child for path in lists for child in _read_pids(path)} if lists else _children_by_parent(pid)
 
 
 def descendants(*pids: int) -> set[int]:
-    """Return the pids of the children of these processes, and of theirs."""
+    """Return the pids of all descendants of these processes."""
     below, parents = set[int](), list(pids)
     while parents:
         new = children(parents.pop()) - below
@@ -33,7 +33,7 @@ def descendants(*pids: int) -> set[int]:
 
 
 def stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
+    """Return the fields of /proc/PID/stat from the state (third field) on; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -46,6 +46,6 @@ def _read_pids(path: Path) -> Iterator[int]:
 
 
 def _children_by_parent(pid: int) -> set[int]:
-    """Return the children on a kernel without CONFIG_PROC_CHILDREN."""
+    """Return the pids of the children of a process on a kernel without CONFIG_PROC_CHILDREN."""
     processes = (int(process.name) for process in PROC.glob("[0-9]*"))
     return {process for process in processes if stat(process)[1:2] == [str(pid)]}

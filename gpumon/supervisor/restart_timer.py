@@ -1,4 +1,4 @@
-"""Schedules the next start of a child."""
+"""Timer that starts a child again, with a delay that grows with each crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpumon.supervisor.loop import Loop, Timer
 
 
 class RestartTimer:
-    """Timer of the next start, with a delay for crashes that doubles with each of them."""
+    """Timer of the next start of a child. The delay after a crash doubles with each crash."""
 
     def __init__(self, loop: Loop, deadlines: Deadlines, start: Callable[[], None]) -> None:
         self._loop = loop
@@ -17,21 +17,21 @@ class RestartTimer:
         self._start = start
         self._timer: Timer | None = None
         self.crash_delay = deadlines.first_restart
-        """Seconds."""
+        """Delay in seconds of the restart after the next crash."""
 
     def schedule(self, delay: float) -> None:
-        """Start after this delay, in place of the start that was scheduled before."""
+        """Start the child after this delay in seconds. A start that was scheduled before is cancelled."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_after(delay, self._start)
 
     def next_crash_delay(self) -> float:
-        """Return the delay of a restart after a crash, and double it for the next one."""
+        """Return the delay in seconds of the restart after a crash, and double the delay for the next crash."""
         delay = self.crash_delay
         self.crash_delay = min(2 * delay, self._deadlines.last_restart)
         return delay
 
     def note_age(self, age: float) -> None:
-        """Reset the delay if the child that has ended was old enough: its end is a new fault."""
+        """Reset the crash delay if the ended child was older than `steady` seconds. Its end is then a new fault."""
         if age > self._deadlines.steady:
             self.crash_delay = self._deadlines.first_restart

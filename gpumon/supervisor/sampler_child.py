@@ -1,4 +1,4 @@
-"""One sampler or trial child: its orders and its current driver call."""
+"""One sampler or trial child, with its orders and its deadlines of driver calls."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
-"""Calls that open a GPU. The shared memory names only the first handle lookup so."""
+"""Driver calls that open a GPU. In the shared memory, only the first handle lookup of a GPU has the second name."""
 
 
 def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
-    """Return the seconds after which this driver call is late."""
+    """Return the seconds after which a driver call is late."""
     return deadlines.opening if call.call in OPENING_CALLS else deadlines.call
 
 
 class SamplerChild(FramedChild):
-    """A running sampler, started on construction."""
+    """A running sampler or trial child. The constructor starts it."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class SamplerChild(FramedChild):
         )
 
     def may_hold(self, released: frozenset[str]) -> bool:
-        """Return whether it may have a released GPU open: a sampler opens every GPU that is not excluded."""
+        """Return True if the child may have a released GPU open.
+
+        A sampler may open every GPU that its orders do not exclude. A trial opens one GPU only.
+        """
         if NODE in released:
             return True
         trial = self.orders.trial

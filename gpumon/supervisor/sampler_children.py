@@ -1,4 +1,4 @@
-"""The children that the sampler supervisor has started and that have not ended."""
+"""The children of the sampler supervisor that have not ended."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ log = logging.getLogger("gpumon.supervisor")
 
 
 class SamplerChildren:
-    """The living children: the sampler, the trial and the abandoned ones; and the driver calls of all children."""
+    """Starts children and holds those that have not ended: the sampler, the trial and abandoned ones.
+
+    It also counts the driver calls of all children.
+    """
 
     def __init__(self, loop: Loop, deadlines: SamplerDeadlines, on_abandoned_end: Callable[[], None]) -> None:
-        """`on_abandoned_end` is called when an abandoned child has ended."""
+        """Create the container. `on_abandoned_end` is called when an abandoned child has ended after all."""
         self._loop = loop
         self._deadlines = deadlines
         self._on_abandoned_end = on_abandoned_end
         self._living: list[SamplerChild] = []
         self._past_calls = 0
-        """Driver calls of the children that have ended."""
+        """Number of driver calls of the children that have ended."""
 
     def start(
         self,
@@ -35,7 +38,7 @@ class SamplerChildren:
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> SamplerChild | None:
-        """Start a child; None if that fails. `on_end` is not called after `on_abandoned`."""
+        """Start a child and return it; return None if that fails. `on_end` is not called after `on_abandoned`."""
         try:
             child = SamplerChild(
                 self._loop,
@@ -45,7 +48,7 @@ class SamplerChildren:
                 on_end=lambda child, code: self._take_end(child, code, on_end),
                 on_abandoned=lambda child: self._take_abandonment(child, on_abandoned),
             )
-        except OSError as error:  # no process, memory or interpreter: may be temporary
+        except OSError as error:  # no process, memory or interpreter, which may be temporary
             log.error("cannot start a child; retrying", extra={"error": str(error)})  # noqa: TRY400
             return None
         self._living.append(child)
@@ -53,12 +56,12 @@ class SamplerChildren:
 
     @property
     def abandoned(self) -> tuple[SamplerChild, ...]:
-        """Children that SIGKILL did not end."""
+        """Return the children that SIGKILL did not end."""
         return tuple(child for child in self._living if child.abandoned)
 
     @property
     def driver_calls(self) -> int:
-        """Driver calls of all children since the agent started."""
+        """Return the number of driver calls of all children since the agent started."""
         return self._past_calls + sum(child.call.calls for child in self._living)
 
     def holders(self, released: frozenset[str]) -> tuple[DeviceHolder, ...]:

@@ -1,4 +1,4 @@
-"""Keeps one sampler running whatever the driver does. A GPU whose driver call does not return is quarantined."""
+"""Keeps one sampler running even if the driver hangs or crashes. A GPU whose driver call hangs is quarantined."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from gpumon.supervisor.sampler_children import SamplerChildren
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 3
-"""Abandoned children from which on no sampler is started."""
+"""Number of abandoned children from which no sampler is started."""
 MAX_EVENT_FAILURES = 3
-"""Hangs and crashes inside the event set after which the sampler runs without events, to keep the readings."""
+"""Number of hangs and crashes in the NVML event set after which the sampler runs without events. It still reads the
+GPUs.
+"""
 RESTART_REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "configuration")
 
 
 class SamplerSupervisor:
-    """Supervisor of the sampler and of the trials. Use it from the loop's thread."""
+    """Supervisor of the sampler and of the trials. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class SamplerSupervisor:
         self._restarts: Counter[str] = Counter(dict.fromkeys(RESTART_REASONS, 0))
         self._state: SamplerStatus | None = None
         self._answering: dict[str, None] = {}
-        """Bus ids that have answered, ordered by the time of their last answer."""
+        """Bus ids of GPUs that have answered, ordered by the time of their last answer."""
         self._starts = 0
         self._event_failures = 0
         self._released: frozenset[str] = frozenset()
@@ -69,7 +71,7 @@ class SamplerSupervisor:
         self._stopping = False
 
     def start(self) -> None:
-        """Start a sampler and supervise it."""
+        """Start the sampler, and inspect it periodically."""
         self._start()
         self._loop.every(self._deadlines.poll, self._inspect)
 
@@ -81,32 +83,32 @@ class SamplerSupervisor:
             self._sampler.kill("stop")
 
     def apply(self, orders: Callable[[int], SamplerOrders]) -> None:
-        """Use these orders from now on. Replace the sampler if they differ in more than the log level."""
+        """Use these orders for further children. Replace the sampler if they differ in more than the log level."""
         before, self._orders = self._orders, orders
         if replace(before(0), log_level="") != replace(orders(0), log_level=""):
             self.replace("configuration")
 
     @property
     def running(self) -> bool:
-        """Whether a child is running that is not abandoned."""
+        """Return True if a child is running that is not abandoned."""
         return self._sampler is not None or self._trials.running
 
     def replace(self, reason: str) -> None:
-        """Replace the sampler."""
+        """Kill the sampler, which is then started again. `reason` is one of RESTART_REASONS."""
         if self._sampler is not None:
             self._sampler.kill(reason)
         else:
             self._restart(0.0)
 
     def watch(self, *, closely: bool) -> None:
-        """Read the processes on the GPUs at every poll, or only in the slow tier."""
+        """Read the processes on the GPUs at every poll if `closely`, else only in the slow tier."""
         if closely is not self._watching:
             self._watching = closely
             if self._sampler is not None:
                 self._sampler.send(WATCH if closely else REST)
 
     def note_xid(self, bus_id: str, xid: int) -> None:
-        """Quarantine the GPU at once if this new Xid means that its firmware does not answer."""
+        """Quarantine the GPU if this Xid shows that its firmware does not answer."""
         if xid in FIRMWARE_SILENT and bus_id not in self._quarantine:
             log.error("GPU firmware does not answer; GPU is quarantined", extra={"bus_id": bus_id, "xid": xid})
             self._quarantine.add(bus_id, "stuck", f"Firmware silent since Xid {xid}")
@@ -114,7 +116,10 @@ class SamplerSupervisor:
             self.replace("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Close these GPUs and open only others from now on; with NODE, run no child. See `holders`."""
+        """Close the released GPUs and open only others until the next call. With NODE, run no child.
+
+        `holders` returns the children that still have a released GPU open.
+        """
         before, self._released = self._released, released
         if before == released:
             return
@@ -130,7 +135,7 @@ class SamplerSupervisor:
         """Return the children that may have one of these GPUs open."""
         return self._children.holders(released)
 
-    # While it runs
+    # While the sampler runs
 
     def _inspect(self) -> None:
         if self._stopping:
@@ -164,7 +169,7 @@ class SamplerSupervisor:
         if isinstance(message, XidEvent) and message.bus_id:
             self.note_xid(message.bus_id, message.xid)
 
-    # Its end
+    # End of the sampler
 
     def _take_end(self, sampler: SamplerChild, code: int) -> None:
         self._sampler = None
@@ -191,7 +196,7 @@ class SamplerSupervisor:
         self._restarts[sampler.killed_for if sampler.killed_for in RESTART_REASONS else "deadline"] += 1
         self._restart(0.0)
 
-    # Its start
+    # Start of the sampler
 
     def _restart(self, delay: float) -> None:
         if len(self._children.abandoned) >= MAX_ABANDONED:
@@ -212,7 +217,11 @@ class SamplerSupervisor:
             self._restart(self._restart_timer.next_crash_delay())
 
     def _sampler_orders(self, page: int) -> SamplerOrders:
-        """Begin with the GPU that answered last; every other start from the other end, so that stuck GPUs hide none."""
+        """Return the orders of the next sampler.
+
+        It begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs that hang
+        do not keep others unread.
+        """
         self._starts += 1
         first = tuple(reversed(self._answering))[:: 1 if self._starts % 2 else -1]
         return replace(

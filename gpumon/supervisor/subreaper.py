@@ -1,8 +1,9 @@
-"""Run an operator's command so that nothing it starts outlives it, its time, or the agent.
+"""Run an operator's command so that no process that it starts outlives the command, its time limit, or the agent.
 
-`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when its input closes,
-or when the process AGENT ends. If the command cannot be run, the reason is written to DESCRIPTOR. What the command
-leaves in the background becomes a child of this process, whatever group or session it moved to, and is killed.
+`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when its own input
+closes, or when the process AGENT ends. If the command cannot be executed, the reason is written to DESCRIPTOR.
+Background processes of the command become children of this process, even if they changed their group or session, and
+are killed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,12 @@ from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
 from gpumon.supervisor.process_tree import become_subreaper, descendants
 
 PATIENCE = 2.0
-"""Seconds after SIGKILL until a remaining process is given up: it is blocked in the kernel, or belongs to another
-user.
-"""
+"""Maximum seconds to wait for a process after SIGKILL. It is then blocked in the kernel, or belongs to another user."""
 POLL_INTERVAL = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return its exit status, or end by the signal that ended it."""
+    """Run the command. Return its exit status. If a signal ended the command, end by the same signal."""
     agent, trouble, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _wake_on_signals() -> int:
-    """Return a descriptor from which the number of each signal is read."""
+    """Return a file descriptor from which the number of each received signal is read."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -68,7 +67,10 @@ def _wake_on_signals() -> int:
 
 
 def _wait(command: int, woken: int) -> int:
-    """Return the wait status of the command; SIGKILL if the agent sends SIGTERM or closes the input before it ends."""
+    """Return the wait status of the command.
+
+    Return SIGKILL if the agent sends SIGTERM or closes the input before the command ends.
+    """
     while True:
         ready, _, _ = select.select([0, woken], [], [])
         signals = os.read(woken, 4096) if woken in ready else b""
@@ -81,7 +83,10 @@ def _wait(command: int, woken: int) -> int:
 
 
 def _end_descendants(woken: int) -> None:
-    """Kill until there is no child left; a process that loses its parent meanwhile becomes a child."""
+    """Kill all descendants until none is left, at most for PATIENCE seconds.
+
+    A descendant that loses its parent meanwhile becomes a child of this process.
+    """
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for pid in descendants(os.getpid()):
@@ -97,7 +102,7 @@ def _end_descendants(woken: int) -> None:
 
 
 def _end_as(code: int) -> int:
-    """End by the same signal, without a core dump."""
+    """Return the exit status; if a signal ended the command, end by the same signal, without a core dump."""
     if code >= 0:
         return code
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
