@@ -1,4 +1,4 @@
-"""Translate the configuration to the settings of each component, which do not import the configuration."""
+"""Derives the settings of each component from the configuration, so that components do not import it."""
 
 from __future__ import annotations
 

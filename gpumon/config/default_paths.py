@@ -17,7 +17,7 @@ HEALTH_FILE_VERSION = 1
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else a directory of the user."""
+    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else that of the user (XDG)."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given

@@ -11,7 +11,7 @@ from gpumon.config.settings_table import sections, settings
 
 
 class Change(NamedTuple):
-    """A setting that a reload changes."""
+    """A setting whose value a reload changes, with the values before and after as text."""
 
     name: str
     before: str

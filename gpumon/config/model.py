@@ -21,7 +21,7 @@ from gpumon.model.series_limits import MAX_SERIES
 
 
 class WebSection(Section):
-    """The HTTP server."""
+    """Settings of the HTTP server."""
 
     listen_address: Annotated[str, AfterValidator(check_address)] = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
@@ -61,7 +61,7 @@ class WebSection(Section):
 
 
 class StoreSection(Section):
-    """The database of what must survive a restart."""
+    """Settings of the database of what must survive a restart."""
 
     path: SomePath = setting(
         ...,
@@ -80,7 +80,7 @@ class StoreSection(Section):
 
 
 class LogSection(Section):
-    """The log on standard error."""
+    """Settings of the log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
@@ -91,7 +91,7 @@ class LogSection(Section):
 
 
 class PollSection(Section):
-    """The polling of the GPUs."""
+    """Settings of the polling of the GPUs."""
 
     interval_seconds: float = setting(1, "Interval of the fast readings.", flag="--poll.interval", ge=0.1, le=60)
     gpm: bool = setting(
@@ -101,7 +101,7 @@ class PollSection(Section):
 
 
 class ProcessesSection(Section):
-    """The processes on the GPUs."""
+    """Settings of the metrics of processes on the GPUs."""
 
     max_per_gpu: int = setting(
         0,
@@ -113,7 +113,7 @@ class ProcessesSection(Section):
 
 
 class GpusSection(Section):
-    """The GPUs of this host."""
+    """Settings of this host's GPUs: the expected number, and those to exclude."""
 
     expected_count: int | None = setting(
         None,
@@ -131,7 +131,7 @@ class GpusSection(Section):
 
 
 class MetricsSection(Section):
-    """The Prometheus endpoint."""
+    """Settings of the Prometheus endpoint."""
 
     detailed: bool = setting(
         default=False,
@@ -141,7 +141,7 @@ class MetricsSection(Section):
 
 
 class SimulateSection(Section):
-    """A simulated node that replaces the GPUs of this host."""
+    """Settings of a simulated node that replaces the GPUs of this host."""
 
     profile: str | None = setting(
         None,
@@ -169,7 +169,7 @@ class SimulateSection(Section):
 
 
 class HealthSection(Section):
-    """The health checks: docs/health.md."""
+    """Settings of the health checks: docs/health.md."""
 
     thresholds: Mapping[str, float | None] = setting(
         {},
@@ -201,7 +201,7 @@ class HealthSection(Section):
 
 
 class ReleaseSection(Section):
-    """Releases, during which the agent closes the driver: docs/release.md."""
+    """Settings of releases, during which the agent closes the driver: docs/release.md."""
 
     marker: SomePath = setting(
         Path("/run/gpumon/release"),
@@ -214,13 +214,13 @@ class ReleaseSection(Section):
 
 
 class MaintenanceSection(Section):
-    """Maintenance windows, during which no alert pages: docs/maintenance.md."""
+    """Settings of maintenance windows, during which no alert pages: docs/maintenance.md."""
 
     max_seconds: float = setting(86400, "Maximum length of a maintenance window.", ge=1, le=7 * 86400)
 
 
 class KernelLogSection(Section):
-    """The kernel log, which reports Xids and NVSwitch errors."""
+    """Settings of the kernel log, which reports Xids and NVSwitch errors."""
 
     path: SomePath = setting(
         Path("/dev/kmsg"), "Device to read. Not read on a simulated node unless it is set.", restart=True
@@ -228,7 +228,7 @@ class KernelLogSection(Section):
 
 
 class XidsSection(Section):
-    """The table of Xids."""
+    """Settings of the table of Xids."""
 
     file: SomePath | None = setting(
         None,
@@ -239,13 +239,13 @@ class XidsSection(Section):
 
 
 class PciSection(Section):
-    """The PCI bus."""
+    """Settings of the PCI bus."""
 
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
 
 class LinksSection(Section):
-    """InfiniBand and RoCE ports, and the services that NVLink requires."""
+    """Settings of InfiniBand and RoCE ports, and of the services that NVLink requires."""
 
     sysfs: SomePath | None = setting(
         None, "Mount point of sysfs.", default_in_words="`pci.sysfs`", example="/host/sys", restart=True

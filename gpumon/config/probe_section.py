@@ -28,7 +28,7 @@ DAY, YEAR = 86400, 366 * 86400
 
 
 class ProbeSection(Section):
-    """The all-reduce probe."""
+    """Settings of the all-reduce probe."""
 
     enabled: bool = setting(default=True, meaning="Allow probe runs, scheduled and on request.")
     python: Annotated[SomePath | None, AfterValidator(check_program)] = setting(
@@ -125,7 +125,7 @@ class ProbeSection(Section):
     @field_validator("jitter_seconds")
     @classmethod
     def _jitter_fits_interval(cls, jitter: float | None, info: ValidationInfo) -> float | None:
-        """Refuse a jitter that is longer than the interval."""
+        """Return the jitter; raise an error of pydantic if it is longer than the interval."""
         interval = info.data.get("interval_seconds") or PROBES[ALL_REDUCE].interval
         if jitter is not None and "interval_seconds" in info.data and jitter > interval:
             words = {"interval": f"{interval:g}", "remedy": f"set it to at most {interval:g}, or increase the interval"}

@@ -21,7 +21,7 @@ class SettingRow:
     key: str
     meaning: str
     default: object
-    """None if there is no fixed default. `default_in_words` describes it then."""
+    """Default value; None if there is no fixed one. `default_in_words` describes it then."""
     default_in_words: str
     example: object
     flag: str
