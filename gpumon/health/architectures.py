@@ -14,7 +14,7 @@ RANKS: Mapping[str, int] = {
     "Volta": 5,
     "Turing": 6,
     "Ampere": 7,
-    "Ada": 9,  # the catalogue has no column for Ada: the codes of Ampere and of Hopper
+    "Ada": 9,  # the catalogue has no column for Ada, which can report the codes of Ampere and of Hopper
     "Hopper": 9,
     "Blackwell": 10,
 }
@@ -26,9 +26,9 @@ SINCE: Mapping[int, int] = {
     **dict.fromkeys((110, 136, 143, 151, 156, 157, 167, 169), _HOPPER),
     **dict.fromkeys((150, 155), _BLACKWELL),
 }
-"""Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. Others have no lowest rank."""
+"""Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no lowest rank."""
 UNTIL: Mapping[int, int] = {57: _TURING, 58: _TURING, 74: _HOPPER, 136: _HOPPER}
-"""Highest rank (RANKS) of an architecture that can report the Xid, by Xid. Others have no highest rank."""
+"""Highest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no highest rank."""
 CHIP_TO_CHIP = frozenset({173})
 """Xids that only GPUs with a chip-to-chip link to a Grace CPU can report."""
 

@@ -121,9 +121,9 @@ class Check:
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
     """Checks whose verdicts inhibit the verdict of this one, and on which device. They are earlier in the table."""
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
-    """Function that decides whether a cause inhibits: of this check's verdict, the verdict of the cause, and whether
-    they occurred together. None: a cause that occurred together inhibits; a latched verdict also requires
-    `asks_for_no_less`.
+    """Function that returns whether a cause inhibits. Arguments: this check's verdict, the verdict of the cause, and
+    whether they occurred together. None: a cause that occurred together inhibits; for a latched verdict
+    `asks_for_no_less` must be true too.
     """
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""

@@ -48,10 +48,10 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
         for verdict in health.verdicts
         if request.check in {None, verdict.check} and request.device in {None, verdict.device}
     ]
-    named = [verdict for verdict, why_not in matches if not why_not]
-    follows = [other for verdict in named for other in health.consequences(verdict)]
-    follows = [other for other in follows if ends_with_cause(other) or not _why_not(other, here)]
-    cleared = {verdict.key: verdict for verdict in (*named, *follows)}
+    clearable = [verdict for verdict, why_not in matches if not why_not]
+    consequences = [other for verdict in clearable for other in health.consequences(verdict)]
+    consequences = [other for other in consequences if ends_with_cause(other) or not _why_not(other, here)]
+    cleared = {verdict.key: verdict for verdict in (*clearable, *consequences)}
     return ClearResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 
 

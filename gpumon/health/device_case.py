@@ -130,7 +130,7 @@ class DeviceCases:
 
 
 def device_cases(facts: Facts) -> DeviceCases:
-    """Return a case for each GPU and for each port in the facts."""
+    """Return a GpuCase for each GPU and a PortCase for each port in the facts."""
     return DeviceCases(
         facts,
         tuple(GpuCase(state, facts) for state in facts.gpus),

@@ -94,7 +94,7 @@ def _findings(
 def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
     """Yield (device, function) for each device of the check. The function returns the finding.
 
-    If a cause of the check was cleared recently, the function ignores samples from before.
+    If a cause of the check was cleared recently, the function ignores samples from before that time.
     """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):

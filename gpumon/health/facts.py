@@ -41,8 +41,8 @@ class Facts:
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
-    """By `device/port`, for ports of `ports` that are missing while others can be read: since when, in seconds since
-    the epoch.
+    """Time since when a port of `ports` is missing while others can be read, in seconds since the epoch, by
+    `device/port`.
     """
     known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
     """Stored record of each port by `device/port`. It survives restarts and reboots."""
@@ -70,13 +70,13 @@ class Facts:
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     """Open verdicts."""
     failing_checks: Mapping[Key, str] = field(default_factory=dict)
-    """Exceptions of checks in the previous evaluation."""
+    """Text of the exception by check and device, for checks that failed in the previous evaluation."""
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the current one last."""
     expectation: Expectation = Expectation()
     """Expected number of GPUs."""
     gone: frozenset[str] = frozenset()
-    """uuids of GPUs, and names of ports, that are no longer expected."""
+    """uuids of GPUs, and `device/port` of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Version by component (driver, nccl) of the software that every job uses, if it is reported."""
     maintenances: Windows = ()
@@ -130,12 +130,12 @@ class Facts:
     @cached_property
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
         """Return the error events by device, newest last, without those from before the agent was installed."""
-        named = {state.bus_id: state.uuid for state in self.gpus}
+        uuids = {state.bus_id: state.uuid for state in self.gpus}
         by_device: dict[str, list[ErrorEvent]] = {}
         for event in self.events:
             if not event.historical:
                 unnamed = event.kind == XID and event.uuid is None
-                by_device.setdefault(named.get(event.bus_id, event.device) if unnamed else event.device, []).append(
+                by_device.setdefault(uuids.get(event.bus_id, event.device) if unnamed else event.device, []).append(
                     event
                 )
         return {device: tuple(events) for device, events in by_device.items()}
@@ -165,7 +165,7 @@ class Facts:
 
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
-        """Return (start, end) of each maintenance window in seconds since the epoch; the end may be now."""
+        """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
         return tuple(
             (
                 self.on_this_clock(window.start, window.start_at, window.boot_id),

@@ -84,7 +84,7 @@ def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
 
 
 class _Causes:
-    """Index of the node's verdicts that finds the cause of each one among the others."""
+    """Index of the node's verdicts that finds for each verdict the one that inhibits it."""
 
     def __init__(self, verdicts: Iterable[Verdict], facts: Facts) -> None:
         self._facts = facts

@@ -42,7 +42,7 @@ class Limit(NamedTuple):
     name: str
     """Name of the setting, with the unit as its suffix."""
     default: float | None
-    """None if the check is off until the threshold is set."""
+    """Default threshold; None if the check is off until the threshold is set."""
     meaning: str
     """What the threshold limits, in one sentence."""
     range: Range

@@ -88,7 +88,7 @@ class CounterGrowth(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """One stored series: ordinals of the points at which its value changed, and the values. None: no value."""
+    """One stored series: ordinals of the points at which its value changed, and the new values; None: it is absent."""
 
     starts: tuple[int, ...] = ()
     values: tuple[float | None, ...] = ()

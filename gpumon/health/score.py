@@ -2,9 +2,9 @@
 
     score = 100 - sum over raised verdicts of cost x (1 - age / 30 days), never below 0
 
-A verdict of level fail costs 20, of level warn 4, of severity info nothing. The same verdict costs once a day, and its
-age is 0 while it is open. Inhibited verdicts cost nothing, nor do verdicts that were raised in maintenance, unless they
-are open when it ends.
+A verdict of level fail costs 20, one of level warn 4, and one whose alert has severity info nothing. The same verdict
+costs once a day, and its age is 0 while it is open. Inhibited verdicts cost nothing. Verdicts that were raised in
+maintenance cost nothing either, unless they are open when it ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The checks, one module a subject: small pure functions, with their rows below them."""
+"""The health checks, one module a subject: pure check functions, and below them their rows of the table."""

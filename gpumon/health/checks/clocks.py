@@ -1,4 +1,4 @@
-"""CHECKS: clocks: slowed down by the hardware, or lower than those of neighbours with the same work."""
+"""CHECKS: GPU clocks that the hardware reduces, or that are lower than those of neighbours with the same work."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ def straggler(gpu: GpuCase) -> Finding | None:
     if len(paces) < FEWEST:
         return None
     own = next(pace for pace in paces if pace.uuid == gpu.state.uuid)
-    middle = median(pace.clock for pace in paces)
+    median_clock = median(pace.clock for pace in paces)
     heavier = own.capped - median(pace.capped for pace in paces) > _HEAVIER
-    if own.clock >= share * middle or (heavier and own.clock >= _EXCUSED * middle):
+    if own.clock >= share * median_clock or (heavier and own.clock >= _EXCUSED * median_clock):
         return PASSED
-    named = _reasons(gpu)
-    words = ", ".join(_WORDS[name] for name in named) or "no reason is reported"
-    reason = f"Its clock is {own.clock / 1e6:.0f} MHz, that of its busy neighbours {middle / 1e6:.0f}: {words}."
-    action = Action.RESET if _RESET.issuperset(named) else Action.INSPECT
-    return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
+    reasons = _reasons(gpu)
+    words = ", ".join(_WORDS[name] for name in reasons) or "no reason is reported"
+    reason = f"Its clock is {own.clock / 1e6:.0f} MHz, that of its busy neighbours {median_clock / 1e6:.0f}: {words}."
+    action = Action.RESET if _RESET.issuperset(reasons) else Action.INSPECT
+    return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(median_clock))
 
 
 def _same_product(gpu: GpuCase) -> list[GpuCase]:

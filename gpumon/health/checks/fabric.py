@@ -110,11 +110,11 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
     states = {link: link_state.up for link, link_state in links.items() if link_state.up is not None}
     if not states:
         return None
-    dead = [link for link, up in states.items() if not up]
-    if not dead:
+    down = [link for link, up in states.items() if not up]
+    if not down:
         return PASSED
-    reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(states)})."
-    return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(states))
+    reason = f"Chip-to-chip link {', '.join(down)} between CPU and GPU is down ({len(down)} of {len(states)})."
+    return fail(reason, Action.REBOOT, c2c_links_down=len(down), c2c_links=len(states))
 
 
 def _absent_service(facts: Facts) -> Finding | None:

@@ -132,13 +132,13 @@ def slow_port(port: PortCase) -> Finding | None:
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
-    alike = port.similar_port_speeds
-    faster = sum(other > speed for other in alike)
-    if faster * 2 <= len(alike):
+    similar_speeds = port.similar_port_speeds
+    faster = sum(other > speed for other in similar_speeds)
+    if faster * 2 <= len(similar_speeds):
         return PASSED
-    best = max(alike)
+    best = max(similar_speeds)
     reason = (
-        f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(alike)} similar ports "
+        f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(similar_speeds)} similar ports "
         f"reach {best / _GIGABIT:.0f}."
     )
     return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)

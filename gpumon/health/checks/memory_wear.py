@@ -1,4 +1,4 @@
-"""CHECKS: GPU memory that can no longer be repaired, or soon cannot. The only action is another board."""
+"""CHECKS: GPU memory that can no longer be repaired, or soon cannot: the board must be replaced."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ def links_down(gpu: GpuCase) -> Finding | None:
     links = gpu.state.links
     if not can_evaluate(gpu):
         return None
-    dead = [link for link, state in links.items() if state.up == 0]
-    if not dead:
+    down = [link for link, state in links.items() if state.up == 0]
+    if not down:
         return None if _is_unreported(gpu) else PASSED
-    named = f"NVLink {', '.join(dead)}" if len(dead) < len(links) else "Each NVLink"
-    reason = f"{named} of {len(links)} {'is' if len(dead) in {1, len(links)} else 'are'} down."
-    return fail(reason, Action.RESET, links_down=len(dead), links=len(links), down=",".join(dead))
+    subject = f"NVLink {', '.join(down)}" if len(down) < len(links) else "Each NVLink"
+    reason = f"{subject} of {len(links)} {'is' if len(down) in {1, len(links)} else 'are'} down."
+    return fail(reason, Action.RESET, links_down=len(down), links=len(links), down=",".join(down))
 
 
 def _is_unreported(gpu: GpuCase) -> bool:
@@ -58,8 +58,8 @@ def _is_unreported(gpu: GpuCase) -> bool:
     verdict = gpu.facts.open.get(("nvlink_down", gpu.state.uuid))
     if verdict is None or gpu.now.mig_mode:
         return False
-    were = str(verdict.evidence.get("down", "")).split(",")
-    return any(state.up is None for link, state in gpu.state.links.items() if link in were)
+    were_down = str(verdict.evidence.get("down", "")).split(",")
+    return any(state.up is None for link, state in gpu.state.links.items() if link in were_down)
 
 
 def recovery_failed(gpu: GpuCase) -> Finding | None:

@@ -91,7 +91,7 @@ def _link_with_errors(gpu: GpuCase, most: float) -> Finding | None:
 def _flapping_link(gpu: GpuCase, most: float) -> Finding | None:
     """Return a failure if an NVLink went down at least `most` times in half an hour; else None.
 
-    Each time may be shorter than the delay of the check `nvlink_down`.
+    Each outage may be too short for the check `nvlink_down`.
     """
     downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
     link = max(downs, key=lambda name: downs[name], default=None)

@@ -39,7 +39,7 @@ def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
 
 
 def _last_measurement(facts: Facts) -> ProbeResult | None:
-    """Return the last all-reduce run with a decisive outcome; None if there is none."""
+    """Return the last all-reduce run that measured everything (ok, degraded or wrong); None if there is none."""
     return next((run for run in reversed(all_reduce_runs(facts)) if run.outcome in DECISIVE), None)
 
 
@@ -50,9 +50,10 @@ def _blamed_gpu(result: ProbeResult) -> str | None:
 
 
 def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last decisive run if it has this outcome and blames no single GPU; else the finding without it.
+    """Return the last complete run if it has this outcome and blames no single GPU; else PASSED or None.
 
-    That is PASSED, or None if the run cannot decide: it is older than a repair, or used only some of the GPUs.
+    None if the run cannot decide: it is older than a repair that the next run will prove, or it has another outcome and
+    used only some of the GPUs.
     """
     last = _last_measurement(facts)
     if last is None or _needs_proof(last, facts.wall(0.0), facts):
@@ -65,9 +66,9 @@ def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Findin
 
 
 def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last decisive run if it has this outcome and blames this GPU; else the finding without it.
+    """Return the last complete run if it has this outcome and blames this GPU; else PASSED or None.
 
-    That is PASSED, or None if the run cannot decide: it is older than a repair, or did not use this GPU.
+    None if the run cannot decide: it is older than a repair that the next run will prove, or did not use this GPU.
     """
     last = _last_measurement(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
@@ -94,11 +95,11 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
         -1
     ]  # of the first pass, as in the result
     usual = worst.usual or worst.busbw
-    beside = _REFERENCES[worst.low].format(date=worst.best_date)
+    reference = _REFERENCES[worst.low].format(date=worst.best_date)
     where = f" {last.location.sentence}" if last.location is not None else ""
     reason = (
         f"{whose} ({worst.algorithm}) measured {worst.busbw / 1e9:.0f} GB/s twice: {worst.busbw / usual:.0%} of "
-        f"{usual / 1e9:.0f} GB/s, {beside}.{where}"
+        f"{usual / 1e9:.0f} GB/s, {reference}.{where}"
     )
     return warn(
         reason,

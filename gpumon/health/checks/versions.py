@@ -12,9 +12,11 @@ from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
-"""Software of the node whose version is checked, as text. NCCL's version is that of the last run of the probe."""
+"""Name in texts, by key, of the node's software whose version is checked. NCCL's version is that of the last probe
+run.
+"""
 OF_GPU: Mapping[str, str] = {"vbios": "VBIOS", "inforom": "InfoROM image", "gsp": "GSP firmware"}
-"""Firmware of a GPU whose version is checked, as text."""
+"""Name in texts, by key, of the GPU firmware whose version is checked."""
 VERSIONS = (*OF_NODE, *OF_GPU)
 """Keys that `health.versions` accepts."""
 
@@ -89,8 +91,8 @@ def _majority(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
 
     None if no version has a majority.
     """
-    alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
-    counted = Counter(version for each in alike if (version := getattr(each, name)) is not None)
+    same_product = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
+    counted = Counter(version for each in same_product if (version := getattr(each, name)) is not None)
     common, count = counted.most_common(1)[0]
     return (common, count, counted.total()) if 2 * count > counted.total() else None
 

@@ -83,7 +83,7 @@ def storm(gpu: GpuCase) -> Finding | None:
     if limit is None:
         return OFF
     if not gpu.growth(_LINES):
-        return PASSED  # as nearly always; the series of every code are costly
+        return PASSED  # nearly always; reading the series of every code is costly
     series = [each for each in gpu.series(_LINES) if each.gain > 0 and each.covered >= _SHORTEST]
     rates = {int(each.labels["xid"]): each.gain / each.covered * MINUTE for each in series}
     code = max(rates, key=lambda each: rates[each], default=None)
