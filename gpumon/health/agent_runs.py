@@ -20,9 +20,7 @@ class AgentRun:
     last: float
     """Time of the last heartbeat, in seconds since the epoch."""
     stopped: float | None = None
-    """Time of a regular stop in seconds since the epoch; None if the run continues, was killed, or ended with the
-    host.
-    """
+    """Time of a regular stop (seconds since the epoch); None if it runs, was killed, or ended with the host."""
     planned: bool = False
     """Whether the node was in maintenance at the last heartbeat."""
 

@@ -26,9 +26,7 @@ class Alert:
     state: str
     """pending, firing or resolved."""
     labels: Labels
-    """Sorted pairs of label name and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and
-    `port`.
-    """
+    """Sorted pairs of label and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and `port`."""
     summary: str
     description: str
     runbook_url: str

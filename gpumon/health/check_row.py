@@ -115,9 +115,7 @@ class Check:
     """Seconds for which the check must pass before the verdict is cleared, unless it is latched."""
     latch: Latch | None = None
     grace: bool = False
-    """Whether the check is skipped in the first minutes after a boot (Policy.boot_grace), while links train and
-    daemons start.
-    """
+    """Whether the check is skipped for Policy.boot_grace after a boot, while links train and daemons start."""
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
     """Checks whose verdicts inhibit the verdict of this one, and on which device. They are earlier in the table."""
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
@@ -128,9 +126,7 @@ class Check:
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether the check counts repetitions of its causes: then its count and verdict outlast a cause that is
-    cleared.
-    """
+    """Whether the check counts repetitions of its causes. Clearing a cause then clears neither count nor verdict."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""

@@ -41,9 +41,7 @@ class Facts:
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
-    """Time since when a port of `ports` is missing while others can be read, in seconds since the epoch, by
-    `device/port`.
-    """
+    """Time (seconds since the epoch) at which a port went missing while others can be read, by `device/port`."""
     known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
     """Stored record of each port by `device/port`. It survives restarts and reboots."""
     ports_listed: bool = False

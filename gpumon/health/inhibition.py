@@ -13,13 +13,9 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 300.0
-"""Maximum seconds by which a consequence may become a verdict before its cause does, because both must last before
-they are verdicts.
-"""
+"""Maximum seconds by which a consequence may become a verdict before its cause: both must last before that."""
 LAG_SECONDS = 300.0
-"""Maximum seconds after the end of a cause in which a consequence may start, in addition to the time that the
-consequence must last.
-"""
+"""Maximum seconds from the end of a cause to the start of a consequence, without the consequence's own delay."""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:

@@ -17,9 +17,7 @@ from gpumon.model.snapshot import CONTAINER
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """Bases of the expected number of GPUs that an operator has set."""
 _OPENING = 2 * MINUTE
-"""Seconds for which GPUs may be unreadable: without persistence mode each takes up to 3 s to open, one after the
-other.
-"""
+"""Seconds in which the driver opens all GPUs: without persistence mode each takes up to 3 s, one by one."""
 
 
 def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:

@@ -26,9 +26,7 @@ BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
 )
 REPLAYS_A_LANE = 0.48
-"""Normal PCIe replays a minute and lane at generation 3, doubled for each later one, as in DCGM (up to generation
-5).
-"""
+"""Normal PCIe replays a minute and lane at generation 3, doubled for each later one, as in DCGM (up to 5)."""
 _THIRD = 3
 _SLACK = 30.0
 """Seconds that may be missing from a window of samples: readings are 15 s apart."""

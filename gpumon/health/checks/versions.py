@@ -12,9 +12,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
-"""Name in texts, by key, of the node's software whose version is checked. NCCL's version is that of the last probe
-run.
-"""
+"""Name in texts of node software whose version is checked, by key. NCCL's is that of the last probe run."""
 OF_GPU: Mapping[str, str] = {"vbios": "VBIOS", "inforom": "InfoROM image", "gsp": "GSP firmware"}
 """Name in texts, by key, of the GPU firmware whose version is checked."""
 VERSIONS = (*OF_NODE, *OF_GPU)
