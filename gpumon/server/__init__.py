@@ -1,1 +1,1 @@
-"""The HTTP server: FastAPI routes, authorisation, the page."""
+"""HTTP server: API routes (FastAPI), authorisation, and the status page."""

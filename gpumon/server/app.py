@@ -1,4 +1,4 @@
-"""The web application."""
+"""Assembles the web application from the routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpumon.server.sources import Sources
 
 
 def create_app(sources: Sources) -> FastAPI:
-    """Return the application with all routes behind the guard."""
+    """Return the FastAPI application with all routes. The guard checks each request before its route."""
     app = FastAPI(
         version=__version__,
         docs_url=None,  # FastAPI's own pages load scripts from the internet, which GPU hosts often cannot reach

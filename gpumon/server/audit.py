@@ -1,4 +1,4 @@
-"""/api/v1/audit: who changed the state of the agent, for clients that may change it too."""
+"""Route /api/v1/audit: requests that changed the state of the agent. It needs the same authorisation as a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/v1/clear: an operator clears latched verdicts whose fault is over."""
+"""Route /api/v1/clear: an operator clears latched verdicts whose fault is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpumon.state.report import Report
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 TIMEOUT_SECONDS = 20.0
-"""For the main loop: longer than it waits for the store."""
+"""Maximum seconds to wait for the main loop. Longer than the main loop waits for the store."""
 MAX_NOTE = 500
 MAINTENANCE = "gpumon maintenance start --for 2h --reason WHY"
 
@@ -47,7 +47,7 @@ class ClearFilter(Filter):
     ),
 )
 async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> ClearResponse:
-    """Clear verdicts, and answer after the change is stored. A verdict whose fault is active is refused."""
+    """Clear verdicts, and answer after the change is stored. Refuse to clear a verdict whose fault is still active."""
     report = sources(request).latest()
     selection = _selection(chosen, report)
     answer = await main_loop_answer(sources(request).clear_verdicts(selection), TIMEOUT_SECONDS)

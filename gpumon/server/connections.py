@@ -1,4 +1,4 @@
-"""Connections of clients: their deadlines and limits, and the local user at the other end of the unix socket."""
+"""Connections of clients: their deadlines and limits, and the user at the other end of the unix socket."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_DEADLINE = 10.0
-"""Seconds for a client to send a whole request, so that an idle client does not occupy a connection."""
+"""Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection."""
 WRITE_DEADLINE = 30.0
-"""Seconds for a client to read what it was sent. The kernel and the agent hold the rest of the response meanwhile."""
+"""Maximum seconds for a client to read the data sent to it. Meanwhile the kernel and the agent buffer the rest of
+the response.
+"""
 MAX_CONNECTIONS = 256
-"""Of TCP. For one more, the connection that was idle longest is closed."""
+"""Maximum number of TCP connections. For a further one, the connection that was idle longest is closed."""
 MAX_LOCAL_CONNECTIONS = 64
-"""Of the unix socket. Clients on the network cannot use them up."""
+"""Maximum number of connections to the unix socket. It is separate, so that remote clients cannot use them up."""
 KEPT_FOR_METRICS = 32
-"""Connections of TCP on which only /metrics and /-/ are served."""
+"""Number of TCP connections that are reserved for /metrics and /-/."""
 KEPT_PATHS = ("/metrics", "/-/")
 LOG_INTERVAL_SECONDS = 60.0
-"""Min interval of log lines about refusals for the same reason. An attacker causes thousands a second."""
+"""Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands a
+second.
+"""
 REASONS = ("connections", "descriptors", "token", "user")
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024
-"""Longest answer that Python reads: 256 groups."""
+"""Maximum bytes of the group list that Python reads from the kernel: 256 groups."""
 
 _log = logging.getLogger("gpumon.server")
 
 
 class Peer(NamedTuple):
-    """The process at the other end of the unix socket when it connected."""
+    """The process that connected to the unix socket, as the kernel identifies it at connect time."""
 
     pid: int
     uid: int
@@ -45,12 +49,12 @@ class Peer(NamedTuple):
 
     @property
     def may_write(self) -> bool:
-        """Return whether it is root, the agent's user, or a member of the agent's group."""
+        """Return True if the user is root or the agent's user, or is in the agent's group."""
         return self.uid in {0, os.geteuid()} or os.getegid() in self.groups
 
 
 class Refusals:
-    """Counts what was refused, by reason, and logs it once a minute."""
+    """Counts refused connections and requests by reason, and logs each reason at most once a minute."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(REASONS, 0.0)
@@ -64,18 +68,21 @@ class Refusals:
 
 
 def peer_of(connection: socket.socket) -> Peer | None:
-    """Return the process at the other end; None for a connection that is not local."""
+    """Return the process at the other end of a unix socket; None for a TCP connection."""
     if connection.family != socket.AF_UNIX:
         return None
     pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     groups = b""
-    with contextlib.suppress(OSError):  # a user with more groups has the first one only
+    with contextlib.suppress(OSError):  # fails for a user with more than 256 groups: only the primary group is used
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_BYTES)
     return Peer(pid, uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 with deadlines for requests and responses; uvicorn's own timeout begins after the first response."""
+    """An HTTP/1.1 connection with deadlines for requests and responses.
+
+    uvicorn's own timeout begins only after the first response.
+    """
 
     def __init__(self, refusals: Refusals, **values: Any) -> None:
         super().__init__(**values)
@@ -86,7 +93,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it waits for its client: for a request, or to read the response."""
+        """Return True if the connection waits for its client: for a request, or for the client to read the response."""
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -99,7 +106,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return whether the connections that are left are kept for /metrics."""
+        """Return True if so many connections are busy that the rest are reserved for /metrics."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
@@ -134,11 +141,11 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _alike(self) -> list[Connection]:
-        """Return the connections of the same socket, this one too."""
+        """Return all connections, this one included, of the same kind: TCP or unix socket."""
         return [other for other in self.connections if (other.peer is None) == (self.peer is None)]  # type: ignore[union-attr, misc]
 
     def _make_room(self) -> None:
-        """Close the connection that was idle longest; if none is idle, this one."""
+        """Close the connection that was idle longest; if none is idle, close this one."""
         idle = [other for other in self._alike() if other is not self and other.is_idle]
         min(idle, key=lambda other: other.used_at, default=self).transport.abort()
         self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")

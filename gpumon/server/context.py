@@ -1,4 +1,4 @@
-"""What the routes share: the sources of this server, parameters, JSON responses, and the answer of the main loop."""
+"""Code that routes share: access to the sources, parameters, JSON responses, and requests to the main loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class Filter(BaseModel):
-    """Query parameters. An unknown parameter is an error, because a misspelled filter would select everything."""
+    """Base of query parameters.
+
+    An unknown parameter is an error, because a misspelled filter would select everything.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,7 +32,7 @@ NoParameters = Annotated[Filter, Query()]
 
 
 class IndentedJson(JSONResponse):
-    """JSON that people can read."""
+    """A JSON response with indentation, for people who read it."""
 
     def render(self, content: Any) -> bytes:
         return to_json(content, indent=2, inf_nan_mode="null") + b"\n"
@@ -51,7 +54,7 @@ def host_time(request: Request) -> HostTime:
 
 
 async def main_loop_answer(future: Future[T], seconds: float) -> T:
-    """Return what the main loop answers. Raise a Problem if it does not answer in time."""
+    """Return the result that the main loop sets in the future. Raise a Problem if there is none after `seconds`."""
     waiting = asyncio.wrap_future(future)
     await asyncio.wait((waiting,), timeout=seconds)
     if not waiting.done():

@@ -1,4 +1,4 @@
-"""/api/v1/events: errors of GPUs, NVSwitches, adapters and PCIe devices that are stored."""
+"""Route /api/v1/events: stored errors of GPUs, NVSwitches, network adapters and PCIe devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_EVENTS = 1000
 MAX_CODE = 999_999
 PAGE_SIZE = 500
 STORE_TIMEOUT_SECONDS = 5.0
-"""After this the answer has only the events of the Report."""
+"""Maximum seconds to wait for the store. After that the answer contains only the events of the Report."""
 
 
 class EventFilter(Filter):
@@ -43,14 +43,14 @@ class EventFilter(Filter):
 
 @router.get("/events", summary="Errors of GPUs, NVSwitches, adapters and PCIe devices")
 async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> EventsResponse:
-    """Return events newest first, as far back as they are stored."""
+    """Return events, newest first, as far back as they are stored."""
     latest = sources(request).latest()
     query = _query(latest, chosen, sources(request).wall())
 
     def matches(event: ErrorEvent) -> bool:
         return chosen.severity in {None, latest.catalogue.explain(event).severity}
 
-    # The Report alone has the events that the store could not write, and the store alone has the older ones.
+    # Only the Report has events that the store could not write, and only the store has older events.
     events = {event.id: event for event in latest.events if query.matches(event) and matches(event)}
     complete = await _add_stored(request, query, chosen.limit, matches, events)
     newest = sorted(events.values(), key=lambda event: event.last_wall)[-chosen.limit :]
@@ -64,7 +64,7 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> bool:
-    """Add what the store has, up to the limit. Return False if the store does not answer."""
+    """Add stored events that match to `events`, at most `limit`. Return False if the store does not answer."""
     stored = 0
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
@@ -80,7 +80,7 @@ async def _add_stored(
 
 
 async def _stored_events(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
-    """Return stored events newest first. They are read in pages, so that a long search does not block the store."""
+    """Yield stored events, newest first. They are read in pages, so that a long search does not block the store."""
     while True:
         page = await asyncio.wrap_future(sources(request).find_events(query))
         for stored in page:
@@ -109,9 +109,9 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
 
 
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Return PCI address and uuid of a GPU; the address selects its events that have no uuid.
+    """Return PCI address and uuid of a GPU. The address selects events of the GPU that have no uuid.
 
-    A GPU that was removed is selected by its uuid.
+    A GPU that was removed has no address here: (None, uuid).
     """
     if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
         state.uuid for state in latest.gpus

@@ -1,4 +1,4 @@
-"""Checks before every route: Host, Origin and HEAD, security headers, and the token for writes."""
+"""Checks of every request before its route: Host, Origin, and authorisation of changes. Also adds security headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.server.sources import Sources
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 AUTHORIZED = "authorized"
-"""Key of the state of a request that may change the state of the agent."""
+"""Key in the state of a request. Its value is True if the client may change the state of the agent."""
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "On this host use the commands of gpumon, which need no token."
@@ -33,11 +33,14 @@ TOKEN_ERRORS: Mapping[int, str] = {
     403: "The request comes from a page of another origin, or from a local user who may not change state.",
     503: "The main loop does not answer, or the agent has no token.",
 }
-"""What every route with `needs_token` can answer."""
+"""Errors of every route with `needs_token`, by HTTP status."""
 
 
 class Guard:
-    """The outermost ASGI middleware."""
+    """Outermost ASGI middleware.
+
+    It refuses invalid requests, adds security headers and records changes in the audit.
+    """
 
     def __init__(self, app: ASGIApp, sources: Sources) -> None:
         self._app = app
@@ -119,7 +122,10 @@ def local_peer(request: Request) -> Peer | None:
 
 
 def authorize(request: Request) -> None:
-    """Raise a Problem unless a local user may change state, or the request carries the token."""
+    """Raise a Problem unless the client may change the state of the agent.
+
+    A local client (unix socket) may if its user may write, a TCP client if it sends the token.
+    """
     peer, refusals = local_peer(request), request.app.state.sources.refusals
     if peer is not None:
         if not peer.may_write:
@@ -151,7 +157,7 @@ async def _require_token(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
 ) -> None:
-    """Check the token before the parameters of the request are validated."""
+    """Call `authorize` before the parameters of the request are validated."""
     authorize(request)
 
 
@@ -159,7 +165,7 @@ needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:
-    """Return whether the client may read data that is not public."""
+    """Return True if the client may read data that is not public. Same rule as for changes."""
     peer = local_peer(request)
     if peer is not None:
         return peer.may_write
@@ -168,6 +174,6 @@ def is_authorized(request: Request) -> bool:
 
 
 def is_token(authorization: str, token: str) -> bool:
-    """Compare in constant time."""
+    """Return True if an Authorization header contains the token. The comparison takes constant time."""
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

@@ -1,4 +1,4 @@
-"""Security headers of every response."""
+"""Security headers that every response has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECURITY_HEADERS = {
 
 
 def secure(headers: MutableHeaders) -> None:
-    """Add the headers. A response that may be cached sets Cache-Control itself."""
+    """Add the security headers, and Cache-Control: no-store unless the response sets Cache-Control itself."""
     for name, value in SECURITY_HEADERS.items():
         headers[name] = value
     headers.setdefault("Cache-Control", "no-store")

@@ -1,4 +1,4 @@
-"""Names of this host in a Host header, against DNS rebinding by pages of other sites."""
+"""Names of this host that a Host header may have. Other names are refused, against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
-    """Return localhost, the listen address, and the short and long names of this host.
+    """Return localhost, the listen address, and the short and long names of this host, in lower case.
 
     Long names are read from files. DNS is not queried, because a resolver that hangs would delay the start.
     """
@@ -23,18 +23,18 @@ def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
 
 
 def is_allowed(header: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header is allowed. An IP address always is, because it cannot be rebound."""
+    """Return True if a Host header has one of these names or an IP address, which cannot be rebound."""
     host = host_of(header)
     return ANY in names or host in names or _is_address(host)
 
 
 def is_loopback(listen_host: str) -> bool:
-    """Return whether only programs on this host can connect."""
+    """Return True if only programs on this host can connect to this listen address."""
     return listen_host == "localhost" or (_is_address(listen_host) and ipaddress.ip_address(listen_host).is_loopback)
 
 
 def host_of(header: str) -> str:
-    """Return the host of a Host header without port, brackets and final dot."""
+    """Return the host name of a Host header in lower case, without port, brackets and final dot."""
     bracketed, closing, _ = header.partition("]")
     host = bracketed.removeprefix("[") if closing else header.partition(":")[0]
     return host.lower().removesuffix(".")
@@ -54,7 +54,7 @@ def _search_domains(resolv_conf: Path) -> set[str]:
 
 
 def _aliases(hosts: Path, names: set[str]) -> set[str]:
-    """Return all names on the lines of a hosts file that have one of these names."""
+    """Return all names on those lines of a hosts file that contain one of these names."""
     lines = (set(line.partition("#")[0].split()[1:]) for line in _lines(hosts))
     return {alias for aliases in lines if aliases & names for alias in aliases}
 

@@ -1,4 +1,4 @@
-"""/api/v1/inventory: the expected GPUs and ports; an operator can accept those that are present."""
+"""Routes /api/v1/inventory: expected GPUs and ports. An operator can accept the current ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.server.problem import Problem, errors
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 TIMEOUT_SECONDS = 20.0
-"""For the main loop: longer than it waits for the store."""
+"""Maximum seconds to wait for the main loop. Longer than the main loop waits for the store."""
 
 
 class AcceptFilter(Filter):
@@ -45,7 +45,7 @@ async def state(request: Request, _: NoParameters) -> InventoryResponse:
     ),
 )
 async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> InventoryResponse:
-    """Expect missing GPUs, and ports that are down, no longer, and clear their verdicts.
+    """Stop expecting missing GPUs and ports that are down, and clear their verdicts.
 
     A part that comes back is expected again.
     """

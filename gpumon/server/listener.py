@@ -1,4 +1,4 @@
-"""The HTTP endpoint of the daemon: its listening sockets, its server and its token."""
+"""HTTP endpoint of the daemon: its listening sockets, its server and its token."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _log = logging.getLogger("gpumon")
 
 
 class HttpEndpoint:
-    """A TCP socket that listens from the beginning, a unix socket, and a server that answers after `start`."""
+    """The TCP socket, the unix socket and the HTTP server. Requests are answered after `start`."""
 
     def __init__(self, web: WebSection, local_path: Path, create_app: Callable[[], ASGIApp]) -> None:
-        """Listen on the configured address. Raise ListenError if that fails. `local_path`: of the unix socket."""
+        """Listen on the configured TCP address. Raise ListenError if that fails.
+
+        `local_path` is the path of the unix socket.
+        """
         self._web = web
         self._local_path = local_path
         self._create_app = create_app
@@ -32,17 +35,17 @@ class HttpEndpoint:
         self._server: Server | None = None
         self.refusals = Refusals()
         self.notices: dict[str, str] = {}
-        """Problems with the token file and the unix socket, by subject."""
+        """Problems with the token file ("token") and the unix socket ("socket") for the operator."""
 
     def start(self) -> None:
-        """Create the application and serve it; return when requests are accepted."""
+        """Create the application and start the server. Return when requests are accepted."""
         self._create_token()
         self._server = Server(self._create_app(), self.refusals)
         self._server.start([self._socket, *self._listen_locally()])
         _log.info("listening", extra={"url": self._url, "socket": str(self._local_path)})
 
     def stop(self) -> None:
-        """Finish the requests in progress and stop."""
+        """Finish the requests in progress, stop the server and close its sockets."""
         if self._server is None:
             self._socket.close()
         else:
@@ -51,7 +54,7 @@ class HttpEndpoint:
                 self._local_path.unlink(missing_ok=True)
 
     def token(self) -> str | None:
-        """Return the current token of the file, or None if it cannot be read."""
+        """Return the current content of the token file; None if it cannot be read."""
         try:
             return read(self._web.token_file)
         except TokenError:
@@ -79,7 +82,7 @@ class HttpEndpoint:
 
 
 def _inherited(address: tuple[str, int]) -> socket.socket | None:
-    """Return the TCP socket that the socket unit holds over restarts; None without a socket unit."""
+    """Return the TCP socket of the systemd socket unit, which keeps it open over restarts; None without such a unit."""
     given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
     if given is not None and given.getsockname()[:2] != address:
         hint = "gpumon.socket decides: change its ListenStream= (systemctl edit gpumon.socket)"

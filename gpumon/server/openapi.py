@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives from the routes, with every error as application/problem+json."""
+"""The OpenAPI document: FastAPI's document, in which every error is application/problem+json."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetai
 
 
 def install(app: FastAPI) -> None:
-    """Replace the document that FastAPI makes."""
+    """Make the application return this document instead of FastAPI's own."""
     app.openapi = cache(lambda: _document(app))  # type: ignore[method-assign]
 
 
 def operations(document: Document) -> list[tuple[str, str, Document]]:
-    """Return method, path and operation in the order of the routes."""
+    """Return method, path and operation of each route, in the order of the routes."""
     return [(method, path, item) for path, items in document["paths"].items() for method, item in items.items()]
 
 

@@ -1,7 +1,7 @@
-"""The status page and the reference page. They load nothing from another host.
+"""The status page and the API reference page. They load nothing from other hosts.
 
-Routes that read files (templates, styles, a late import) are not coroutines: FastAPI runs them in a thread, so that a
-hung disk blocks the page and never /metrics.
+Routes that read files (templates, styles, a late import) are not coroutines. FastAPI runs them in a thread, so that a
+hung disk blocks only the page and not /metrics.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MAX_EVENTS = 10
 
 @router.get("/")
 def page(request: Request) -> Response:
-    """Return the whole status page."""
+    """Return the whole status page as HTML."""
     return _live_html(request, "page.html")
 
 
 @router.get("/live")
 def live(request: Request) -> Response:
-    """Return the part of the page that its script refreshes."""
+    """Return as HTML the part of the status page that its script refreshes."""
     return _live_html(request, "live.html")
 
 
 @router.get("/docs")
 def docs(request: Request) -> Response:
-    """Return the OpenAPI document as a page."""
+    """Return the OpenAPI document as an HTML page."""
 
     def render() -> bytes:
         document = request.app.openapi()
@@ -56,7 +56,7 @@ def openapi_document(request: Request) -> Response:
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """Return a style sheet, script or icon. Links to it carry its version, so that browsers may cache it."""
+    """Return a style sheet, script or icon. Browsers may cache it, because links to it contain its version."""
     if name not in _files():
         raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(_files())}.")
     kind = TYPES[Path(name).suffix]
@@ -85,5 +85,5 @@ def _files() -> dict[str, bytes]:
 
 
 def _version(name: str) -> str:
-    """Return a hash of the file, so that a browser reloads a file that has changed."""
+    """Return a hash of the file's content. It is part of links, so that browsers reload a changed file."""
     return hashlib.sha256(_files()[name]).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The links on the page: a matrix of NVLinks by GPU, their fabric, and the ports of the node."""
+"""Links on the status page: a matrix of NVLinks by GPU, the fabric of each GPU, and the ports of the node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpumon.outputs.link_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}
-"""Shown besides the color of a state."""
+"""Sign for each tone of a link, shown in addition to the color."""
 SERVICES = {"fabric_manager_up": "fabric manager", "imex_up": "IMEX"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCell:
-    """One NVLink."""
+    """Cell of the NVLink matrix: one NVLink of a GPU."""
 
     link: int
     tone: str
-    """ok, erring, down or unknown."""
+    """State of the link: ok, erring (has errors), down or unknown."""
     title: str
 
     @property
@@ -31,19 +31,19 @@ class LinkCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRow:
-    """The links of one GPU."""
+    """Row of the NVLink matrix: one GPU."""
 
     gpu: int
     cells: tuple[LinkCell | None, ...]
-    """By link number; None if only other GPUs have this link. Empty if no link reports its state."""
+    """Cells by link number; None for a link that only other GPUs have. Empty if no link reports its state."""
     up: str
     remarks: tuple[tuple[str, str], ...]
-    """Texts with their tone: fabric, chip-to-chip links."""
+    """Texts about the fabric and chip-to-chip links, each with its tone ("" or "critical")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortItem:
-    """One InfiniBand or RoCE port."""
+    """Entry of the port list: one InfiniBand or RoCE port."""
 
     name: str
     tone: str
@@ -52,7 +52,7 @@ class PortItem:
 
 
 def matrix(document: Document) -> list[LinkRow]:
-    """Return a row for each GPU that has links or a fabric, all with the same columns."""
+    """Return a row for each GPU that has NVLinks, chip-to-chip links or a fabric. All rows have the same columns."""
     by_gpu: dict[str, list[Document]] = {}
     for link in document["links"]:
         by_gpu.setdefault(link["uuid"], []).append(link)
@@ -63,7 +63,7 @@ def matrix(document: Document) -> list[LinkRow]:
 
 
 def common_remarks(rows: list[LinkRow]) -> list[str]:
-    """Return the remarks that all GPUs have, so that they are shown once."""
+    """Return the remarks without a tone that all rows have, so that the page shows them once."""
     if len(rows) < 2:
         return []
     first, *others = rows
@@ -71,12 +71,12 @@ def common_remarks(rows: list[LinkRow]) -> list[str]:
 
 
 def has_details(rows: list[LinkRow], common: list[str]) -> bool:
-    """Return whether the matrix shows more than the common remarks."""
+    """Return True if the matrix shows more than the common remarks: cells or other remarks."""
     return any(row.cells or {text for text, _ in row.remarks} - set(common) for row in rows)
 
 
 def services(node: Document) -> list[tuple[str, str]]:
-    """Return each installed service that the links need, with its tone."""
+    """Return a text and a tone for each installed service that the links need."""
     return [
         (f"{name} {'running' if node[key] else 'not running'}", "" if node[key] else "critical")
         for key, name in SERVICES.items()
@@ -117,7 +117,7 @@ def _remarks(gpu: Document) -> Iterator[tuple[str, str]]:
 
 
 def _fabric(gpu: Document) -> str:
-    """Return the fabric of a GPU; empty if it is in none."""
+    """Return a text about the fabric of a GPU; empty if it has no fabric."""
     fabric = gpu["fabric"]
     if fabric is None or not fabric["state"]:
         return ""

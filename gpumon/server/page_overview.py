@@ -1,4 +1,4 @@
-"""The texts and bars of the page's tiles, GPU table and lists; the templates only arrange them."""
+"""Texts and bars of the status page's tiles, GPU table and lists. The templates only arrange them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE
 
 HOT_RATIO = 0.95
-"""Share of the slowdown temperature from which a bar is colored as a warning."""
+"""Ratio of a temperature to the slowdown temperature from which its bar is colored as a warning."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
@@ -32,7 +32,7 @@ OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One figure of the node."""
+    """One figure of the node, in a box at the top of the page."""
 
     label: str
     value: str
@@ -42,23 +42,23 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A reading and its limit."""
+    """A reading as a bar, with its limit."""
 
     text: str
     limit: str = ""
     ratio: float | None = None
-    """None draws no bar, because the reading is absent."""
+    """Length of the bar from 0 to 1; None draws no bar, because the reading is absent."""
     tone: str = ""
 
     @property
     def width(self) -> str:
-        """Return the width as an SVG attribute."""
+        """Return the width of the bar in percent, as an SVG attribute."""
         return f"{min(max(self.ratio or 0.0, 0.0), 1.0) * 100:.1f}%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A cell of the table of GPUs: a bar, and smaller bars below it."""
+    """Cell of the GPU table: a main bar, and smaller bars below it."""
 
     label: str
     bar: Bar
@@ -66,19 +66,19 @@ class Fact:
 
 
 def tiles(document: Document) -> list[Tile]:
-    """Return the figures of the node; without GPUs only the number of GPUs and the probe."""
+    """Return the tiles of the page. A node without GPUs has only the tiles about GPUs and the probe."""
     gpus = document["gpus"]
     readings = (_power(gpus), _hottest(gpus), _memory(gpus), *_links(document)) if gpus else ()
     return [_gpus_tile(document), *readings, _probe(document)]
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
-    """Return the GPUs: those that do not answer, then by the level of their verdicts, then by index."""
+    """Return the GPUs that do not answer first, then the others by the level of their verdicts, then by index."""
     return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
 def facts(gpu: Document) -> list[Fact]:
-    """Return utilization, memory, power and temperature of a GPU."""
+    """Return the cells of a GPU: utilization, memory, power and temperature."""
     used = Bar(text=share(gpu["utilization_ratio"]), limit=_processes(gpu["processes"]), ratio=gpu["utilization_ratio"])
     return [
         Fact(label="Utilization", bar=used, parts=_activity(gpu)),
@@ -93,20 +93,20 @@ def facts(gpu: Document) -> list[Fact]:
 
 
 def instance(mig: Document) -> Fact:
-    """Return memory and activity of a MIG instance."""
+    """Return the cell of a MIG instance: its memory and activity."""
     memory = _bar(mig["memory_used_bytes"], mig["memory_total_bytes"], size)
     return Fact(label=mig["profile"], bar=memory, parts=_activity(mig)[:2])
 
 
 def event_code(event: Document) -> str:
-    """Return Xid 79 or SXid 20034; lost records have no code."""
+    """Return the code of an event, such as "Xid 79" or "SXid 20034"; "kernel log" for an event without a code."""
     if event["xid"] is not None:
         return f"Xid {event['xid']}"
     return "kernel log" if event["sxid"] is None else f"SXid {event['sxid']}"
 
 
 def event_place(event: Document) -> str:
-    """Return the GPU by its index, with its MIG instance; else the PCI address."""
+    """Return the GPU of an event by index, with its MIG instance; without a GPU the PCI address."""
     if event["gpu"] is None:
         return event["pci_bus_id"] or ""
     instance = event["gpu_instance_id"]
@@ -114,7 +114,7 @@ def event_place(event: Document) -> str:
 
 
 def transition_level(transition: Document) -> str:
-    """Return the new level of a verdict, or cleared."""
+    """Return the new level of a verdict, or "cleared"."""
     return "cleared" if transition["change"] == "cleared" else str(transition["verdict"]["level"])
 
 
@@ -123,25 +123,25 @@ def level_tone(transition: Document) -> str:
 
 
 def transition_note(transition: Document) -> str:
-    """Return what cleared a verdict, or its action."""
+    """Return the text of what cleared a verdict, or of the action that an open verdict recommends."""
     cleared = transition["change"] == "cleared"
     return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
 
 
 def ago(moment: str | None, now: str) -> str:
-    """Return the time since a moment."""
+    """Return the time from `moment` to `now` as text, such as "5 min ago"."""
     age = seconds_between(moment, now)
     return ABSENT if age is None else f"{duration(age)} ago"
 
 
 def readings_age(node: Document) -> float | None:
-    """Return the seconds since the last complete poll."""
+    """Return the seconds since the last complete poll; None without one."""
     polled, now = node["snapshot_timestamp_seconds"], seconds_between("1970-01-01T00:00:00Z", node["time"])
     return None if polled is None or now is None else max(0.0, now - polled)
 
 
 def current_result(document: Document) -> Document | None:
-    """Return the run that determines the outcome of the all-reduce; skipped runs do not change it."""
+    """Return the run that determines the outcome of the all-reduce; None without one. Skipped runs do not change it."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
@@ -152,7 +152,7 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """Return the measurement of the largest size of a run that measured to its end."""
+    """Return the measurement of the largest size; None if the run did not measure to its end."""
     if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])
@@ -230,7 +230,7 @@ def _bar(value: float | None, limit: float | None, unit: Callable[[float | None]
 
 
 def _activity(readings: Document) -> tuple[Bar, ...]:
-    """Return the readings of GPU performance monitoring for a GPU or an instance."""
+    """Return bars for the GPU performance monitoring readings of a GPU or a MIG instance."""
     ratios = ((label, readings[key]) for label, key in ACTIVITY.items() if readings[key] is not None)
     return tuple(Bar(text=f"{label} {share(ratio)}", ratio=ratio) for label, ratio in ratios)
 
@@ -241,9 +241,10 @@ def _memory_temperature(gpu: Document) -> tuple[Bar, ...]:
 
 
 def _core_temperature(gpu: Document) -> Bar:
-    """Return the core temperature with the slowdown threshold, or else with the driver's margin.
+    """Return a bar of the core temperature with the slowdown threshold, or else with the driver's margin.
 
-    The margin is read less often than the temperature: their sum would change with each reading.
+    The margin is read less often than the temperature, so a threshold computed from both would change with each
+    reading.
     """
     temperature, margin = gpu["temperature_celsius"], gpu["thermal_margin_celsius"]
     slowdown = gpu["temperature_slowdown_celsius"]

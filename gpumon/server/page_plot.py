@@ -1,4 +1,4 @@
-"""The history of the all-reduce as SVG geometry: bus bandwidth of the largest size over time, with its baseline."""
+"""Computes the SVG plot of all-reduce runs: bus bandwidth of the largest size over time, with its baseline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 58, 12, 34
 PADDING = 8
 TICK = 7
-"""Height of the mark of a skipped run, which is below the axis."""
+"""Height of the mark of a skipped run, below the axis."""
 LABEL_DISTANCE = 14
 MIN_BAND = 3.0
-"""Half the height of the smallest visible band."""
+"""Half of the minimum height of a band, so that a narrow band remains visible."""
 STEPS = (1, 2, 2.5, 5, 10)
 SIGNS = {"ok": "●", "degraded": "▲", "skipped": "|"}
 OTHER_SIGN = "✕"
@@ -28,7 +28,7 @@ OTHER_SIGN = "✕"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One run, or its bandwidth with one algorithm."""
+    """Mark of one run, or of its bandwidth with one algorithm."""
 
     x: float
     y: float
@@ -39,22 +39,22 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSeries:
-    """One algorithm over time."""
+    """Line, medians and label of one algorithm over time."""
 
     name: str
     line: str
-    """Points of a polyline."""
+    """Points of an SVG polyline."""
     medians: tuple[str, ...]
-    """Points of this host's median at that time, with gaps if there was none."""
+    """SVG polylines of this host's median over time. A gap, where there was no median, begins another polyline."""
     bands: tuple[str, ...]
-    """Polygons of the median and its spread."""
+    """SVG polygons of the spread around the median."""
     label: float
-    """Vertical position of its name."""
+    """Vertical position of the algorithm's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleLine:
-    """A horizontal line with its value."""
+    """A horizontal grid line with the text of its value."""
 
     y: float
     text: str
@@ -62,7 +62,7 @@ class ScaleLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """The whole plot, in units of the view box, WIDTH by HEIGHT."""
+    """The whole plot. Coordinates are units of the SVG view box, which is WIDTH by HEIGHT."""
 
     marks: tuple[Mark, ...]
     series: tuple[PlotSeries, ...]
@@ -70,7 +70,7 @@ class Plot:
     first: str
     last: str
     size: str
-    """Message size of the measurements."""
+    """Message size of the newest comparable run, as text."""
     summary: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -86,7 +86,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
-    """The bandwidth of a run with one algorithm, and its baseline."""
+    """Bandwidth of one run with one algorithm, and the baseline of that time."""
 
     run: Document
     x: float
@@ -94,11 +94,11 @@ class _Point:
     median: float | None
     spread: float
     comparable: bool
-    """The run has the most common number of ranks and size; the line joins only such runs."""
+    """True if the run has the most common number of ranks and size. The line connects only such runs."""
 
 
 def plot(runs: Sequence[Document]) -> Plot | None:
-    """Return the plot of these runs, newest first; None if no run has measured. The scale begins at 0."""
+    """Return the plot of these runs (newest first); None if no run has a measurement. The scale begins at 0."""
     ordered = list(reversed(runs))
     positions = _positions(ordered)
     by_algorithm = _points(ordered, positions)
@@ -121,7 +121,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
 
 
 def _positions(runs: Sequence[Document]) -> list[float]:
-    """Return horizontal positions in proportion to time."""
+    """Return the horizontal position of each run, proportional to its time."""
     times = [datetime.fromisoformat(run["started"]).timestamp() for run in runs]
     span = times[-1] - times[0] if times else 0.0
     width = WIDTH - RIGHT - LEFT - 2 * PADDING
@@ -129,7 +129,7 @@ def _positions(runs: Sequence[Document]) -> list[float]:
 
 
 def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str, list[_Point]]:
-    """Return the points by algorithm."""
+    """Return the points of all runs, by algorithm."""
     by_algorithm: dict[str, list[_Point]] = {}
     most_common = Counter(kind for run in runs if (kind := _kind(run))).most_common(1)
     for run, x in zip(runs, positions, strict=True):
@@ -148,7 +148,7 @@ def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str
 
 
 def _kind(run: Document) -> tuple[int, int] | None:
-    """Return the number of ranks and the largest size; None if the run has no measurements."""
+    """Return number of ranks and largest size in bytes of a run; None if it has no measurements."""
     measurements = largest(run).values()
     return (run["ranks"], max(item["bytes"] for item in measurements)) if measurements else None
 
@@ -165,7 +165,7 @@ def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> 
 
 
 def _other_runs(runs: Sequence[Document], positions: Sequence[float]) -> Iterator[Mark]:
-    """Return marks on the axis for runs without a measurement."""
+    """Yield marks on the axis for runs without a measurement."""
     for run, x in zip(runs, positions, strict=True):
         if not largest(run):
             yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
@@ -184,7 +184,7 @@ def _series(name: str, every: Sequence[_Point], top: float) -> PlotSeries:
 
 
 def _band(points: Sequence[_Point], top: float) -> str:
-    """Return a polygon: along the upper edge and back along the lower edge."""
+    """Return the points of an SVG polygon: along the upper edge of the band and back along the lower edge."""
     edges = [(point.x, _y(point.median or 0.0, top), _height(point.spread, top)) for point in points]
     upper = [f"{x},{round(max(TOP, y - half), 1)}" for x, y, half in edges]
     lower = [f"{x},{round(min(HEIGHT - BOTTOM, y + half), 1)}" for x, y, half in reversed(edges)]
@@ -192,7 +192,7 @@ def _band(points: Sequence[_Point], top: float) -> str:
 
 
 def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:
-    """Move labels down so that none covers another."""
+    """Yield the series with labels moved down so that none covers another."""
     above = -math.inf
     moved = {}
     for item in sorted(series, key=lambda item: item.label):
@@ -203,13 +203,13 @@ def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:
 
 
 def _ceiling(value: float) -> float:
-    """Return the next round number at or above the value."""
+    """Return the next round number at or above the value, as the top of the scale."""
     magnitude = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
     return next(step * magnitude for step in STEPS if step * magnitude >= value)
 
 
 def _y(value: float, top: float) -> float:
-    """Return the vertical position; values above the scale are drawn at its top."""
+    """Return the vertical position of a value. Values above `top` are drawn at the top."""
     return round(HEIGHT - BOTTOM - min(value, top) / top * (HEIGHT - BOTTOM - TOP), 1)
 
 

@@ -1,4 +1,4 @@
-"""A run of the probe on the page: its sizes, their comparisons, and the pairs of GPUs."""
+"""Parts of the status page about probe runs: measurements, comparisons, and bandwidths of GPU pairs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gpumon.probe.core.result import Comparison
 from gpumon.server.page_overview import Bar
 
 MAX_RANKS = 16
-"""A matrix of more ranks is too large to read."""
+"""Maximum number of ranks for which the page shows a matrix of pairs. A larger one is not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementGroup:
-    """Measurements with one collective, algorithm and type."""
+    """Measurements of one run with the same collective, algorithm and data type."""
 
     title: str
     sizes: tuple[Document, ...]
-    """Measurements, largest first."""
+    """The measurements as documents, largest size first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCell:
-    """Bandwidth between two ranks."""
+    """Cell of the pair matrix: bandwidth between two ranks."""
 
     text: str
     tone: str = ""
@@ -40,14 +40,14 @@ class PairCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRow:
-    """One rank and its pairs."""
+    """Row of the pair matrix: one rank."""
 
     name: str
     cells: tuple[PairCell, ...]
 
 
 def groups(run: Document) -> list[MeasurementGroup]:
-    """Return the measurements in groups; a single group has no title."""
+    """Return the measurements of a run in groups. A single group has no title."""
     measurements = run["measurements"]
     ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["bytes"]))
     by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
@@ -59,7 +59,7 @@ def groups(run: Document) -> list[MeasurementGroup]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return the share of this host's median, and its tone; empty strings if there is no median."""
+    """Return the ratio of a bandwidth to this host's median as text, and its tone; empty strings without a median."""
     compared = comparison(run, measurement)
     if compared is None or not compared["baseline"]:
         return "", ""
@@ -67,14 +67,14 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
 
 
 def comparisons(run: Document) -> list[tuple[str, str]]:
-    """Return the comparisons as sentences with their tone."""
+    """Return a sentence for each comparison of a run, with its tone."""
     return [
         (f"{comparison_sentence(Comparison(**item))}.", "warning" if item["low"] else "") for item in run["comparisons"]
     ]
 
 
 def conditions(run: Document) -> list[str]:
-    """Return the GPU model and the versions of the software."""
+    """Return texts about the conditions of a run: GPU model, driver and software versions."""
     gpu, driver = run["conditions"]["model"], run["conditions"]["driver"]
     return [
         *filter(None, (gpu, driver and f"driver {driver}")),
@@ -83,14 +83,17 @@ def conditions(run: Document) -> list[str]:
 
 
 def progress(probe: Document) -> Bar:
-    """Return the progress of the run."""
+    """Return a bar with the progress of the run that is active now."""
     current = probe["progress"] or {"message": "starting", "ratio": 0.0}
     ratio = current["ratio"]
     return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)
 
 
 def pairs(run: Document, report: Document) -> list[PairRow]:
-    """Return a row and a column for each rank, named by its GPU; empty if no pairs were measured."""
+    """Return the matrix of pairs: a row and a column for each rank, named by its GPU.
+
+    It is empty if no pairs were measured, or if there are fewer than 3 or more than MAX_RANKS ranks.
+    """
     by_ranks = {tuple(pair["ranks"]): pair for pair in (run["location"] or {"pairs": []})["pairs"]}
     ranks = sorted({rank for both in by_ranks for rank in both})
     if not 2 < len(ranks) <= MAX_RANKS:
@@ -105,7 +108,7 @@ def pairs(run: Document, report: Document) -> list[PairRow]:
 
 
 def requested_probes(report: Document) -> list[str]:
-    """Return a sentence about the last run of each probe that runs on request."""
+    """Return a sentence about the last run of each probe that only runs on request."""
     now, sentences = report["node"]["time"], []
     for name, probe in PROBES.items():
         run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
@@ -122,14 +125,14 @@ def _group_key(measurement: Document) -> tuple[str, str, str]:
 
 
 def _title(key: tuple[str, str, str], several: list[bool]) -> str:
-    """Return the algorithm, with collective and type if there are several of them."""
+    """Return the algorithm, with collective and data type if the run has several of them."""
     collective, algorithm, dtype = key
     parts = (collective if several[0] else "", algorithm, dtype if several[1] else "")
     return ", ".join(filter(None, parts))
 
 
 def _rank(rank: int, run: Document, report: Document) -> str:
-    """Return the index of the rank's GPU, or the number of the rank if the GPU is not in the inventory."""
+    """Return the index of the rank's GPU, or "r" and the rank if the GPU is not in the inventory."""
     gpus = run["conditions"]["gpus"]
     uuid = gpus[rank] if rank < len(gpus) else None
     return next((str(gpu["gpu"]) for gpu in report["gpus"] if gpu["uuid"] == uuid), f"r{rank}")

@@ -1,4 +1,4 @@
-"""Renders the templates of the pages. Imported at the first request for a page."""
+"""Renders the Jinja templates of the pages. Imported at the first request for a page, to save memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpumon.server.page_plot import plot
 
 
 def render(template: str, context: dict[str, Any], version: Callable[[str], str]) -> str:
-    """Return the page. `version` returns the version of a static file, for links to it."""
+    """Return a page as HTML. `version` returns the version of a static file, which links to it contain."""
     return _environment().get_template(template).render(context, version=version)
 
 
 def with_code(text: str) -> Markup:
-    """Return text as HTML, with code elements for text between backticks."""
+    """Return text as HTML. Text between backticks becomes a <code> element."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)

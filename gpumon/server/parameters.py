@@ -1,4 +1,7 @@
-"""Request parameters: durations, times, GPUs and probes. An invalid parameter is answered with 400 and its name."""
+"""Parses request parameters: durations, times, GPUs and probes.
+
+An invalid parameter is answered with 400, an unknown GPU or probe with 404.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from gpumon.state.report import Report
 SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
 GPU = Field(None, description="Only of this GPU: uuid or index.")
 _MAX_SHOWN = 40
-"""Characters of an invalid value that the answer repeats."""
+"""Maximum number of characters of an invalid value that the answer repeats."""
 _MOMENT = "a duration before now (1h), RFC 3339, or seconds since the epoch"
 
 
 def duration(name: str, text: str) -> float:
-    """Return the seconds of a duration in Prometheus notation: 90s, 24h, 1h30m."""
+    """Convert a duration such as 90s, 24h or 1h30m to seconds. Raise a Problem for other text."""
     seconds = durations.seconds(text)
     if seconds is None:
         raise _invalid_parameter(name, text, "a duration such as 90s, 24h or 1h30m")
@@ -26,7 +29,10 @@ def duration(name: str, text: str) -> float:
 
 
 def moment(name: str, text: str, now: float) -> float:
-    """Return the Unix time of a number, of an RFC 3339 timestamp, or of a duration before now."""
+    """Convert a Unix time, an RFC 3339 timestamp or a duration before `now` to Unix time.
+
+    Raise a Problem for other text.
+    """
     seconds = durations.moment(text, now)
     if seconds is None:
         raise _invalid_parameter(name, text, _MOMENT)
@@ -34,7 +40,7 @@ def moment(name: str, text: str, now: float) -> float:
 
 
 def gpu(report: Report, text: str) -> GpuState:
-    """Return the GPU with this uuid, index or PCI address."""
+    """Return the GPU with this uuid, index or PCI address. Raise a Problem if there is none."""
     state = report.gpu(text)
     if state is None:
         raise _unknown_gpu(report, text)
@@ -42,7 +48,7 @@ def gpu(report: Report, text: str) -> GpuState:
 
 
 def probe(text: str) -> Probe:
-    """Return the probe of this name."""
+    """Return the probe of this name. Raise a Problem if there is none."""
     if text in PROBES:
         return PROBES[text]
     names = list(PROBES)

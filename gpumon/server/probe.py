@@ -1,4 +1,4 @@
-"""/probe/NAME: the last result of a probe; with the token, a new run."""
+"""Routes /probe/NAME: GET returns the last result of a probe, POST starts a run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpumon.server.problem import Problem, errors
 router = APIRouter(tags=["probe"])
 
 TIMEOUT_SECONDS = 5.0
-"""For the main loop to accept or refuse a request."""
+"""Maximum seconds to wait for the main loop to accept or refuse a run."""
 NO_RUN = "No run has measured anything yet."
 Name = Annotated[str, Path(description=f"{', '.join(PROBES)}.")]
 
 
 class Assertion(Filter):
-    """The condition under which the answer is 200."""
+    """Query parameters that state a condition. If it is not met, the answer is 503 instead of 200."""
 
     asserted: Literal["ok"] | None = Field(
         None,
@@ -51,7 +51,10 @@ class Assertion(Filter):
 async def last(
     request: Request, response: Response, name: Name, wanted: Annotated[Assertion, Query()]
 ) -> ProbeResponse:
-    """Return the last result and its age. No run is started. Only the all-reduce is scheduled and has metrics."""
+    """Return the last result of the probe and its age, without starting a run.
+
+    Only the all-reduce is scheduled and has metrics.
+    """
     probe = parameters.probe(name)
     report, now = sources(request).latest(), host_time(request)
     answer = ProbeResponse.from_report(report, now, probe.name)
@@ -80,7 +83,7 @@ async def last(
     ),
 )
 async def run(request: Request, response: Response, name: Name, _: NoParameters) -> ProbeRequestResponse:
-    """Start a run, or join the run of this probe that is in progress. The Location header names it.
+    """Start a run, or join the run of this probe that is in progress. The Location header names the run.
 
     If a run of another probe is in progress, the answer is 409 and nothing is recorded.
     """
@@ -95,7 +98,7 @@ async def run(request: Request, response: Response, name: Name, _: NoParameters)
 
 
 def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:
-    """Raise a Problem unless the outcome of the probe is ok and no older than max_age."""
+    """Raise a Problem unless the last outcome of the probe is ok and not older than `max_age` seconds."""
     probe = answer.probe
     reason = _failed_assertion(current_result(state.ran, probe), partial_run_note(state, probe), now, max_age)
     if reason:
@@ -104,7 +107,7 @@ def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: 
 
 
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
-    """Return why the assertion failed, or an empty string."""
+    """Return the reason why the condition is not met; empty if it is met."""
     if result is None:
         return NO_RUN
     age = age_seconds(result, now)

@@ -1,4 +1,4 @@
-"""/api/v1/probes: runs of the probes that are stored."""
+"""Routes /api/v1/probes: stored runs of the probes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/api/v1", tags=["node"])
 MAX_RUNS = 1000
 PAGE_SIZE = 100
 STORE_TIMEOUT_SECONDS = 5.0
-"""After this the answer has only the runs of the Report."""
+"""Maximum seconds to wait for the store. After that the answer contains only the runs of the Report."""
 
 
 class RunFilter(Filter):
@@ -43,9 +43,9 @@ class RunFilter(Filter):
     responses=errors({404: "No such probe; `probes` lists those that exist."}),
 )
 async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Response:
-    """Return runs newest first, as far back as they are stored."""
+    """Return runs, newest first, as far back as they are stored."""
     query = _query(chosen, sources(request).wall())
-    # The Report alone has the runs that the store could not write, and the store alone has the older ones.
+    # Only the Report has runs that the store could not write, and only the store has older runs.
     results = {run.id: run for run in sources(request).latest().probe.results if query.matches(run)}
     complete = await _add_stored(request, query, chosen.limit, results)
     newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
@@ -81,7 +81,7 @@ async def run_by_id(
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
-    """Add what the store has, up to the limit. Return False if the store does not answer."""
+    """Add stored runs to `results`, at most `limit`. Return False if the store does not answer."""
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
             async for page in _pages(request, query, limit):
@@ -92,7 +92,7 @@ async def _add_stored(request: Request, query: RunQuery, limit: int, results: di
 
 
 async def _pages(request: Request, query: RunQuery, limit: int) -> AsyncIterator[Collection[ProbeResult]]:
-    """Return stored runs newest first, in pages, so that a long search does not block the store."""
+    """Yield pages of stored runs, newest first. A long search then does not block the store."""
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE_SIZE))))

@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457), each with a remedy."""
+"""Error responses as application/problem+json (RFC 9457), each with a remedy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMEDIES: Mapping[int, str] = {
 
 
 class ProblemDetails(BaseModel):
-    """Body of every error (RFC 9457). Some errors have further members."""
+    """Body of every error response (RFC 9457). Some errors have further members."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -41,12 +41,12 @@ class ProblemDetails(BaseModel):
 
 
 def errors(descriptions: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route, by status, for FastAPI's `responses`."""
+    """Return descriptions of a route's errors, by status, for the argument `responses` of FastAPI."""
     return {status: {"description": text} for status, text in descriptions.items()}
 
 
 class Problem(Exception):  # noqa: N818 - the term of RFC 9457
-    """An error that is answered as application/problem+json."""
+    """An error that the server answers as application/problem+json. Routes raise it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         super().__init__(detail)
         self.status = status
         self.kind = kind
-        """Stable text: the title, and part of the type."""
+        """Stable text that names the kind of error. It is the title, and part of the type."""
         self.detail = detail
         self.remedy = remedy
         self.headers = dict(headers or {})
@@ -72,7 +72,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         return Response(body, self.status, self.headers, MEDIA_TYPE)
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the body for a request of this path."""
+        """Return the body of the response to a request of this path."""
         return ProblemDetails(
             type=f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
             title=self.kind,
@@ -85,12 +85,12 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
 
 
 def _cut(path: str) -> str:
-    """Return the path as far as an answer repeats it."""
+    """Return the path, shortened to MAX_PATH characters."""
     return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}..."
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of this application as a problem."""
+    """Make the application answer every error as application/problem+json."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -131,7 +131,7 @@ async def _bug(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> str:
-    """Return the methods of all routes at this path; a route for GET answers HEAD too."""
+    """Return the methods of all routes at this path. HEAD is allowed wherever GET is."""
     routes = request.app.routes
     methods = [
         method

@@ -1,4 +1,4 @@
-"""Documents that take milliseconds to render, rendered once for each report however many clients ask."""
+"""Caches documents that take milliseconds to render, so that each is rendered once per Report, not per client."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from gpumon.state.report import Report
 
 
 class RenderedDocuments:
-    """The last rendering of each document. Clients that ask while it is rendered wait for it."""
+    """The last rendering of each document. A request that arrives during the rendering waits for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._documents: dict[str, tuple[Report | None, bytes]] = {}
 
     def get(self, name: str, report: Report | None, render: Callable[[], bytes]) -> bytes:
-        """Return the document as rendered from this report; None for a document that never changes."""
+        """Return the document rendered from this Report, from the cache if possible.
+
+        `report` is None for a document that never changes.
+        """
         rendered = self._documents.get(name)
         if rendered is not None and rendered[0] is report:
             return rendered[1]

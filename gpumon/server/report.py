@@ -1,4 +1,4 @@
-"""/api/v1: the Report as JSON."""
+"""Routes /api/v1 that return the Report, or parts of it, as JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def ports(request: Request, _: NoParameters) -> PortsResponse:
 
 @router.get("/health", summary="Verdicts of the health checks")
 async def health(request: Request, _: NoParameters) -> HealthResponse:
-    """Return the verdicts. Each lists as consequences the verdicts that it inhibits."""
+    """Return the verdicts. Each verdict lists those that it inhibits as its consequences."""
     latest = sources(request).latest()  # before the clock is read, so that no age is negative
     return HealthResponse.from_report(latest, sources(request).boot())
 

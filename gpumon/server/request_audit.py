@@ -1,4 +1,4 @@
-"""The audit entry of a request: what was requested, and by whom."""
+"""Builds the audit entry of an HTTP request: what was requested, and by which client."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpumon.model.audit_entry import AuditEntry
 from gpumon.server.connections import Peer
 
 MAX_LENGTH = 500
-"""Characters of a request that are recorded."""
+"""Maximum number of characters of a request that are recorded."""
 _NO_LOGIN = 0xFFFFFFFF
 
 
 def entry_of(scope: Scope, status: int) -> AuditEntry:
-    """Return the entry for a request that was authorized."""
+    """Return the audit entry of an authorized request that was answered with this HTTP status."""
     peer: Peer | None = scope["state"]["connection"].peer
     query = scope["query_string"].decode(errors="replace")
     given = parse_qs(query)
@@ -33,7 +33,7 @@ def entry_of(scope: Scope, status: int) -> AuditEntry:
 
 
 def _login_uid(pid: int) -> int | None:
-    """Return the user of the login session, which sudo does not change; None for a service."""
+    """Return the user id of the process's login session, which sudo does not change; None for a service."""
     try:
         uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""/metrics for Prometheus, and the liveness and readiness endpoints of the process."""
+"""Route /metrics for Prometheus, and the liveness and readiness routes of the agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/-/healthy", response_class=PlainTextResponse, summary="Liveness")
 async def healthy() -> Response:
-    """Answer 200, whatever the state of the driver and the GPUs."""
+    """Answer 200 as long as the server runs, whatever the state of the driver and the GPUs."""
     return PlainTextResponse(HEALTHY)
 
 
@@ -46,7 +46,7 @@ async def ready(request: Request) -> Response:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether an Accept-Encoding header has gzip, or else `*`, with a weight above 0."""
+    """Return True if an Accept-Encoding header allows gzip: `gzip`, or else `*`, with a weight above 0."""
     weights = {}
     for item in accept_encoding.lower().split(","):
         name, _, parameters = item.partition(";")

@@ -1,4 +1,4 @@
-"""The interface of the server to the agent: values and callables, without an import of the daemon."""
+"""Interface between the server and the rest of the agent: values and callables, without an import of the daemon."""
 
 from __future__ import annotations
 
@@ -20,40 +20,50 @@ from gpumon.store.probe_runs import RunPage, RunQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Values and callables for the routes. Each call comes from the server's thread and returns at once."""
+    """Values and callables that the routes use. The server's thread calls them, and each returns at once."""
 
     host: str
-    """Name of the host for responses and the page."""
+    """Name of the host, for responses and the page."""
     latest: Callable[[], Report]
     exposition: Callable[[], Exposition]
     ready: Callable[[], bool]
-    """Whether the first poll has ended or its deadline has passed."""
+    """Returns True after the first poll or its deadline, or if the whole node is released."""
     token: Callable[[], str | None]
-    """Returns the token for writes; it is read from its file each time, so that it can be rotated. None: no token."""
+    """Returns the token for changes, or None if there is none. The file is read each time, so that the token can be
+    rotated.
+    """
     refusals: Refusals
     allowed_hosts: frozenset[str]
-    """Allowed names in the Host header besides IP addresses; "*" allows any name."""
+    """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""
     allowed_hosts_to_read: frozenset[str]
-    """The same for requests that change nothing. An agent that other hosts can reach has names that it cannot know."""
+    """Names that the Host header of a request without changes may have. "*" if remote hosts can connect, because
+    they may use names that the agent cannot determine.
+    """
     request_probe: Callable[[str], Future[ProbeRequest]]
-    """Requests a run of this probe. When the future is done, `latest` has the run, which clients can read by id."""
+    """Requests a run of this probe. When the future is done, `latest` contains the run under its id."""
     start_window: Callable[[WindowRequest], Future[RequestResult]]
-    """Starts a time window. Done when it is stored and its effect is complete, or cannot be completed in time."""
+    """Starts a time window. The future is done when the window is stored and its effect is complete, or after a
+    timeout.
+    """
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
-    """Ends time windows."""
+    """Ends time windows. The future is done when the change is stored, or cannot be stored."""
     clear_verdicts: Callable[[ClearRequest], Future[ClearResult]]
-    """Clears verdicts on request of an operator. Done when the change is stored, or cannot be stored."""
+    """Clears verdicts on request of an operator. The future is done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
-    """Expects the GPUs and ports that are present. Done when the change is stored."""
+    """Accepts the current GPUs and ports as the expected ones. The future is done when the change is stored or
+    refused.
+    """
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
-    """Reads events from the store; the future raises StoreError if the store cannot be read."""
+    """Reads events from the store. The future raises StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
-    """Reads runs of the probes from the store; the future raises StoreError if the store cannot be read."""
+    """Reads probe runs from the store. The future raises StoreError if the store cannot be read."""
     record_change: Callable[[AuditEntry], None]
-    """Records a request that was authorized."""
+    """Records an authorized request in the audit."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
-    """Reads that many of the newest entries; the future raises StoreError if the store cannot be read."""
+    """Reads the newest audit entries, up to the given number. The future raises StoreError if the store cannot be
+    read.
+    """
     wall: Callable[[], float]
-    """Seconds since the epoch."""
+    """Returns the wall time in seconds since the epoch."""
     boot: Callable[[], float]
-    """CLOCK_BOOTTIME."""
+    """Returns the boot clock (CLOCK_BOOTTIME) in seconds."""

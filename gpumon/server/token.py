@@ -1,4 +1,4 @@
-"""The token for requests that start work or change state: a file that is created at the first start."""
+"""Token for requests over TCP that start work or change state. Its file is created at the first start of the agent."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from pathlib import Path
 
 MODE = 0o640
 MIN_LENGTH = 16
-"""Min number of characters; a token that `ensure` creates has 43."""
+"""Minimum number of characters. A token that `ensure` creates has 43."""
 
 
 class TokenError(Exception):
-    """There is no usable token; the message names the file and the remedy."""
+    """Raised if there is no usable token. The message names the file and the remedy."""
 
 
 def ensure(path: Path) -> str:
-    """Return the token. Create the file if there is none; two agents that start at once read the same token."""
+    """Return the token. Create the file if there is none. Raise TokenError.
+
+    Two agents that start at the same time read the same token.
+    """
     if not path.exists():
         try:
             _create(path)
@@ -31,7 +34,7 @@ def ensure(path: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """Return the token in the file."""
+    """Return the token in the file. Raise TokenError if the file is missing, unreadable or invalid."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except FileNotFoundError as error:
@@ -52,7 +55,7 @@ def read(path: Path) -> str:
 
 
 def warning(path: Path) -> str | None:
-    """Return what is wrong with the permissions of the file and how to fix it, or None."""
+    """Return a text about insecure permissions of the file and their remedy; None if they are secure."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         return f"every user of this host can read the token in {path} (mode {mode:04o}): chmod {MODE:04o} {path}"
@@ -60,7 +63,7 @@ def warning(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """Write a temporary file and link it to the path, which fails if another agent was faster."""
+    """Write a temporary file and link it to the path. Keep the existing file if another agent was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)

@@ -1,4 +1,4 @@
-"""uvicorn in a thread of its own. The main thread has the signals, the loop and the children."""
+"""Runs uvicorn in a thread of its own. The main thread handles signals, the loop and the child processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from gpumon.server.connections import Connection, Refusals
 
 BACKLOG = 128
 SEND_BUFFER = 1 << 17
-"""Bytes that the kernel buffers of a response. A page of /metrics has about 200 kB, compressed 20."""
+"""Bytes of a response that the kernel buffers. A page of /metrics has about 200 kB, compressed 20 kB."""
 KEEP_ALIVE = 75
-"""Seconds: longer than the usual scrape interval of a minute, so that scrapes share a connection."""
+"""Seconds for which an idle connection is kept. Longer than the usual scrape interval of a minute, so that scrapes
+share a connection.
+"""
 SHUTDOWN_SECONDS = 2
-"""For requests in progress when the server stops."""
+"""Maximum seconds for requests in progress when the server stops."""
 
-# uvicorn warns of each malformed request: 3,000 lines in 5 s from one client, and journald then drops the agent's own.
+# uvicorn logs each malformed request: one client caused 3,000 lines in 5 s, and journald then drops the agent's own.
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 _REMEDIES: Mapping[int | None, str] = {
@@ -40,11 +42,14 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ListenError(Exception):
-    """Listening failed; the message has the address and the remedy."""
+    """Raised if the server cannot listen. The message contains the address and the remedy."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. An empty host means every address, IPv6 too; port 0 means any free port."""
+    """Return a listening TCP socket. Raise ListenError.
+
+    An empty host means every address, IPv6 too. Port 0 means any free port.
+    """
     every = not host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in host else socket.AF_INET
     try:
@@ -56,13 +61,13 @@ def listen(host: str, port: int) -> socket.socket:
         raise ListenError(f"cannot listen on {where}: {reason}. {remedy}") from error
     # asyncio sets this only for sockets created with the protocol number. Without it a response waits 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Else the kernel holds up to 4 MB for each client that does not read.
+    # Otherwise the kernel buffers up to 4 MB for each client that does not read.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     return listener
 
 
 def listen_locally(path: Path) -> socket.socket:
-    """Return a listening unix socket that every local user can connect to. Raise ListenError."""
+    """Return a listening unix socket to which every local user can connect. Raise ListenError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -78,7 +83,7 @@ def listen_locally(path: Path) -> socket.socket:
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Bind the socket in the place of one that a killed agent has left. Raise OSError."""
+    """Bind the socket. Replace a socket file that a killed agent has left. Raise OSError."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
         other.connect(str(path))
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -90,7 +95,7 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 class Server:
-    """An HTTP server for sockets that are already listening."""
+    """An HTTP server for sockets that are already listening, in a thread of its own."""
 
     def __init__(self, app: ASGIApp, refusals: Refusals) -> None:
         config = uvicorn.Config(
@@ -110,15 +115,18 @@ class Server:
         self._thread: threading.Thread | None = None
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Start serving; return when requests are accepted. The server closes the sockets."""
+        """Start the server.
+
+        Return when requests are accepted; raise RuntimeError if it fails. The server closes the sockets.
+        """
         self._thread = threading.Thread(target=self._serve, args=(list(sockets),), name="serve", daemon=True)
         self._thread.start()
-        self._uvicorn.settled.wait()
+        self._uvicorn.start_finished.wait()
         if not self._uvicorn.started:
             raise RuntimeError("the HTTP server did not start; its thread has logged why")
 
     def stop(self) -> None:
-        """Finish the requests in progress and stop."""
+        """Finish the requests in progress and stop the server."""
         if self._thread is not None:
             self._uvicorn.ask_to_stop()
             self._thread.join()
@@ -128,22 +136,22 @@ class Server:
         try:
             self._uvicorn.run(sockets)
         finally:
-            self._uvicorn.settled.set()
+            self._uvicorn.start_finished.set()
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that signals when it serves, and waits for the stop event instead of polling it."""
+    """A uvicorn server that signals the end of its start, and waits for a stop event instead of polling."""
 
     def __init__(self, config: uvicorn.Config, refusals: Refusals) -> None:
         super().__init__(config)
         self._refusals = refusals
-        self.settled = threading.Event()
-        """Set when it serves or has failed to start."""
+        self.start_finished = threading.Event()
+        """Set when the server accepts requests, or has failed to start."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
 
     def ask_to_stop(self) -> None:
-        """Stop the server; may be called from any thread."""
+        """Stop the server. Any thread may call this."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
@@ -153,10 +161,13 @@ class _Uvicorn(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_error)
         await super().startup(sockets)
-        self.settled.set()
+        self.start_finished.set()
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error of asyncio, which reports a hundred a second about file descriptors."""
+        """Log an error of asyncio.
+
+        Errors about file descriptors are counted as refusals, because there may be a hundred a second.
+        """
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:
             loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""Sends requests for time windows to the main loop: what the routes of all windows share."""
+"""Code that all routes for time windows share: they send requests to the main loop and convert its results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpumon.server.context import main_loop_answer, sources
 from gpumon.server.problem import Problem
 
 TIMEOUT_SECONDS = 20.0
-"""For the main loop: longer than it waits for a process to close a GPU."""
+"""Maximum seconds to wait for the main loop. Longer than the main loop waits for a process to close a GPU."""
 COMMAND_USER_AGENT = "gpumon/"
-"""Prefix of the User-Agent of the gpumon command."""
+"""Prefix of the User-Agent header that the gpumon command sends."""
 STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
     WindowKind.RELEASE: ("Still held", "Still held by {}."),
     WindowKind.HOLD: ("Not free", "No run begins, but a run that was ended still has: {}."),
 }
-"""Title and detail of the error while a process has a GPU open, by kind."""
+"""Title and detail of the error if a process still has a GPU open, by kind of window."""
 MISSING_GPU = "No such GPU; `gpus` lists those that exist."
 STILL_OPEN_TEXT = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
 
@@ -59,7 +59,7 @@ async def end(request: Request, selection: WindowSelection) -> RequestResult:
 
 
 async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResult]) -> RequestResult:
-    """Return the answer of the main loop. Raise a Problem if the request was refused."""
+    """Return the result of the main loop. Raise a Problem if the request was refused."""
     result = await main_loop_answer(future, TIMEOUT_SECONDS)
     if result.refused:
         raise Problem(400, f"{(kind or 'window').capitalize()} refused", result.refused, result.remedy)
@@ -67,7 +67,10 @@ async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResul
 
 
 def check_complete(kind: WindowKind, result: RequestResult, after: Mapping[str, Any]) -> None:
-    """Raise a Problem if a process may still have a GPU open: the client must not reset or use the GPU yet."""
+    """Raise a Problem if a process may still have a GPU open, because the client must not reset or use the GPU yet.
+
+    `after` has further members for the body of the error.
+    """
     if not result.holders and not result.not_readable:
         return
     stuck = any(holder.stuck for holder in result.holders)
@@ -88,5 +91,5 @@ def marker_present(after: Mapping[str, Any]) -> Problem:
 
 
 def client(request: Request) -> str:
-    """Return which client sent the request: the gpumon command, or another."""
+    """Return the origin of the request for the window's attribute `by`: COMMAND for the gpumon command, else API."""
     return COMMAND if request.headers.get("user-agent", "").startswith(COMMAND_USER_AGENT) else API

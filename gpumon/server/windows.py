@@ -1,4 +1,4 @@
-"""/api/v1/windows: all releases, holds and maintenances."""
+"""Routes /api/v1/windows: all releases, holds and maintenances."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StartParameters(Filter):
 
 @router.get("/windows", summary="Time windows in force")
 async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> WindowsResponse:
-    """List the windows. A window inhibits one thing until its deadline: the driver, probes or pages."""
+    """List the windows. Until its deadline a window prevents one thing: use of the driver, probe runs or pages."""
     return WindowsResponse.from_report(sources(request).latest(), host_time(request), chosen.kind)
 
 
@@ -63,7 +63,7 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
     """Start a window, which replaces one of the same kind, GPU and owner.
 
-    The answer is sent when its effect is complete, or cannot be completed.
+    The answer is sent when the effect of the window is complete, or cannot be completed in time.
     """
     kind = chosen.kind
     if chosen.gpu is not None and kind is not WindowKind.RELEASE:

@@ -1,4 +1,4 @@
-"""/api/v1/release, /api/v1/maintenance and /api/v1/probes/hold: the windows of one kind."""
+"""Routes for the windows of one kind: /api/v1/release, /api/v1/maintenance and /api/v1/probes/hold."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OwnerFilter(Filter):
 
 @router.get("/release", response_model_exclude_unset=True, summary="Releases in force")
 async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
-    """List the releases; with the token also the processes of the agent that still have a released GPU open."""
+    """List the releases. With the token, also list the processes of the agent that still have a released GPU open."""
     return _releases(request)
 
 
@@ -117,7 +117,7 @@ async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -
 
 @router.get("/maintenance", summary="Whether the node is in maintenance")
 async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResponse:
-    """Return the maintenance. While it lasts no alert pages; checks run and verdicts are recorded as usual."""
+    """Return the maintenance in force. Meanwhile no alert pages, but checks run and verdicts are recorded as usual."""
     return MaintenanceStateResponse(maintenance=MaintenanceResponse.from_report(sources(request).latest()))
 
 
@@ -142,7 +142,7 @@ async def start_maintenance(
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
 async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChangeResponse:
-    """End the maintenance. Alerts that are still firing page from now on."""
+    """End the maintenance. Alerts that are still firing then page."""
     result = await end(request, WindowSelection(kind=WindowKind.MAINTENANCE, by=client(request)))
     return _maintenance(request, result)
 
@@ -152,7 +152,7 @@ async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChang
 
 @router.get("/probes/hold", summary="Holds in force")
 async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
-    """List the holds. While one is in force no run begins, neither by schedule nor by request."""
+    """List the holds in force. Meanwhile no probe run begins, neither by schedule nor by request."""
     return HoldStateResponse(hold=HoldResponse.from_report(sources(request).latest()))
 
 
@@ -167,7 +167,7 @@ async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
 async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()]) -> HoldChangeResponse:
     """Start a hold, which replaces the hold of the same owner.
 
-    The run in progress is ended. The answer is sent within 3 s, when no process of the run is on a GPU.
+    A run in progress is ended. The answer is sent when no process of the run is on a GPU, at the latest after 3 s.
     """
     result = await start(request, WindowKind.HOLD, chosen.for_seconds, owner=chosen.owner, reason=chosen.reason)
     after = HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
@@ -202,7 +202,7 @@ def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeRe
 
 
 def _released_bus_id(request: Request, gpu: str) -> str:
-    """Return the address of a GPU. A GPU that is bound to another driver is identified only by its address."""
+    """Return the bus id of a GPU. A GPU that is bound to another driver can be given only by its PCI address."""
     address = parse_bus_id(gpu)
     if address is not None and address in released(sources(request).latest().windows):
         return address
