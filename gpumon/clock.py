@@ -6,7 +6,9 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment variable for tests: replaces the boot id of the kernel if SIMULATED is set too."""
+"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless a simulated node is
+configured.
+"""
 SIMULATED = "GPUMON_SIMULATE__PROFILE"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

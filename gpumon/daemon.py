@@ -37,7 +37,10 @@ class Daemon:
     """The daemon process of `gpumon serve`. It starts the services, runs their loop until a signal, and stops them."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
-        """Build the services. `reread` reads the configuration again, for SIGHUP. Raises ListenError."""
+        """Build the services. Raise ListenError if the HTTP address is not available.
+
+        `reread` reads the configuration again, for SIGHUP.
+        """
         self.services = build(configuration)
         self._configuration = configuration
         self._reread = reread

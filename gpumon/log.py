@@ -23,7 +23,7 @@ without blocking.
 
 _LEVELS = ("debug", "info", "warning", "error")
 _LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "apscheduler", "asyncio")
-"""Loggers of libraries. Only their warnings are logged unless the level is debug."""
+"""Loggers of libraries. Only their warnings and errors are logged unless the level is debug."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _BARE = re.compile(r'[^\s"=\\\x00-\x1f\x7f-\x9f]+')
 

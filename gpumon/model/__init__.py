@@ -1,1 +1,1 @@
-"""Readings: frozen dataclasses that are also the metric tables. Imports no other room."""
+"""Frozen dataclasses that all other packages share: readings (also the metric tables), messages and records."""

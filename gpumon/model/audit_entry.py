@@ -1,4 +1,4 @@
-"""One request that changed the state of the agent, or started work."""
+"""Entry of the audit log: one request that changed the state of the agent, or started work."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Suffix added to the name of a call that failed for this GPU before."""
+"""Suffix added to the name of a handle lookup that is repeated for a GPU with a fault. It has the deadline of an
+ordinary call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def created() -> Iterator[int]:
 
 
 class Writer:
-    """Writes the page in the child. Call `enter` before each driver call and `leave` after it."""
+    """Writes the page in the child. Call `enter` before each driver call or file access, and `leave` after it."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)

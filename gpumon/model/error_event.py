@@ -24,7 +24,7 @@ FALLEN_OFF = 79
 FIRMWARE_SILENT = frozenset({119, 120})
 """Xids after which the GPU's system processor (GSP) no longer answers. The next driver call on the GPU may hang."""
 CANCELLED_BY = {163: 162}
-"""Maps an Xid to the Xid that reports its end on the same GPU."""
+"""Maps an Xid to the Xid by which the driver reports, on the same GPU, that the condition has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class ErrorObservation:
 
     kind: str
     code: int
-    """Xid or SXid; 0 for an overrun."""
+    """Xid or SXid; for `aer` AER_FATAL, for `nic` a key of NIC_ERRORS, for an overrun 0."""
     bus_id: str
-    """PCI address: of a GPU in NVML's format, of an NVSwitch in the kernel's, "" for an overrun."""
+    """PCI address of the device, of an NVSwitch in the kernel's format, else in NVML's; "" for an overrun."""
     at: float
     """Boot clock of the last occurrence in seconds."""
     since: float
@@ -115,7 +115,10 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance id if exactly one is named; None if none or several are: the whole GPU is affected."""
+    """Return the MIG instance id that the errors name.
+
+    Return None if they name none or several: then the whole GPU is affected.
+    """
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None
 

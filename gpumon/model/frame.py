@@ -48,7 +48,10 @@ class FrameError(ValueError):
 
 
 class Encoder:
-    """Encodes the messages that one child sends through its pipe, and stores its last readings to find changes."""
+    """Encodes the messages that one child sends through its pipe.
+
+    It stores the last reading of each GPU, to leave out the parts that did not change.
+    """
 
     def __init__(self) -> None:
         self._sent: dict[str, snapshot.GpuReading] = {}
@@ -83,7 +86,10 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes the lines that the daemon receives from one child, and stores its last readings to complete changes."""
+    """Decodes the lines that the daemon receives from one child.
+
+    It stores the last reading of each GPU, to fill in the parts that are not sent because they did not change.
+    """
 
     def __init__(self) -> None:
         self._received: dict[str, snapshot.GpuReading] = {}

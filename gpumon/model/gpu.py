@@ -64,7 +64,7 @@ _CLOCK_EVENT_SOURCES = {
 DOMAINS = ("graphics", "sm", "memory", "video")
 """Clock domains in the order of their numbers in NVML."""
 _LIKE_SM = ("graphics", "video")
-"""Domains whose clock follows the SM clock."""
+"""Clock domains whose clock follows the SM clock. They are exported only with detailed metrics."""
 
 PCIE_ERRORS = {
     "correctable": "PCIE_COUNT_CORRECTABLE_ERRORS",

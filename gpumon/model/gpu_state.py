@@ -18,7 +18,7 @@ from gpumon.model.stored_gpu import StoredGpu
 class GpuState:
     """One GPU of the inventory, as outputs and checks read it.
 
-    If the GPU is no longer read, its identity, `up`, `fault` and Xid counters remain; its other readings become None.
+    If the GPU does not answer, its identity, `up`, `fault` and Xid counters remain; its other readings become None.
     """
 
     bus_id: str

@@ -45,8 +45,8 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="none",
     ),
 }
-"""Known errors by code. The codes are gpumon's own, because adapters have none. Power messages also appear at each boot
-of healthy adapters.
+"""Errors of network adapters by code. The codes are gpumon's own, because adapters have none. Power messages also
+appear at each boot of healthy adapters.
 
 Not in the table: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
 """
@@ -56,5 +56,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Return the row of an error code. Return a row without a message for a code of another version of the agent."""
+    """Return the row of an error code. For a code of another version of the agent, return a generic row."""
     return NIC_ERRORS.get(code, _UNKNOWN)

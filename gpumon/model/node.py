@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpumon.model.reading import AGENT, agent, identity
 
 UNITS = {"fabric_manager_up": "nvidia-fabricmanager.service", "imex_up": "nvidia-imex.service"}
-"""Name of the systemd unit for each of these rows of Node."""
+"""The systemd unit whose state each of these metrics of Node reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,12 @@ class PortRecord:
     firmware: str
     first_wall: float
     last_wall: float
-    """Unix time of the first and of the last reading. If a port that was no longer expected returns, `first_wall`
-    restarts.
+    """`first_wall` and `last_wall` are the Unix times of the first and of the last reading. If a port that was no
+    longer expected returns, `first_wall` restarts.
     """
     first_up: float | None = None
     last_up: float | None = None
-    """Unix time at which the port was first and last up; None if it was never up."""
+    """`first_up` and `last_up` are the Unix times at which the port was first and last up; None if it was never up."""
     speed: float | None = None
     """Highest observed speed per direction in bytes per second. Restarts when the operator accepts that the port is
     slower or down.

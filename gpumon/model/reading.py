@@ -301,7 +301,7 @@ INFO_HELP = "Always 1; the labels hold the identity."
 
 
 def metric_type(name: str) -> str:
-    """Return the Prometheus type of a metric from its name."""
+    """Return the Prometheus type of a metric: "counter" if its name ends in `_total`, else "gauge"."""
     return "counter" if name.endswith("_total") else "gauge"
 
 

@@ -15,7 +15,7 @@ class StoredGpu:
     name: str
     first_wall: float
     last_wall: float
-    """Unix time of the first and of the last reading."""
+    """`first_wall` and `last_wall` are the Unix times of the first and of the last reading."""
     gpu: int | None = None
     """Index of the GPU at its last reading, in the boot `boot_id`."""
     boot_id: str = ""

@@ -87,8 +87,8 @@ class TimeWindow:
 
 
 Windows = tuple[TimeWindow, ...]
-"""Windows in the order of their start, the newest last: those in force, and the last MAX_ENDED of each kind that
-ended.
+"""Windows in the order of their start, the newest last. It has those in force, and of each kind the last MAX_ENDED
+that ended.
 """
 
 
@@ -252,7 +252,10 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """Check the length of a window. `setting` is the configuration key of `max_seconds`."""
+    """Return why the length of a window is not allowed, else "".
+
+    `setting` is the configuration key of `max_seconds`.
+    """
     if 0 < seconds <= max_seconds:
         return ""
     return f"{seconds:.10g} s is not between 0 and {setting}, which is {max_seconds:.10g}."

@@ -22,9 +22,9 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 log = logging.getLogger("gpumon.release")
 
 FOLLOW_SECONDS = 0.5
-"""Interval in seconds at which windows, the marker file and holders are read."""
+"""Interval in seconds at which time windows, the marker file and processes with a released GPU open are checked."""
 HOLDER_SECONDS = 0.1
-"""Interval in seconds at which holders are read while a request waits."""
+"""Interval in seconds at which processes with a released GPU open are checked while a release request waits."""
 RECALL_SECONDS = 5.0
 """Maximum seconds that the first sampler waits for the stored windows: a hung disk must not keep GPUs unobserved."""
 RECALL_POLL_SECONDS = 0.02
@@ -37,8 +37,8 @@ class DriverRelease:
     """
 
     answer_seconds = 15.0
-    """Maximum seconds that a release request waits. Longer than GRACE_SECONDS and KILL_PATIENCE, within which a
-    child ends or is reported as stuck.
+    """Maximum seconds that a release request waits. Longer than a child may take to end or to be reported as stuck
+    (Deadlines.grace and Deadlines.kill).
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class DriverRelease:
         self._scopes: frozenset[str] = frozenset()
         """Scopes of the releases that were last applied to the samplers."""
         self._closed = False
-        """True after no process had a GPU of `_scopes` open, until `_scopes` changes."""
+        """True if, since `_scopes` last changed, there was a time at which no process had its GPUs open."""
         self._reported: frozenset[int] = frozenset()
-        """Process ids of holders that were logged as an error."""
+        """Process ids whose open GPU was logged as an error."""
         self._stopping = False
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class DriverRelease:
                 yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")
 
     def _log_errors(self, holders: tuple[DeviceHolder, ...]) -> None:
-        """Log an error for each holder that SIGKILL does not end, or that opened a GPU after all had closed it."""
+        """Log an error for each process that SIGKILL does not end, or that opened a released GPU again."""
         wrong = {holder.pid: holder.description for holder in holders if holder.stuck or self._closed}
         for pid in wrong.keys() - self._reported:
             log.error("a released GPU is still open", extra={"holder": wrong[pid]})

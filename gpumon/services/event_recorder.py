@@ -40,13 +40,13 @@ UPDATE_SECONDS = 1.0
 POSITION_SECONDS = 60.0
 """Interval in seconds at which the position in the kernel log is stored if no error was read."""
 RECENT_SECONDS = 60.0
-"""Maximum age in seconds of an error that is passed to `on_xid`."""
+"""Maximum age in seconds of an Xid in the kernel log for which `on_xid` is called."""
 WITNESS_SECONDS = 60.0
 """Maximum seconds to wait for NVML to confirm that a GPU fell off the bus, if the kernel log reports it without an
 Xid.
 """
 UNNUMBERED_XID = 999
-"""Value by which NVML reports an Xid without a number of its own. The kernel log has the number."""
+"""Code that NVML reports for an Xid that it cannot identify. The kernel log has the number of that Xid."""
 
 
 class EventRecorder:

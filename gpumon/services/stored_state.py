@@ -1,4 +1,7 @@
-"""Reads the whole state from the store at the start, and writes it after writes have failed. Inside a transaction."""
+"""Reads the whole state from the store at the start, and writes it back after writes have failed.
+
+Its functions run inside the caller's transaction.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ log = logging.getLogger("gpumon.store")
 PATIENCE_SECONDS = 5.0
 """Maximum seconds to wait for a write before its message takes effect. A hung disk must not suppress an alert."""
 MOVING_SECONDS = 3600.0
-"""Maximum seconds for which a change of only the `moving` fields of a row is not written."""
+"""Maximum seconds until a row is written in which only the `moving` fields have changed."""
 
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
@@ -62,7 +62,7 @@ class WriteBehind:
         succeed.
         """
         self._in_flight = 0
-        """Number of recorded messages that have not been published yet."""
+        """Number of messages passed to `record` that have not been published yet."""
 
     # Messages that are stored before they take effect
 

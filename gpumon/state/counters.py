@@ -1,4 +1,4 @@
-"""Counters: the only place that accumulates them, from raw driver counters or from the sampler's integrals."""
+"""Accumulates all exported counters, from raw counters of the driver or from increments of the sampler's integrals."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """A raw value below `raw` that later values have not confirmed yet; None if there is none."""
+    """Raw value below `raw`, from a restarted counter or a wrong reading. Later values must confirm it. None if
+    there is none.
+    """
     fallen_at: float = 0.0
     """Time at which `fallen` was first read, as Now.uptime."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""Counters by row, then by label value ("" for a row without labels)."""
+"""Counters by metric, then by label value ("" for a metric without labels)."""
 Values = Mapping[str, Mapping[str, float]]
-"""Values of one poll by row, then by label value ("" for a row without labels)."""
+"""Values of one poll by metric, then by label value ("" for a metric without labels)."""
 
 RESET_SHARE = 0.5
 """A counter has restarted if it falls below this share of its last value and continues to count."""
 BELIEVED_SECONDS = 4 * SLOW.value
-"""Seconds for which a value must stay lower to be confirmed. It is read several times in that time."""
+"""Seconds for which a counter must stay below its last value to be confirmed as restarted. It is read several times
+meanwhile.
+"""
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
-"""The same as BELIEVED_SECONDS, by name, for rows of the RARE tier."""
+"""BELIEVED_SECONDS of counters that are read in the RARE tier, by metric. They need longer to be read several times."""
 JITTER_SHARE = 0.99
 """A sum over links has lost a part (a link is down) if it falls below this share of its last value and continues to
 count. A smaller decrease is noise.
@@ -48,13 +52,13 @@ def counter_rows(table: type[Table]) -> tuple[str, ...]:
 
 
 def raw_values(table: Table) -> Values:
-    """Return the driver's raw counters in a reading, by row and label value."""
+    """Return the driver's raw counters in a reading, by metric and label value."""
     values = {name: getattr(table, name) for name in counter_rows(type(table))}
     return {name: _labelled(value) for name, value in values.items() if value is not None}
 
 
 def integral_increments(increments: Mapping[str, Any]) -> Values:
-    """Return the increments of the sampler's integrals, by row and label value."""
+    """Return the increments of the sampler's integrals, by metric and label value."""
     return {name: _labelled(value) for name, value in increments.items()}
 
 
@@ -79,7 +83,7 @@ def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Count
 def _advance_row(
     row: Mapping[str, Count], values: Mapping[str, float], uptime: float, believed: float
 ) -> Mapping[str, Count]:
-    """Advance the counters of one row. Return `row` itself if nothing changed."""
+    """Advance the counters of one metric. Return `row` itself if nothing changed."""
     changed: dict[str, Count] = {}
     for label, raw in values.items():
         count = row.get(label)
@@ -91,7 +95,7 @@ def _advance_row(
 
 
 def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, Count]:
-    """Add increments of integrals to the counters of one row. Return `row` itself if nothing changed."""
+    """Add increments of integrals to the counters of one metric. Return `row` itself if nothing changed."""
     changed: dict[str, Count] = {}
     for label, gain in gains.items():
         count = row.get(label)
@@ -101,7 +105,7 @@ def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, C
 
 
 def confirm_reset(counts: Counts) -> Counts:
-    """Confirm every lower value that is waiting for confirmation, because the device was reset."""
+    """Return the counters after a reset of the device, which confirms each lower value that waits for confirmation."""
     return {
         name: {label: _restart(count, count.raw, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
@@ -143,7 +147,7 @@ def was_reset(before: Count, after: Count) -> bool:
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
-    """Return the totals to export with this reading, by row; a dict by label value if the row has labels.
+    """Return the totals to export with this reading, by metric; if the metric has labels, a dict by label value.
 
     Counters that were not read or integrated in this poll are left out.
     """

@@ -101,7 +101,7 @@ def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) ->
 
 
 def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
-    """Return Node with the time at which the release ends that ends last.
+    """Return Node with the end of the release that ends last.
 
     The row is kept until the GPUs have been read again. Rows about the driver are removed if it is released.
     """

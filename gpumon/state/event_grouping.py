@@ -17,7 +17,10 @@ Key = tuple[str, str, int, bool]
 
 
 class EventGrouper:
-    """The open events of this boot: further observations of the same error are added to them."""
+    """Groups error observations into events.
+
+    It holds the open events of this boot. Further observations of the same error are added to its open event.
+    """
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id

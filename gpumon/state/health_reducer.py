@@ -94,12 +94,12 @@ def _versions(report: Report) -> dict[str, str]:
 
 
 def take(report: Report, message: VerdictTransitions) -> Report:
-    """Apply transitions of verdicts that were stored before."""
+    """Return the Report after these transitions of verdicts."""
     return replace(report, health=node_health.apply_transitions(report.health, message.transitions))
 
 
 def restore(report: Report, stored: StoredState, now: Now) -> Report:
-    """Apply the stored verdicts and pending verdicts."""
+    """Return the Report with the stored verdicts, pending verdicts and agent runs."""
     verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
     health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
     health = replace(

@@ -33,7 +33,7 @@ class SamplerStatus:
     """State of the sampler children, sent by their supervisor."""
 
     stuck_seconds: float = 0.0
-    """Seconds for which the current driver call has not returned; 0 if it has."""
+    """Seconds for which the current driver call has not returned; 0 if no call is running."""
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """Quarantined GPUs by bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)

@@ -127,7 +127,7 @@ class FramedChild:
             self._child.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Request the child to close the driver and end, and ignore its further messages except Xids.
+        """Send END, so that the child closes the driver and ends. Ignore its further messages except Xids.
 
         Kill it after the grace period.
         """

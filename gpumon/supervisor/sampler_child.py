@@ -13,7 +13,9 @@ from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
-"""Driver calls that open a GPU. In the shared memory, only the first handle lookup of a GPU has the second name."""
+"""Names of driver calls with a longer deadline, because they open a GPU. A lookup repeated after a fault has another
+name (AGAIN).
+"""
 
 
 def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
