@@ -202,5 +202,5 @@ def _raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # reported as unlimited while the kernel enforces a limit
+    except (OSError, ValueError) as error:  # the limit is reported as unlimited, but the kernel enforces one
         _log.warning("cannot raise the limit of open descriptors", extra={"error": str(error)})

@@ -71,7 +71,7 @@ def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> 
     if not changed:
         return
     if path in changed:
-        for file in files.keys() - changed:  # SQLite would play a WAL that is left into the new file at the path
+        for file in files.keys() - changed:  # SQLite would apply a remaining WAL to the new file at the path
             file.unlink(missing_ok=True)
     problem = f"{changed[0].name} was deleted, moved or replaced while it was open"
     raise StoreError(path, problem, "nothing to do: it is reopened and rewritten from the agent's state")
@@ -157,7 +157,7 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         problem = f"process {holder} is using it"
         raise StoreError(path, problem, "end that agent, or give this one its own --store.path", in_use=True) from error
-    with contextlib.suppress(OSError):  # on a full disk the lock is held, only without the process id
+    with contextlib.suppress(OSError):  # on a full disk the process id cannot be written, but the lock is held
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{_MARK}{os.getpid()}\n".encode(), 0)
     return descriptor

@@ -172,7 +172,7 @@ class StoreWriter:
     def _execute(self, store: Store, job: _Job) -> None:
         with store.writing() as connection:
             result = job.work(connection)
-        store.prove_in_place()  # after the commit: it is in the file that the next agent opens
+        store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
         self._post(partial(job.done, result))
 
     def _give_up(self, job: _Job, error: StoreError) -> None:
