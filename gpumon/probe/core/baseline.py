@@ -1,4 +1,4 @@
-"""Compare a measurement with this host's own past and with published figures. Pure."""
+"""Compare a measurement with this host's earlier runs and with published figures. Pure."""
 
 from __future__ import annotations
 
@@ -12,53 +12,58 @@ from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeR
 from gpumon.probe.core.wording import index_ranges
 
 ENOUGH_RUNS = 5
-"""Min number of runs for a median."""
+"""Number of earlier runs that a median needs."""
 MAX_RUNS = 30
-"""Max number of runs for a median, so that it follows the host."""
+"""Max number of earlier runs in a median. It is limited so that the median follows changes of the host."""
 MAX_GOOD = 200
-"""Max number of good runs in memory, under all conditions together."""
+"""Max number of good runs in memory, for all probes and conditions together."""
 SATURATING = 16
-"""Sizes above this part of the largest show bandwidth; smaller ones show latency."""
+"""A size is compared if it is larger than the largest size divided by this. Smaller sizes measure latency, not
+bandwidth.
+"""
 _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
-"""Prefix of variables that change what NCCL logs, not what it does."""
+"""Prefix of NCCL variables that change only what NCCL logs."""
 ALL = "all"
-"""All GPUs of the host took part."""
+"""Value of the condition "on" if all GPUs of the host took part."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 SourcedFigure = tuple[float, str]
-"""Bytes a second, and the source of the figure."""
+"""A bandwidth in bytes a second, and where it was published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Shares of the usual bandwidth below which a measurement is low; 0 disables the comparison."""
+    """Limits below which a measurement is low. A share of 0 disables that comparison."""
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """Number of spreads that it must also be below the baseline: hosts differ in how steady they are."""
+    """A measurement must also be this many spreads below the baseline, because hosts vary differently."""
     expected: float = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """The usual bandwidth of runs under some conditions."""
+    """Reference figures for a run under some conditions. It compares measurements with them."""
 
     probe: str
     backend: str
     conditions: Conditions = Conditions()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of NCCL, from `own_settings`."""
+    """NCCL settings chosen for this host, from `own_settings`."""
     history: Sequence[ProbeResult] = ()
-    """Earlier good runs, newest last."""
+    """Earlier ok runs, newest last."""
     expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """Min ratio of the default's bandwidth to the ring's, by size."""
+    """Returns for a size in bytes the min ratio of default to ring bandwidth; None if it is not published."""
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
-        """Compare one measurement. Only sizes that saturate the links can be low: see `saturating`."""
+        """Return the comparison of one measurement with its references.
+
+        The caller passes only sizes of `saturating`.
+        """
         alike = list(self._comparable_runs(ranks, versions))
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
         past = [each.busbw_bytes_per_second for each in earlier]
@@ -85,9 +90,9 @@ class Judge:
         return replace(comparison, low=_low_figure(comparison, self.floors))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """Return what differs from the last good run under other conditions, which explains a missing median.
+        """Return how the conditions differ from those of the last good run; empty if they do not.
 
-        A run on all GPUs is not compared with a partial one.
+        This explains a missing median. A run on all GPUs is not compared with a partial run.
         """
         now = self._key(ranks, versions)
         own = [run for run in self.history if (run.probe, run.backend) == (self.probe, self.backend)]
@@ -101,7 +106,7 @@ class Judge:
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _comparable_runs(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
-        """Yield the good runs under the same conditions."""
+        """Yield the earlier good runs of this probe under the same conditions."""
         here = self._key(ranks, versions)
         for result in self.history:
             if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
@@ -112,7 +117,10 @@ class Judge:
 
 
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
-    """Return the highest median so far, which each run passes on to the next. `median`: of a full window."""
+    """Return the highest median so far and its date; (None, "") without one. Each run stores it for the next.
+
+    `median`: median of a full window that ends with the newest run; None if the window is not full.
+    """
     medians = [
         (comparison.best, comparison.best_date)
         for run in alike
@@ -125,7 +133,7 @@ def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float 
 
 
 def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
-    """Return the runs that make the baseline, with this one if it is ok: a lasting fault must not become normal."""
+    """Return the runs for baselines, with this result added if it is ok: a lasting fault must not become normal."""
     if result.outcome != "ok":
         return runs
     key = (result.probe, result.backend, _key(result))
@@ -135,19 +143,19 @@ def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Probe
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
-    """Return the conditions of a run. Its settings are those of its first algorithm."""
+    """Return the conditions of an earlier run, with NCCL settings as in its first pass, for comparison by equality."""
     settings = own_settings(result.settings, next((measurement.algorithm for measurement in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
 def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
-    """Return the settings that were chosen for this host, without those of the algorithm and of NCCL's log."""
+    """Return the NCCL settings chosen for this host, without those of the algorithm and those of NCCL's log."""
     own = ALGORITHMS.get(algorithm, {})
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
 def _with_indexes(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
-    """Return the conditions with GPU indexes in place of UUIDs, if they are known."""
+    """Return the conditions of a partial run with GPU indexes in place of UUIDs, if its indexes were recorded."""
     return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
 
@@ -163,7 +171,7 @@ def _change(name: str, then: object, now: object) -> str:
 def _conditions(
     here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Return what must be equal for two runs to be compared. NCCL's settings do not matter on the CPU."""
+    """Return the conditions, by name, that must be equal for two runs to be compared; NCCL's settings only on GPUs."""
     partial = here.gpus and ranks != here.host_gpus
     return {
         "GPU": here.model,
@@ -178,13 +186,13 @@ def _conditions(
 
 
 def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Return the measurements whose size saturates the links."""
+    """Return the measurements whose size is large enough to saturate the links (see SATURATING)."""
     largest = max((measurement.bytes for measurement in measurements), default=0)
     return tuple(measurement for measurement in measurements if measurement.bytes * SATURATING > largest)
 
 
 def _low_figure(comparison: Comparison, floors: Floors) -> str:
-    """Return the name of the figure that the measurement is below; empty if it is not low."""
+    """Return the reference that the measurement is below: baseline, drift or expected; empty if it is not low."""
     own = {"baseline": comparison.baseline, "drift": comparison.best}
     for name, usual in own.items():
         if usual is None or comparison.spread is None:

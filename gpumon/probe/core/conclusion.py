@@ -20,9 +20,9 @@ from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_h
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
 
 LOCATED = ("degraded", "wrong")
-"""Outcomes for which the fault is located."""
+"""Outcomes for which the location of the fault is determined."""
 BROKEN = ("failed", "timeout")
-"""Outcomes for which GPU readings may show the cause."""
+"""Outcomes whose hint includes findings about the GPUs, because these may show the cause."""
 LOG_LIMIT = 64 * 1024
 """Max length of a result's log in characters."""
 
@@ -33,15 +33,15 @@ class _Verdict:
     reason: str = ""
     hint: str = ""
     remedy: str = ""
-    """Comes after everything else."""
+    """Advice that is placed at the end of the whole hint."""
 
 
 def conclude(
     run: Run, passes: Sequence[Pass], judge: Judge, duration: float, observations: Observations = NO_OBSERVATIONS
 ) -> ProbeResult:
-    """Return the result of a run that made at least one pass, however it ended.
+    """Return the result of a run from its passes, of which there is at least one.
 
-    `duration`: seconds. `observations`: readings of its GPUs during the run.
+    `judge`: reference figures. `duration`: seconds. `observations`: readings of the run's GPUs.
     """
     measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
     compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
@@ -73,13 +73,13 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], observations: Observations) -> Location | None:
-    """Return the first location that names a rank, else the first of any."""
+    """Return the first location that names a rank, else the first location; None if no pass has one."""
     locations = list(filter(None, (locate(run_pass, observations) for run_pass in passes)))
     return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
 
 def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """Return what the two algorithms show together, if both were measured."""
+    """Return a sentence about the bandwidths of default and ring together; empty if it adds nothing."""
     if verdict.outcome not in SUCCESSES:
         return ""
     return compare_algorithms(compared) or missing_gain(compared, judge.gain)
@@ -88,7 +88,7 @@ def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Ju
 def _hint(
     verdict: _Verdict, plan: Plan, algorithm_hint: str, location: Location | None, observations: Observations
 ) -> str:
-    """Return the hint. The remedy comes last."""
+    """Return the hint of the result. The advice of the verdict (`remedy`) comes last."""
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
     where = location.sentence if location is not None else ""
@@ -97,7 +97,7 @@ def _hint(
 
 
 def _unmeasured_sizes(plan: Plan) -> str:
-    """Return which sizes were not measured for lack of memory."""
+    """Return a sentence about sizes that were not measured for lack of memory; empty if there are none."""
     if not plan.left_out or plan.free is None:
         return ""
     sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
@@ -110,7 +110,7 @@ def _unmeasured_sizes(plan: Plan) -> str:
 
 
 def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
-    """Return the result of a run that the agent failed to judge. It does not blame any GPU."""
+    """Return the result of a run that could not be judged because of an error in the agent. It blames no GPU."""
     return ProbeResult(
         id=run.id,
         probe=plan.probe.name,
@@ -127,7 +127,7 @@ def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> 
 
 
 def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
-    """Return the result of a run that preflight or an abort prevented."""
+    """Return the result of a run that did not start: preflight or the gate refused it, or it was aborted."""
     return ProbeResult(
         id=run.id,
         probe=probe.name,
@@ -221,7 +221,7 @@ _JUDGES = (
     _judge_late,
     _judge_failed,
 )
-"""In this order: the most serious outcome first."""
+"""Functions that return a verdict on one pass or None, the most serious outcome first."""
 
 
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
@@ -234,7 +234,7 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 
 
 def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
-    """Return why there is no median yet; empty if there is one."""
+    """Return a sentence that explains why this host has no median yet; empty if it has one."""
     first = passes[0]
     without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
     if not without:
@@ -247,7 +247,7 @@ def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the verdict on the largest size of the first pass that is low."""
+    """Return the verdict on the largest low size of the first pass with one; None if no size is low."""
     for run_pass in passes:
         low = comparisons(run_pass, judge, low=True)
         if low:
@@ -284,7 +284,7 @@ def _describe_exit(status: int | None) -> str:
 
 
 def _log(passes: Sequence[Pass]) -> str:
-    """Return the output of the last pass, which is the one that failed."""
+    """Return the printable output of the ranks of the last pass, one section a rank."""
     accounts = passes[-1].accounts
     share = LOG_LIMIT // max(1, len(accounts))
     parts = ((account.rank, _printable_text(account.output).strip()) for account in accounts)
@@ -292,7 +292,7 @@ def _log(passes: Sequence[Pass]) -> str:
 
 
 def _printable_text(output: bytes) -> str:
-    """Return text without characters that could control a terminal."""
+    """Return output as text without terminal control characters."""
     return "".join(
         character for character in output.decode(errors="replace") if character.isprintable() or character in "\n\t"
     )

@@ -1,4 +1,7 @@
-"""Choose the run that describes a probe now: a partial run does not clear a fault on a GPU that it left out. Pure."""
+"""Choose the result that determines a probe's current state.
+
+A partial run does not clear faults of GPUs that it left out. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 
 
 def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the newest run, or an earlier one with a fault that no later success covers. Runs are newest last.
+    """Return the newest run of a probe, or an earlier run with a fault that no later success covers; None without runs.
 
-    A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault. Skips do not count.
+    `runs`: newest last, without skips. A success covers a fault if it used all GPUs of the host, or all GPUs of the run
+    with the fault.
     """
     current: ProbeResult | None = None
     later: list[ProbeResult] = []
@@ -25,12 +29,12 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the current result among the runs that checked their data."""
+    """Return the current result, as `current_result`, among runs that checked their data; None if there is none."""
     return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 
 def newest_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the last run, whatever its outcome."""
+    """Return the newest run of a probe, whatever its outcome; None if there is none."""
     return next((run for run in reversed(runs) if run.probe == probe), None)
 
 

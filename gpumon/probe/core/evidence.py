@@ -1,4 +1,4 @@
-"""Find what is unusual in the readings of the GPUs and links during a run. Pure."""
+"""Find unusual readings of GPUs and NVLinks during a run, such as errors, low clocks or uneven traffic. Pure."""
 
 from __future__ import annotations
 
@@ -17,53 +17,57 @@ HELD_DOWN = {
     "board_limit": "a limit of its board",
     "reliability": "its voltage",
 }
-"""Clock event reasons that hold clocks down, in words."""
+"""Clock event reasons that reduce clocks, with their description in findings."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Reported for every GPU; the other reasons only for a GPU that differs from the others."""
+"""Reasons in HELD_DOWN that are reported for every GPU. Other reasons are reported only if most GPUs do not have
+them.
+"""
 MIN_SECONDS = 0.01
-"""Min seconds of a clock event: the probe times milliseconds."""
+"""Seconds that a clock event must have lasted to be reported. It is short because a probe times milliseconds."""
 LESS = 0.8
-"""Below this share of the others' figure, a GPU differs."""
+"""A GPU or link is reported if its figure is below this share of the median of the others."""
 MIN_BYTES = 1e9
-"""Min traffic of a GPU for its distribution to be compared."""
+"""Median NVLink bytes of the other GPUs above which the traffic of a GPU is compared with theirs."""
 MIN_LINK_BYTES = 1e8
-"""Min traffic of one link."""
+"""Median bytes of the other links above which the traffic of a link is compared with theirs."""
 MIN_REPLAYS = 10.0
 OTHERS = 2
-"""Min number of other GPUs or links for a comparison."""
+"""Min number of other GPUs or links that a comparison needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """Readings of one GPU at one moment. Counters are totals; None is unknown."""
+    """Readings of one GPU from one poll. Counters are totals, not increases; None is unknown."""
 
     index: int
     uuid: str
     at: float
-    """Wall clock time of the reading; it may be set back."""
+    """Wall time of the reading in seconds since the epoch. The wall clock may be stepped back."""
     fault: str = ""
     xids: Mapping[str, float] = field(default_factory=dict)
     ecc_errors: float | None = None
-    """Uncorrected errors."""
+    """Total of uncorrected ECC errors."""
     held_down: Collection[str] = ()
-    """Active reasons that hold its clocks down."""
+    """Clock event reasons that reduce its clocks now: keys of HELD_DOWN."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by reason."""
+    """Total seconds of reduced clocks by clock event reason."""
     sm_clock: float | None = None
-    """Hertz."""
+    """SM clock in hertz."""
     links_down: Collection[str] = ()
     link_errors: Mapping[str, float] = field(default_factory=dict)
-    """Errors by link and kind, such as `3: replay`."""
+    """Total errors, keyed by link number and description, such as `3 had replay errors`."""
     link_speed: float | None = None
-    """Speed of its slowest NVLink in bytes a second."""
+    """Speed of the GPU's slowest NVLink in bytes a second."""
     link_bytes: float | None = None
-    """Traffic over all NVLinks, both ways."""
+    """Total bytes received and sent over all NVLinks."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Traffic by the link's other end and by link number: links to the same end share its traffic."""
+    """Total bytes, keyed by what the link leads to (GPU or switches) and by link number. Links to the same end share
+    traffic.
+    """
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """NVML's peer access status, by UUID of the other GPU and capability."""
     fabric: Collection[str] = ()
-    """Unhealthy checks of the fabric."""
+    """Names of the fabric health checks that are unhealthy."""
     pcie_generation: float | None = None
     pcie_generation_max: float | None = None
     pcie_width: float | None = None
@@ -73,22 +77,22 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuObservations:
-    """Readings of one GPU from before a run until now."""
+    """Summary of the readings of one GPU from before a run until now."""
 
     first: GpuSample
     last: GpuSample
     samples_taken: int = 1
     held_down: Mapping[str, int] = field(default_factory=dict)
-    """Number of readings with this active reason."""
+    """Number of samples with each active clock event reason."""
     sm_clock: float | None = None
-    """Highest clock: it falls on an idle GPU."""
+    """Highest SM clock in hertz. The highest is used because an idle GPU lowers its clock."""
     pcie_generation: float | None = None
-    """Highest generation: it falls on an idle GPU by design."""
+    """Highest PCIe generation. The highest is used because an idle GPU lowers it by design."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """First known values, which come after the run has begun."""
+    """Traffic of each NVLink in the first sample that has it, which may be taken after the run has begun."""
 
     def increase(self, total: Callable[[GpuSample], Mapping[str, float]]) -> dict[str, float]:
-        """Return how much each total has grown."""
+        """Return how much each counter grew from the first sample to the last, without those that did not grow."""
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
         return {key: more for key, more in grown.items() if more > 0}
@@ -101,7 +105,7 @@ NO_OBSERVATIONS: Observations = MappingProxyType({})
 
 
 def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:
-    """Return the readings with new ones added. A reading that was added before is ignored."""
+    """Return the observations with new samples added. A sample with the time of the last one is ignored."""
     after = dict(observations)
     for sample in samples:
         gpu = observations.get(sample.uuid)
@@ -136,7 +140,7 @@ def _highest(*values: float | None) -> float | None:
 
 
 def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
-    """Return the findings about each GPU, by UUID. A finding follows the name of the GPU and a colon."""
+    """Return the findings about each GPU, by UUID, as phrases that can follow the name of the GPU and a colon."""
     all_words = {}
     for uuid, gpu in observations.items():
         others = [other for key, other in observations.items() if key != uuid]
@@ -147,13 +151,13 @@ def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
 
 
 def finding_sentences(observations: Observations) -> tuple[str, ...]:
-    """Return all findings as sentences."""
+    """Return every finding as a sentence that begins with the name of the GPU."""
     all_words = findings(observations)
     return tuple(f"{name(uuid, observations)}: {word}." for uuid, words in all_words.items() for word in words)
 
 
 def name(uuid: str, observations: Observations) -> str:
-    """Return the name of a GPU, with its index if that is known."""
+    """Return the name of a GPU for sentences: index and UUID, or the UUID alone if the GPU was not observed."""
     return f"GPU {observations[uuid].last.index} ({uuid})" if uuid in observations else f"GPU {uuid}"
 
 
@@ -206,7 +210,7 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
 
 
 def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    """Compare NVLink traffic: in each collective all ranks move the same amount."""
+    """Yield a finding if a GPU moved fewer NVLink bytes than the others. In a collective all move the same amount."""
     moved, usual = _link_bytes_moved(gpu), _usual([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
@@ -259,4 +263,4 @@ _FINDERS = (
     _uneven_link_findings,
     _pcie_findings,
 )
-"""The most specific finding first."""
+"""Functions that yield findings about a GPU, the most specific findings first."""

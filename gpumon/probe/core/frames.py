@@ -1,4 +1,7 @@
-"""Fold the frames that a rank sends into its account. A rank is not trusted: it runs third-party code. Pure."""
+"""Parse the frames that a rank sends, and collect them in its Account. Ranks run third-party code and are not trusted.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,23 @@ from gpumon.probe.core.plan import Measure, Pairs, Step
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
 """Stages of a rank; `allocate` to `check` are repeated for each size."""
 SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
-"""Stages before the first operation: a failure there is not about the links."""
+"""Stages before the first operation. A failure in one of them does not show a fault of the links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The stage and the step that a rank has reached."""
+    """The stage and step that a rank has reached, or the progress of a whole run."""
 
     rank: int
     stage: str = "start"
-    """One of STAGES. In the progress of a run, `repeat` replaces it while a size is measured again."""
+    """One of STAGES. In the progress of a run it is "repeat" while a size is measured again."""
     step: int | None = None
-    """Number of the step; None before the first and after the last."""
+    """Index of the step in the pass; None before the first step and after the last."""
     algorithm: str = ""
-    """Algorithm that is measured. Set in the progress of a run only."""
+    """NCCL algorithm being measured. It is set in the progress of a run only."""
     bytes: int | None = None
     ratio: float = 0.0
-    """Share of the step that is done. In the progress of a run: share of the run."""
+    """Share of the step that is done, 0 to 1. In the progress of a run: share of the run."""
 
     def __str__(self) -> str:
         return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
@@ -36,38 +39,40 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """Measurement of one rank at one size, with all others or with one."""
+    """Times and wrong elements of one rank at one size, from a collective of all ranks or an exchange with one peer."""
 
     seconds: tuple[float, ...]
-    """Duration of each operation, in order."""
+    """Duration of each timed operation in seconds, in order."""
     wrong: int
     spoilt: int = 0
-    """Number of wrong elements in the data that it sent."""
+    """Number of wrong elements in the data that this rank sent. It is counted in pair exchanges only."""
     direct: bool | None = None
-    """Whether it can access the memory of the GPU that it exchanged with."""
+    """Whether CUDA reports direct access to the peer GPU's memory. It is None for a collective and on the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one rank has reported so far."""
+    """Everything that one rank has reported so far, with its exit status and output."""
 
     progress: Progress
     versions: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
-    """By number of the step, and bytes."""
+    """Measurements of collectives, keyed by step index and size in bytes."""
     pairs: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
-    """By number of the step, and the other rank. Wrong elements came from that rank."""
+    """Measurements of pair exchanges, keyed by step index and peer rank. Their `wrong` counts data received from the
+    peer.
+    """
     stepped: int = 0
-    """Number of steps it has done."""
+    """Number of steps that the rank has finished."""
     absent: str = ""
-    """Name of a module that the interpreter lacks."""
+    """Name of a module that the Python interpreter lacks; empty if it lacks none."""
     error: str = ""
     done: bool = False
     status: int | None = None
-    """Exit status as subprocess gives it; None while it runs, and if it cannot be killed."""
+    """Exit status as in subprocess.Popen.returncode; None while the rank runs, or if SIGKILL does not end it."""
     pid: int | None = None
     output: bytes = b""
-    """End of what it printed."""
+    """The last bytes that the rank printed."""
 
     @property
     def rank(self) -> int:
@@ -79,15 +84,15 @@ MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6
 MAX_NUMBER = 1 << 53
 """Largest whole number that a float holds exactly."""
 MAX_TEXT, MAX_NAME, MAX_VERSIONS = 2000, 100, 20
-"""Max length of an error and of a name, and max number of versions."""
+"""Max characters of an error and of a name, and max number of reported versions."""
 MAX_SHOWN = 200
-"""Bytes of an invalid line that an error shows."""
+"""Max bytes of an invalid line that are quoted in an error."""
 
 
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
-    """Return the account after one more frame. An invalid line becomes its error; after an error, frames are ignored.
+    """Return the account after one more frame. An invalid frame sets its error; after an error it does not change.
 
-    `steps`: all that were ordered so far.
+    `line`: the frame as JSON. `steps`: all steps that were ordered so far.
     """
     if account.error:
         return account
@@ -123,7 +128,7 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Return the share of one size that is done."""
+    """Return the share of one size that a rank has done, 0 to 1."""
     if stage == "check":
         return 1.0
     if "operation" not in frame or stage == "warm_up":
@@ -169,7 +174,7 @@ def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[S
 
 
 def _expected_places(rank: int, step: Step) -> Collection[int]:
-    """Return the sizes, or the peers, that a rank reports in this step, once each."""
+    """Return what a rank must report once each in this step: sizes in bytes, or the numbers of its peers."""
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()
@@ -210,18 +215,18 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _fold_error,
     "done": _fold_done,
 }
-"""Parser of each kind of frame, by the key that identifies it."""
+"""Parser of each kind of frame. The key is the JSON member by which a frame of that kind is recognized."""
 
 
 def _text(text: Any, limit: int) -> str:
-    """Return text on one line, bounded, without characters that could control a terminal."""
+    """Return the text on one line, cut to `limit` characters, without terminal control characters. Raises TypeError."""
     if not isinstance(text, str):
         raise TypeError("not a text")
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())[:limit] or "?"
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Return the number of a step that was ordered."""
+    """Return the step index in a frame. Raises ValueError if no such step was ordered."""
     number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

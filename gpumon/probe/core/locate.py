@@ -1,4 +1,4 @@
-"""Locate the slow or wrong rank, or path, from exchanges between each two ranks. Pure."""
+"""Locate a slow or corrupting rank, or the path between two ranks, from exchanges of every pair of ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 
 SLOW = 0.7
-"""A pair below this share of the next faster one is slow."""
+"""Max ratio of a slow pair's bandwidth to that of the next faster pair."""
 APART = 2.0
-"""A pair is also slow if it is this many times farther from the others than those are from each other."""
+"""Pairs are also slow if their distance from the others is more than this many times the spread of the others."""
 MIN_APART = 0.03
-"""Min distance for that, as a share of the others' bandwidth."""
+"""Min distance for APART, as a share of the bandwidth of the fastest other pair."""
 TWO = 2
-"""Number of ranks with which the slow one cannot be determined."""
+"""With this number of ranks the slow rank cannot be determined."""
 MIN_SLOW_SHARE = 0.75
-"""A rank is slow if more than this share of its pairs are slow."""
+"""A rank is slow if more than this share of its pairs is slow."""
 FOUR = 4
-"""Min number of ranks whose pairs show how much bandwidths usually differ."""
+"""Min number of ranks at which pairs can be compared with the spread of the others (APART)."""
 AS_BUILT = ", but NVML reports no NVLinks there: the board may be built so, and the fault cannot be located"
 NO_SINGLE_RANK = "No rank is clearly slower than all others: the fault cannot be located"
 NO_PAIR = "No single pair is slower than the others: the fault cannot be located"
@@ -33,16 +33,19 @@ PAIRS_CORRECT = "Every pair alone exchanged correct data: the source of the wron
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blame:
-    """The ranks to blame, by their own figures."""
+    """The ranks to blame (one, or the two ends of a path, or none) and a sentence that states it."""
 
     ranks: tuple[int, ...]
     sentence: str
-    """Without a full stop."""
+    """The sentence, without a full stop."""
     wrong: bool = False
 
 
 def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
-    """Return the location; None if no pairs were measured. `observations`: readings of the GPUs during the run."""
+    """Return the location of the fault; None if nothing was measured from which it can be located.
+
+    `observations`: readings of the GPUs during the run. They name a cause, or a GPU to blame if the pairs show none.
+    """
     measured, names = pairs(run_pass), _Names(run_pass, observations)
     blame = _blame(run_pass, measured, names, observations)
     if blame is None:
@@ -63,7 +66,10 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 
 
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
-    """Add missing peer access of the blamed GPUs; if none is blamed, blame the only GPU or pair that lacks any."""
+    """Return the blame with the missing peer access of the blamed GPUs; None if peer access does not explain the fault.
+
+    If no rank is blamed, blame the only GPU, or the only pair, that lacks peer access.
+    """
     if not lacks:
         return None
     blamed = {run_pass.plan.gpus[rank] for rank in blame.ranks}
@@ -85,7 +91,10 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
 
 
 def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
-    """Add a finding about the blamed GPU; if none is blamed, blame the only GPU with a finding."""
+    """Return the blame with a finding about the blamed GPUs.
+
+    If no rank is blamed, blame the only GPU that has findings.
+    """
     if blame.wrong or not odd:
         return blame
     if not blame.ranks and len(odd) == 1:
@@ -102,7 +111,7 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 
 
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
-    """Blame ranks by their own figures: they have no pairs."""
+    """Blame ranks by their own times and wrong elements. It serves probes whose ranks do not exchange data."""
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
         named = " and ".join(names.of(rank) for rank in wrong)
@@ -116,7 +125,7 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
 
 
 def _slowest(run_pass: Pass) -> tuple[int, ...]:
-    """Return the rank whose median time at one of the sizes is clearly longer than that of all others."""
+    """Return the rank that is clearly slower than all others at the largest size of a step; empty if there is none."""
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             sizes = [account.sizes.get((number, max(step.sizes))) for account in run_pass.accounts]
@@ -144,7 +153,7 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the slow ranks: one rank, the two ends of a slow path, or none."""
+    """Return the slow ranks: one rank, the two ends of a slow path, or empty if no rank or path can be named."""
     if ranks == TWO:
         return ()
     slow = _below_gap(measured)
@@ -159,16 +168,16 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 def _may_be_built_so(
     run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
 ) -> bool:
-    """Return whether the board may explain slow pairs: of three GPUs, two may share a bridge or a socket."""
+    """Return whether slow pairs may be normal for the board: of three GPUs, two may share a bridge or a socket."""
     own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
     linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
     return bool(run_pass.plan.gpus and ranks) and run_pass.plan.ranks < FOUR and not linked
 
 
 def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return pairs that are slow compared with the faster half.
+    """Return the pairs that are slow compared with the median of the faster half of all pairs.
 
-    With 4 ranks, one slow rank affects half of all pairs.
+    The faster half is used because with 4 ranks one slow rank slows half of all pairs.
     """
     ordered = sorted((pair.bandwidth for pair in measured), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
@@ -176,7 +185,7 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
 
 def _below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs below the widest gap: how far apart the others are depends on the host."""
+    """Return the pairs below the widest gap in the sorted bandwidths; empty if no gap is as wide as SLOW."""
     ordered = sorted(measured, key=lambda pair: pair.bandwidth)
     ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
     widest = min(ratios, default=1.0)
@@ -189,9 +198,9 @@ def _share(slow: Sequence[tuple[int, int]], measured: Sequence[Pair], rank: int)
 
 
 def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return a rank or pair that is slow compared with all others, however busy the host is.
+    """Return a rank or pair whose bandwidths are clearly below those of all others; empty if there is none.
 
-    One lost link of many costs each pair of its GPU little, but the same.
+    It finds one lost link of many, which slows each pair of its GPU only a little, but equally.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
@@ -210,7 +219,10 @@ def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the ranks that sent wrong data, else the rank that all wrong transfers share, else the only wrong path.
+    """Return the ranks to blame for wrong data; empty if it cannot be located.
+
+    These are the ranks whose send buffer was wrong, else the rank that all wrong transfers share, else the two ends
+    of the only wrong path.
 
     Data may be corrupted at its source, on its way or at its destination.
     """
@@ -238,7 +250,7 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
 
 
 class _Names:
-    """Names of ranks in sentences."""
+    """Names ranks and GPUs in sentences: "GPU 3 (UUID)", or "rank 3" on the CPU."""
 
     def __init__(self, run_pass: Pass, observations: Observations) -> None:
         self._gpus = run_pass.plan.gpus
@@ -274,7 +286,7 @@ def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
 
 
 def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapping[str, str] | None:
-    """Return NVML's peer access status; None on the CPU."""
+    """Return NVML's peer access status of a pair by capability; None on the CPU, or if the GPU was not observed."""
     if not run_pass.plan.gpus:
         return None
     a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)
@@ -287,7 +299,7 @@ def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]
 
 
 def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
-    """Yield pairs that cannot access each other's memory although others can."""
+    """Yield a sentence for each pair without direct memory access by CUDA, if other pairs have it."""
     if any(pair.direct for pair in measured):
         for pair in measured:
             if pair.direct is False:

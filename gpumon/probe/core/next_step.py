@@ -1,4 +1,7 @@
-"""Choose the next step of a pass: measure, measure low sizes again, then measure pairs to locate the fault. Pure."""
+"""Choose the next step of a pass.
+
+Sizes are measured, low sizes are repeated, then pairs are measured to locate the fault. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
 
 MAX_PAIR_BYTES = 256 << 20
-"""Max message size between two ranks: enough to saturate a link."""
+"""Max bytes of an exchange between two ranks. That is enough to saturate a link."""
 TRIES, MAX_TRIES = 2, 5
-"""Number of measurements of a slow pair, and its maximum while slow pairs share no rank that could be named."""
+"""How often a slow pair is measured: usually TRIES times, up to MAX_TRIES while the slow pairs share no rank to
+blame.
+"""
 
 
 def next_step(run_pass: Pass, judge: Judge) -> Step | None:
-    """Return the step after those that all ranks have done; None at the end."""
+    """Return the next step after the steps that all ranks have done; None if the pass is complete."""
     planned = run_pass.plan.measures
     if len(run_pass.steps) < len(planned):
         return planned[len(run_pass.steps)]
@@ -49,13 +54,16 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Compare each size that saturates the links; with `low`, return only those that are low."""
+    """Compare each size that saturates the links with its references. If `low`, return only sizes that are too low."""
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)
 
 
 def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
-    """Return a repeat of low sizes: a drop counts only if a repeat confirms it, because healthy hosts vary too."""
+    """Return a step that repeats the low sizes of planned step `number`; None if no size is low.
+
+    A low size counts only if the repeat is low too, because healthy hosts vary.
+    """
     step = run_pass.plan.measures[number]
     low = [
         comparison.bytes
@@ -68,7 +76,10 @@ def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | No
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Compare once the largest size is measured: which sizes saturate the links depends on it."""
+    """Compare measurements with their references; empty until the largest size is measured.
+
+    The largest size determines which sizes saturate the links.
+    """
     if all(measurement.bytes < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()
     return tuple(

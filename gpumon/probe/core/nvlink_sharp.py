@@ -1,4 +1,4 @@
-"""Distinguish a loss of NVLink SHARP from slow links: the ring does not use NVLink SHARP. Pure."""
+"""Distinguish lost NVLink SHARP from slow links. The ring algorithm uses the links without NVLink SHARP. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from gpumon.probe.core.result import Comparison
 
 LEVEL = 1.1
-"""Max ratio of the default's bandwidth to the ring's that counts as equal. NVLink SHARP adds about a third."""
+"""The default algorithm counts as no faster than the ring up to this ratio. With NVLink SHARP it is about a third
+faster.
+"""
 
 LOST = (
     "That is the ring's level, and the ring is as usual: NVLink SHARP is lost, and the links are ok. Check the fabric "
@@ -25,7 +27,10 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 
 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
-    """Return what the two algorithms show together at the largest size; empty if only one was measured."""
+    """Return a sentence about what default and ring algorithm show together at their largest size.
+
+    Return "" if one of them was not measured, or if neither is low.
+    """
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
         return ""
@@ -40,10 +45,10 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
 
 
 def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """Return what both algorithms show if there is no usual figure.
+    """Return a sentence if NVLink SHARP seems to be missing by published figures; otherwise "".
 
-    `gain`: what NVLink SHARP adds, see published_figures.gain. A loss is reported if less than half of it is there,
-    because hosts differ by a few percent.
+    `gain`: returns the ratio of default to ring bandwidth for a size, see published_figures.gain; None if unpublished.
+    A loss is reported if less than half of the gain is measured, because hosts differ by a few percent.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
@@ -57,7 +62,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """Return the default and the ring, each at its largest size."""
+    """Return the float32 comparisons of the default and of the ring, each at its largest size; None if not measured."""
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

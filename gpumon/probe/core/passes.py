@@ -1,4 +1,7 @@
-"""One pass: the steps that a set of ranks took, and what each rank reported. Derive measurements from it. Pure."""
+"""Define a pass: the steps that one set of ranks took, and what each rank reported. Compute measurements from it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,29 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """The end of the ranks as observed by the agent."""
+    """How the ranks of a pass ended, as observed by the agent."""
 
     duration: float
-    """Seconds."""
+    """Seconds that the pass took."""
     timed_out: bool = False
     aborted: Skip | None = None
     not_started: str = ""
-    """Why the ranks could not be started."""
+    """Error that prevented the ranks from starting; empty if they were started."""
     abandoned: tuple[int, ...] = ()
-    """Pids that SIGKILL did not end."""
+    """Pids of ranks and their processes that SIGKILL did not end."""
     first_failed: int | None = None
-    """Rank that failed first. Others often fail because of it."""
+    """The rank that failed first; None if none failed. Others often fail because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One set of ranks, in progress or ended."""
+    """One set of ranks, in progress or ended. A run makes one pass for each algorithm."""
 
     plan: Plan
     steps: Sequence[Step] = ()
-    """Ordered steps; the number of a step is its index here."""
+    """The steps ordered so far. The number of a step is its index here."""
     accounts: Sequence[Account] = ()
-    """One for each rank that was started."""
+    """Account of each rank that was started, in the order of the ranks."""
     ending: Ending | None = None
 
     @property
@@ -47,12 +50,15 @@ class Pass:
 
     @property
     def complete(self) -> bool:
-        """Return whether every rank was started."""
+        """Whether every rank was started."""
         return len(self.accounts) == self.plan.ranks
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return each size that all ranks have measured. A repeated size has its faster measurement."""
+    """Return the measurements of all sizes that every rank has reported.
+
+    If a size was repeated, its faster one is used.
+    """
     fastest: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
@@ -62,7 +68,7 @@ def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
 
 
 def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
-    """Return every size of one step that all ranks have measured."""
+    """Return the measurements of one step, for each size that every rank has reported."""
     keys = [(number, size) for size in step.sizes]
     whole = [key for key in keys if run_pass.complete and all(key in account.sizes for account in run_pass.accounts)]
     return tuple(
@@ -71,7 +77,10 @@ def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measu
 
 
 def pairs(run_pass: Pass) -> tuple[Pair, ...]:
-    """Return each pair of ranks that has exchanged data alone. A repeated pair has its faster measurement."""
+    """Return the exchanges of all pairs of which both ranks have reported.
+
+    If a pair was repeated, its faster one is used.
+    """
     fastest: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in run_pass.accounts}
     for number, step in enumerate(run_pass.steps):
@@ -84,14 +93,14 @@ def pairs(run_pass: Pass) -> tuple[Pair, ...]:
 
 
 def wrong_elements(run_pass: Pass) -> int | None:
-    """Return the wrong elements that all ranks found; None if no size was measured and none was found."""
+    """Return the total of wrong elements of all ranks; None if no size was measured and none was found."""
     sizes = (sized for account in run_pass.accounts for sized in (*account.sizes.values(), *account.pairs.values()))
     wrong = sum(sized.wrong for sized in sizes)
     return wrong if wrong or measurements(run_pass) else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Interpolate between the two nearest values."""
+    """Return the percentile of the values by linear interpolation. `share` is 0 to 1. The values must not be empty."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)
@@ -119,7 +128,7 @@ def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -
 
 
 def _better(before: Measurement | None, after: Measurement) -> Measurement:
-    """Return the faster of two, with the wrong elements of both."""
+    """Return the faster of two measurements of one size, with the sum of their wrong elements."""
     if before is None:
         return after
     faster = max(before, after, key=lambda measurement: measurement.busbw_bytes_per_second)
@@ -127,7 +136,10 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 
 
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    """Return the pair's fastest exchange: a busy host delays some exchanges, a slow rank or link delays all."""
+    """Return the bandwidth of a pair in its fastest exchange.
+
+    A busy host delays some exchanges; a slow link delays all.
+    """
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
         ranks=ranks,
@@ -139,7 +151,10 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 
 
 def _faster(before: Pair | None, after: Pair) -> Pair:
-    """Return the faster of two, with the wrong elements of both: disturbance only ever slows a pair down."""
+    """Return the faster of two exchanges of one pair, with the sum of their wrong elements.
+
+    Disturbance never speeds up a pair.
+    """
     if before is None:
         return after
     (a, b), (c, d) = before.wrong, before.spoilt

@@ -1,4 +1,4 @@
-"""Find GPUs of a run that lack peer access which other pairs have, or which they had before. Pure."""
+"""Find pairs of GPUs that lack peer access which other pairs have, or which they had when the run began. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from gpumon.probe.core.evidence import Observations
 
 OK = "ok"
 WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomics"}
-"""NVML's capabilities, in words."""
+"""NVML's peer access capabilities and how sentences name them."""
 
 Ends = tuple[str, str]
-"""UUIDs of two GPUs, in the order of the run."""
+"""UUIDs of two GPUs in the order of the run."""
 
 
 def missing_access(observations: Observations) -> dict[Ends, str]:
-    """Return what pairs lack, in words that follow their names. `observations`: the GPUs of the run, in order."""
+    """Return which peer access pairs of GPUs lack, as a phrase by pair. Pairs that lack nothing unusual are left out.
+
+    `observations`: the GPUs of the run, in order.
+    """
     access_by_pair = {
         ends: access
         for ends in combinations(observations, 2)
@@ -32,7 +35,10 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
 
 
 def _is_whole(observations: Observations) -> bool:
-    """Return whether these are all GPUs that NVML reports. Fewer GPUs do not show how the board is built."""
+    """Return whether these are all GPUs that NVML reports.
+
+    Only then do they show which peer access the board provides.
+    """
     return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
 
@@ -49,9 +55,9 @@ def _words(
 
 
 def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
-    """Return whether at least half of all pairs have the capability, as if one GPU of four is cut off.
+    """Return whether this peer access capability is usual on this board, so that pairs without it are faulty.
 
-    If fewer have it, or every GPU lacks it equally often as in a cube mesh, the board is built so.
+    It is usual if at least half of all pairs have it, unless every GPU lacks it equally often, as in a cube mesh.
     """
     statuses = {ends: access[name] for ends, access in complete.items() if name in access}
     have = sum(status == OK for status in statuses.values())

@@ -1,4 +1,4 @@
-"""Plan a run: which ranks, on which devices, with which environment, orders and steps."""
+"""Plan a run: its ranks, their devices, environment and orders, and the steps that they take."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Round = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Time a collective at each size."""
+    """A step in which all ranks time a collective at each size."""
 
     collective: str
-    """Name in the worker's table."""
+    """Name of the collective in the TABLE of the worker's collectives.py."""
     dtype: str = "float32"
     sizes: tuple[int, ...]
-    """Bytes."""
+    """Sizes of the array in bytes."""
     warm_ups: int = WARM_UPS
     operations: int = OPERATIONS
     do: str = field(default="measure", init=False)
@@ -32,7 +32,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Let each two ranks exchange, to locate a slow or wrong one."""
+    """A step in which every two ranks exchange data, to locate a slow or corrupting rank or path."""
 
     bytes: int
     rounds: tuple[Round, ...]
@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misbehave:
-    """Make one rank misbehave from now on, for tests. The worker's Fault parses it."""
+    """A step that makes one rank misbehave from now on, for tests. The worker's Fault class parses `fault`."""
 
     fault: str
     do: str = field(default="misbehave", init=False)
@@ -54,12 +54,12 @@ Step = Measure | Pairs | Misbehave
 
 
 def encode(number: int, step: Step | None) -> bytes:
-    """Return the line that orders a step; None is the end."""
+    """Return the JSON line that orders this step from a rank. A step of None orders the rank to end."""
     return json.dumps({"number": number} | ({"do": "end"} if step is None else asdict(step))).encode() + b"\n"
 
 
 def rounds(ranks: int) -> tuple[Round, ...]:
-    """Return every pair once, in the fewest rounds, by the circle method: 7 rounds of 4 pairs for 8 ranks."""
+    """Return rounds in which every pair of ranks exchanges once. The circle method needs the fewest: 7 for 8 ranks."""
     places = [*range(ranks), *([None] if ranks % 2 else [])]
     last = len(places) - 1
     turns = []
@@ -74,11 +74,13 @@ CPU_RANKS = 2
 OVERHEAD_BYTES = 3 << 30
 """Memory on each GPU for the CUDA context and NCCL's buffers, which differ between versions."""
 BUFFERS = 2
-"""Buffers of the largest size: most collectives and all pairs send from one and receive into another."""
+"""Number of buffers of the largest size on a rank. Most collectives, and all pairs, send from one and receive in
+another.
+"""
 CPU_OVERHEAD_BYTES = 400 << 20
 """Memory of each rank on the CPU for torch itself."""
 CPU_SHARE = 0.5
-"""Max share of the host's free memory: other processes use it too."""
+"""Share of the host's available memory that a run may use, because other processes use it too."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
@@ -97,7 +99,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Identity of a run: what triggered it, and when."""
+    """Identity of a run: its id, what triggered it, and when it started."""
 
     id: str
     trigger: str
@@ -108,7 +110,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a set of ranks needs to start. A run has one plan for each algorithm."""
+    """Everything needed to start the ranks of one algorithm. A run has one plan for each algorithm."""
 
     probe: Probe
     setting: Setting
@@ -121,24 +123,24 @@ class Plan:
     """Interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
-    """Lines of /etc/nccl.conf, by its path."""
+    """Text of /etc/nccl.conf without comments, keyed by the path of that file."""
     deadline: float
-    """Seconds."""
+    """Seconds from the start of the run after which ranks are killed."""
     fault: str = ""
-    """For tests: what one rank does wrong. The worker's Fault parses it."""
+    """Misbehavior of one rank, for tests. The worker's Fault class parses it."""
     simulated: bool = False
     free: float | None = None
-    """Bytes of free memory when the plan was made, see `fit_to_memory`."""
+    """Bytes of free memory when the plan was made, as in `fit_to_memory`; None if unknown."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Sizes for which there is not enough memory."""
+        """Sizes in bytes that are not measured because memory is too small for them."""
         ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
         return tuple(size for size in ladder if size not in self.setting.sizes)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Steps that every run takes first."""
+        """First steps of every run: one for each collective and data type."""
         return tuple(
             Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
             for collective in self.probe.collectives
@@ -147,20 +149,21 @@ class Plan:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Settings of NCCL from variables and from its file. A variable takes precedence."""
+        """NCCL settings for the result: NCCL_ variables, and the text of nccl.conf by its path."""
         variables = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
         return variables | dict(self.nccl_conf)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command of a rank, isolated from the worker's folder and from the user's own packages."""
+        """Command line of a rank. The `-I` isolates Python from the worker's folder and from packages of the user."""
         return (self.python, "-I", str(self.probe.worker))
 
     def orders(self, rank: int, *, parent: int, result: int, rendezvous: int) -> bytes:
-        """Return the orders for one rank, which inherits two descriptors.
+        """Return the first line of a rank's input: a JSON object that describes the rank.
 
-        `result`: for its frames. `rendezvous`: a file without a name, where the ranks meet. Other users could reach a
-        port on loopback.
+        `parent` is the agent's pid. The rank inherits two descriptors: `result`, to which it writes its frames, and
+        `rendezvous`, a file without a name through which the ranks find each other (other users could connect to a port
+        on loopback).
         """
         orders = {
             "parent": parent,
@@ -177,19 +180,21 @@ class Plan:
 
 
 def memory_needed(size: int) -> float:
-    """Return the max bytes that a rank needs on its GPU for this size."""
+    """Return the bytes of GPU memory that a rank needs at most to measure an array of `size` bytes."""
     return float(BUFFERS * size + OVERHEAD_BYTES)
 
 
 def memory_needed_on_cpu(size: int, ranks: int) -> float:
-    """Return the bytes that must be free before this size is measured."""
+    """Return the bytes of host memory that must be available before an array of `size` bytes is measured on the CPU."""
     return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
 
 
 def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
-    """Return the setting with the larger sizes that fit; on the CPU, without the sizes that do not fit.
+    """Return the setting with sizes that fit into `free` bytes.
 
-    `free`: bytes on each GPU, or on the CPU for all ranks together; None: unknown.
+    On GPUs larger sizes are added; on the CPU sizes are removed.
+
+    `free`: bytes on each GPU, or on the CPU for all ranks together; None if unknown (then no size is added or removed).
     """
     if setting.device == "cuda":
         more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
@@ -215,10 +220,12 @@ def make_plans(
     cpu_ranks: int = CPU_RANKS,
     fault: str = "",
 ) -> tuple[Plan, ...]:
-    """Return a plan for each algorithm: one rank for each real GPU over NCCL, else ranks on the CPU over gloo.
+    """Return one plan for each algorithm.
 
-    `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: what the configuration adds; nothing else is inherited.
-    `algorithms`: for NCCL; empty for the probe's own.
+    Each real GPU gets a rank (NCCL); without real GPUs, ranks use the CPU (gloo).
+
+    `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: variables from the configuration; the agent's own
+    environment is not inherited. `algorithms`: NCCL algorithms; empty uses those of the probe.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks

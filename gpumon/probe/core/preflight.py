@@ -1,4 +1,7 @@
-"""Decide whether a probe may run now, and on which GPUs. Each check returns a skip or None. Pure."""
+"""Decide whether a probe run may begin or continue, and on which GPUs. Each check returns a Skip (refusal) or None.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +14,44 @@ from gpumon.probe.core.wording import join_words
 
 GIB = 1 << 30
 IDLE_BYTES = GIB
-"""Max memory in use on an idle GPU if the driver includes what it reserves."""
+"""Max bytes in use on an idle GPU if the driver's figure includes the memory that it reserves."""
 IDLE_BYTES_EXACT = GIB >> 2
-"""The same if the driver excludes it: less than one CUDA context."""
+"""Max bytes in use on an idle GPU if the driver's figure excludes reserved memory: less than one CUDA context."""
 IDLE_TRAFFIC = 100e6
-"""Max bytes a second over NVLink or PCIe of an idle GPU: reading it is traffic too."""
+"""Max bytes a second over NVLink and PCIe of an idle GPU. It is not 0, because reading the GPU causes traffic."""
 MIN_PARTIAL = 2
 """Min number of GPUs of a partial run."""
 RING = ("ring",)
-"""Algorithm that takes no NVLink SHARP resources of the NVSwitches."""
+"""Algorithms of a run beside jobs: the ring uses no NVLink SHARP resources of the NVSwitches."""
 MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
-"""Max seconds for which a run continues while processes on its GPUs are not read, besides the time of a poll.
+"""Max seconds without a reading of the processes on a run's GPUs, besides the duration of a poll. Then the run ends.
 
 GPUs are polled every second. A restarted sampler or a slow GPU has been read within this time.
 """
 POLL_SECONDS = 5.0
-"""Max allowance for the duration of a poll."""
+"""Max seconds that UNSEEN_SECONDS is extended by for a slow poll."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
-"""NVML's compute modes in which ranks and jobs block each other."""
+"""NVML's compute modes in which ranks and jobs block each other, with words for the hint."""
 REFUSED = "The scheduler refused the node"
-"""First words of the hint of a run that the scheduler refused."""
+"""First words of the hint if the scheduler refused a run."""
 
 
 def idle_bytes(*, exact: bool) -> int:
-    """Return the max memory in use on an idle GPU. `exact`: without what the driver reserves."""
+    """Return the max bytes in use on an idle GPU. `exact`: excluding memory that the driver reserves."""
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """Why a run does not begin or was ended, and what to do."""
+    """The reason why a run does not begin or was ended, and what to do about it."""
 
     reason: str
     """One of SKIP_REASONS."""
     hint: str
     wait: float | None = None
-    """Seconds after which the reason ends by itself; None: unknown."""
+    """Seconds until the reason will no longer apply; None if unknown."""
 
 
 # Node
@@ -88,7 +91,7 @@ def check_hold(facts: PreflightFacts) -> Skip | None:
 
 
 def check_store_read(facts: PreflightFacts) -> Skip | None:
-    """Refuse until the store is read: it may hold a hold from before the start."""
+    """Refuse a run until the store has been read, because it may contain a hold from before the agent's start."""
     if facts.store_read:
         return None
     remedy = facts.store_error or "Try again in a moment; `gpumon status` shows problems of the store"
@@ -106,7 +109,7 @@ def check_unkillable(facts: PreflightFacts) -> Skip | None:
 
 
 def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
-    """Refuse scheduled runs if a scheduler may start a job at any moment: idle GPUs do not rule that out."""
+    """Refuse a scheduled run if the host has a scheduler but no gate. It may start a job on idle GPUs at any time."""
     if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
         return None
     schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
@@ -137,20 +140,20 @@ GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
         check_scheduler_gate,
     ),
 )
-"""Checks of the node, in order: what never changes first."""
+"""Checks of the node in the order of their precedence: the most lasting reasons come first."""
 
 
 # GPUs
 
 
 class Gate(NamedTuple):
-    """A condition that no GPU of a run may meet."""
+    """A check that each GPU of a run must pass. It returns a Skip that lists the GPUs that fail."""
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
-    """Yields the signs found, in words."""
+    """Yields a description of the GPU if it fails the check; else nothing."""
     hint: str
-    """Contains {gpus} for the words."""
+    """Hint of the Skip. `{gpus}` is replaced by the descriptions."""
 
     def skip(self, facts: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, facts)]
@@ -174,7 +177,7 @@ def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
 
 
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    """Yield signs of a job that the process list does not show yet, or at all."""
+    """Yield signs of use by a process that NVML does not list yet, or does not list at all."""
     signs = []
     if gpu.utilization:
         signs.append(f"is {gpu.utilization:.0%} utilized")
@@ -210,12 +213,12 @@ GATES = (
     Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
     Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),
 )
-"""Checks of each GPU, in order: what never changes first, then what is certain."""
+"""Checks of each GPU in the order of their precedence: lasting reasons first, then certain ones."""
 _IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
 
 
 def may_run(facts: PreflightFacts) -> Skip | None:
-    """Return the first objection; None if a run on the `usable_gpus` GPUs may begin."""
+    """Return the first reason against a run; None if a run on the GPUs of `usable_gpus` may begin."""
     skip = next(filter(None, (guard(facts) for guard in GUARDS)), None)
     if skip is not None or is_partial(facts):
         return skip
@@ -223,12 +226,15 @@ def may_run(facts: PreflightFacts) -> Skip | None:
 
 
 def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs for a run: all of the host, or in a partial run the idle ones."""
+    """Return the UUIDs of the GPUs for a run: all GPUs of the host, or the idle ones if the run is partial."""
     return tuple(gpu.uuid for gpu in (_idle_gpus(facts) if is_partial(facts) else facts.gpus))
 
 
 def is_partial(facts: PreflightFacts) -> bool:
-    """Return whether a run leaves out GPUs that are, or may be, in use; it waits for GPUs to be idle."""
+    """Return whether a run would leave out GPUs that are, or may be, in use.
+
+    At least MIN_PARTIAL others must be idle.
+    """
     if not facts.partial or (_check_gpus(facts) is None and check_missing_gpus(facts) is None):
         return False
     return len(_idle_gpus(facts)) >= MIN_PARTIAL
@@ -252,10 +258,10 @@ def _check_idle_time(facts: PreflightFacts) -> Skip | None:
 
 
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the NCCL algorithms to measure; empty for those of the probe. `chosen`: those of the configuration.
+    """Return the NCCL algorithms to measure; empty for those of the probe. `chosen`: those in the configuration.
 
-    NVLink SHARP takes slots of the NVSwitches, and a job that finds none left fails: beside jobs only the ring is safe.
-    In a fabric of several nodes these jobs may be on another node.
+    NVLink SHARP takes resources of the NVSwitches, and a job that finds none left fails. Therefore a run beside jobs
+    measures the ring only. In a fabric of several nodes, these jobs may be on another node.
     """
     if facts.alone:
         return ()
@@ -268,9 +274,9 @@ def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, 
 
 
 def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
-    """Return why a run in progress must end. `used`: UUIDs of its GPUs, None for all.
+    """Return why a run in progress must end; None if it may continue. `used`: UUIDs of its GPUs, None for all.
 
-    The load of the run shows on real GPUs, but not on those of a simulated node.
+    Load counts only on a simulated node: on real GPUs it is the load of the run itself.
     """
     requested = check_release(facts) or check_maintenance(facts) or check_hold(facts)
     if requested is not None:
@@ -287,7 +293,10 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
 
 
 def check_observed(facts: PreflightFacts) -> Skip | None:
-    """End the run if processes on its GPUs are not observed, so that a new job would be missed."""
+    """Return a Skip that ends the run if the processes on its GPUs were not read recently; None if they were.
+
+    Without these readings a new job would not be noticed.
+    """
     patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:

@@ -1,4 +1,4 @@
-"""The input of preflight: the node, its GPUs and their use."""
+"""The facts about node, GPUs and processes from which preflight decides whether a run may begin."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Use of one GPU by processes."""
+    """How much one GPU is used, and by how many processes."""
 
     index: int
     uuid: str
     processes: float | None
-    """None: unknown. Between runs this is read seldom; the readings below are read at every poll."""
+    """Number of processes on the GPU; None if unknown. Between runs it is read less often than the load below."""
     foreign: float | None = None
     """Number of processes that do not belong to the agent."""
     utilization: float | None = None
-    """0 to 1."""
+    """Utilization, 0 to 1."""
     memory_used: float | None = None
-    """Bytes."""
+    """Bytes in use."""
     memory_free: float | None = None
     memory_exact: bool = False
-    """Whether the memory in use is without what the driver reserves."""
+    """Whether `memory_used` excludes the memory that the driver reserves."""
     traffic: float | None = None
-    """Over NVLink and PCIe, both ways, in bytes a second."""
+    """Traffic over NVLink and PCIe in both directions together, in bytes a second."""
     idle_seconds: float | None = None
     """Seconds since the GPU was last in use; None: unknown."""
     mig: bool = False
@@ -34,42 +34,42 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFacts:
-    """The state of the node, its configuration and the run that is to begin."""
+    """Everything that preflight checks: the state of the node and its GPUs, the configuration, and the kind of run."""
 
     gpus: Sequence[GpuUse] = ()
     expected: int = 0
-    """Number of expected GPUs. One that is not read may be in use."""
+    """Number of expected GPUs. An expected GPU that is not read may be in use."""
     simulated: bool = False
     enabled: bool = True
     unkillable: Sequence[int] = ()
     """Pids of ranks of earlier runs that SIGKILL did not end."""
     released: bool = False
-    """A release of one GPU or all is active."""
+    """Whether a release of one GPU or of all GPUs is active."""
     maintained: bool = False
-    """The node is in maintenance."""
+    """Whether the node is in maintenance."""
     held: str = ""
-    """The active holds, in words; empty without any."""
+    """Description of the active holds; empty if there is none."""
     store_read: bool = True
-    """True if the store has been read, so that holds from before the start are active."""
+    """Whether the store has been read. Until then, holds from before the agent's start are not in `held`."""
     store_error: str = ""
     """The error of the store and its remedy; empty without an error."""
     scheduled: bool = False
-    """True if the schedule started the run, not a request."""
+    """Whether the schedule started the run, as opposed to a request."""
     schedulers: Collection[str] | None = ()
-    """Schedulers found on this host; None: unknown."""
+    """Names of the schedulers on this host; None if this is not determined yet."""
     gated: bool = False
-    """A scheduler gate is configured."""
+    """Whether a scheduler gate is configured."""
     idle_seconds: float = 0.0
-    """For how long the GPUs must have been idle."""
+    """Seconds for which the GPUs must have been idle."""
     memory_needed: float = 0.0
-    """Bytes on each GPU."""
+    """Bytes of free memory that a run needs on each GPU."""
     alone: bool = False
-    """Each rank acts by itself: one GPU is enough."""
+    """Whether each rank works by itself, so that one GPU is enough."""
     partial: bool = False
-    """A run may leave out GPUs that are in use."""
+    """Whether a run may leave out GPUs that are in use."""
     unobserved: Mapping[str, float] = field(default_factory=dict)
     """Seconds since processes on each GPU of the run in progress were last read, by UUID."""
     poll_seconds: float = 0.0
-    """Duration of the last poll: the probe's own load makes it longer."""
+    """Seconds that the last poll took. The load of a run makes polls slower."""
     clique: bool = False
-    """The GPUs are in an NVLink fabric with those of other nodes."""
+    """Whether the GPUs belong to an NVLink fabric that spans several nodes."""

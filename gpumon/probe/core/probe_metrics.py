@@ -1,4 +1,4 @@
-"""Fold probe results into the metrics of the all-reduce."""
+"""Define the metrics of the all-reduce probe, and update them with probe results."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fr
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
-    """Return the metrics after a run. Bandwidths are those of the last success; other probes change nothing.
+    """Return the metrics after a run of the all-reduce. Results of other probes change nothing.
 
-    `ran`: the runs before it that were not skipped, newest last.
+    `ran`: earlier runs that were not skipped, newest last. Bandwidths are those of the last successful run.
     """
     if result.probe != ALL_REDUCE:
         return metrics
@@ -100,7 +100,7 @@ def _latency(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Return the values of this run only, so that series of algorithms that are no longer measured disappear."""
+    """Return float32 values of this run by label values. Algorithms that are no longer measured lose their series."""
     return {
         KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
         for measurement in result.measurements
@@ -110,7 +110,7 @@ def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, fl
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """Return the ratios at the largest size of each algorithm that has a usual figure."""
+    """Return bandwidth over reference at the largest size of each algorithm. `usual` returns the reference or None."""
     compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
     largest = {
         comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

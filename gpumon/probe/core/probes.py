@@ -1,4 +1,4 @@
-"""TABLE: the probes. A new probe is a row here, and a row in the worker's table if it measures something new."""
+"""TABLE of the probes. For a new probe add a row here; for a new operation also add one to the worker's table."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ ALL_REDUCE = "allreduce"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Parameters of a probe for one backend."""
+    """Parameters of a probe for one backend (NCCL on GPUs, or gloo on the CPU)."""
 
     backend: str
     device: str
-    """Device type as torch names it: cuda or cpu."""
+    """Device type in torch's notation: cuda or cpu."""
     sizes: tuple[int, ...]
     """Sizes in bytes: a small one for latency, up to one that saturates the links."""
     sizes_if_fit: tuple[int, ...] = ()
-    """Larger sizes, if there is enough memory."""
+    """Larger sizes in bytes; each is measured only if the GPUs have enough free memory."""
     deadline: float
-    """Seconds from the start to the last result; then the ranks are killed."""
+    """Seconds from the start of a run to its last result. Ranks that are not done by then are killed."""
     algorithms: tuple[str, ...] = ("default",)
-    """Keys of ALGORITHMS; each is measured by its own set of ranks."""
+    """Keys of ALGORITHMS. Each algorithm is measured by a separate set of ranks."""
     min_baseline_ratio: float
-    """Share of this host's own median below which a run is slow."""
+    """A run is slow if its bandwidth is below this share of this host's own median."""
 
 
 _GPU = Setting(
@@ -50,34 +50,39 @@ _CPU = Setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One kind of measurement."""
+    """One kind of measurement that a run can make, such as all-reduce bandwidth. A row of TABLE."""
 
     name: str
     title: str
     collectives: tuple[str, ...]
-    """Names in the worker's table."""
+    """Names of the collectives to time, as in the TABLE of the worker's collectives.py."""
     worker: Path = Path(__file__).parents[1] / "worker"
-    """Run by its path: the interpreter that has torch need not have gpumon."""
+    """Folder of the rank program. It is run by its path, because the interpreter that has torch need not have
+    gpumon.
+    """
     alone: bool = False
-    """Each rank acts by itself: one GPU is enough."""
+    """Whether each rank works by itself, without the other ranks, so that one GPU is enough."""
     shares: bool = False
-    """Each rank holds an equal share of the array."""
+    """Whether the array is divided equally among the ranks."""
     bus_factor: Callable[[int], float]
-    """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
+    """Ratio of bus bandwidth to algorithm bandwidth as nccl-tests defines it. The argument is the number of ranks."""
     gpu: Setting = _GPU
     cpu: Setting = _CPU
     interval: float = 6 * 3600.0
     """Seconds between scheduled runs."""
     jitter: float = 600.0
-    """Max seconds by which a scheduled run moves, so that nodes do not run at the same time."""
+    """Max seconds by which a scheduled run is randomly moved, so that nodes do not run at the same time."""
     first_after: float = 60.0
     """Seconds from the agent's start to the first run."""
     first_after_simulated: float = 5.0
     idle: float = 600.0
-    """Min idle seconds of the GPUs before a scheduled run; none on a simulated node."""
+    """Seconds for which the GPUs must have been idle before a scheduled run. It is 0 on a simulated node."""
 
     def participating_bytes(self, size: int, ranks: int) -> int:
-        """Return the bytes of the array that take part: shares are rounded down, as in the worker."""
+        """Return the bytes of an array of `size` bytes that take part.
+
+        Shares are rounded down to ALIGNMENT, as in the worker.
+        """
         return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 
 
@@ -85,16 +90,16 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
     "default": {},
     "ring": {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"},
 }
-"""NCCL variables, which NCCL reads once in a process. The ring without NVLink SHARP shows what the links carry."""
+"""NCCL environment variables of each algorithm. The ring runs without NVLink SHARP, so it measures the links alone."""
 
 
 def _gather_and_distribute_factor(ranks: int) -> float:
-    """Return the factor of collectives in which each byte is gathered and distributed."""
+    """Return the bus bandwidth factor of collectives that gather and then distribute every byte, such as all-reduce."""
     return 2 * (ranks - 1) / ranks
 
 
 def _distribute_factor(ranks: int) -> float:
-    """Return the factor of collectives in which each rank has one share already."""
+    """Return the bus bandwidth factor of collectives in which each rank already holds one share of the array."""
     return (ranks - 1) / ranks
 
 

@@ -1,4 +1,7 @@
-"""TABLE: published bandwidths of hosts by GPU model. Sizes in GiB (2^30), rates in GB/s (1e9)."""
+"""TABLE of published all-reduce bandwidths by GPU model, number of ranks and algorithm.
+
+Sizes are in GiB (2^30), rates in GB/s (1e9).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.result import Measurement
 
 NEAR = 4
-"""Max ratio of a published size to the measured one: larger sizes add little (8 H200: 2 % from 4 to 16 GiB)."""
+"""Max ratio of a published size to the measured size. Bandwidth grows little with larger sizes (8 H200: 2 % from 4
+to 16 GiB).
+"""
 
 _ML = "stas00/ml-engineering, network/README.md"
 _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
@@ -19,15 +24,15 @@ _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One row: the result of a run on one host."""
+    """A row of TABLE: the published bandwidth of one host at one size."""
 
     names: str
-    """Regular expression for the whole product name that NVML returns."""
+    """Regular expression that must match the whole product name that NVML returns."""
     ranks: int
     algorithm: str = "default"
     bytes: int
     busbw: float
-    """Of an all-reduce, in bytes a second."""
+    """Bus bandwidth of an all-reduce in bytes a second."""
     source: str
 
 
@@ -71,16 +76,17 @@ TABLE: tuple[Published, ...] = (
     _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not given, assumed 16 GiB"),
     _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not given, assumed 16 GiB", algorithm="ring"),
 )
-"""Rows of one product, number of ranks and algorithm are sorted by size: bandwidth grows with it.
+"""Published bandwidths. Rows of one product, number of ranks and algorithm are sorted by size.
 
-Only boards with soldered GPUs: with separate bridges it is unknown what the links should carry.
+Only boards with soldered GPUs are listed: with separate bridges the expected bandwidth of the links is unknown.
 """
 
 
 def figure(model: str, ranks: int, measurement: Measurement) -> SourcedFigure | None:
-    """Return the figure of the nearest published size, of two equally near the smaller; None if there is none.
+    """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
-    A larger size must be near: compared with a much smaller one, a default without NVLink SHARP looks good.
+    Of two equally near sizes the smaller is used. A size above the measured one may be up to NEAR times larger: a much
+    smaller size instead would have a low figure, which a default without NVLink SHARP exceeds.
     """
     if measurement.collective != "all_reduce":
         return None
@@ -90,10 +96,10 @@ def figure(model: str, ranks: int, measurement: Measurement) -> SourcedFigure | 
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """Return the min ratio of the default's bandwidth to the ring's in an all-reduce of this size.
+    """Return the min ratio of default to ring bandwidth in an all-reduce of `size` bytes; None if unknown.
 
-    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger one bound the ratio. None
-    if they do not, because one is not published or NVLink SHARP adds nothing.
+    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger size bound the ratio. It
+    is unknown if one of them is not published, or if NVLink SHARP adds nothing.
     """
     default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
     ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)

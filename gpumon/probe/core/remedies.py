@@ -1,4 +1,4 @@
-"""What to try when a run has no result: by known error messages, and by the stage that its ranks had reached. Pure."""
+"""Choose a remedy for a run without a result, by its error messages and the stage that its ranks reached. Pure."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ TABLE = (
         "torch needs to write a file: the log names the path; make it writable.",
     ),
 )
-"""Patterns that are searched in the error and the output of a rank, each with its remedy. The first match counts."""
+"""Regular expressions to search in the error and output of a rank, each with its remedy. The first match counts."""
 
 
 def remedy(text: str) -> str:
-    """Return the remedy for a text; empty if none is known."""
+    """Return the remedy for an error message or output; empty if no pattern of TABLE matches."""
     return next((words for pattern, words in TABLE if re.search(pattern, text)), "")
 
 
 TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""Arguments with which an operator can try what the interpreter does at a stage."""
+"""Arguments of the Python interpreter with which an operator can reproduce a stage, by stage."""
 TORCH = (2, 6)
-"""Oldest version of PyTorch that is tested."""
+"""Oldest tested version of PyTorch, as (major, minor)."""
 
 
 def interpreter_hint(run_pass: Pass, cause: Account) -> str:
-    """Return a hint about the interpreter or its torch; empty if the failure has another cause."""
+    """Return a hint about probe.python or its PyTorch; empty if the failure of rank `cause` has another reason."""
     python, stage = run_pass.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
         return "Set probe.python to a Python interpreter, or a script that execs one, that the agent's user may run."
@@ -55,7 +55,7 @@ def interpreter_hint(run_pass: Pass, cause: Account) -> str:
 
 
 def file_system_hint(run_pass: Pass, stage: str) -> str:
-    """Return a hint about file systems: before the ranks join, a hang is most likely a wait for a file."""
+    """Return a hint about slow file systems for a hang in `start` or `import`; empty for other stages."""
     if stage not in TRIALS:
         return ""
     where = "Check that the file system of probe.python and its PyTorch answers."
@@ -63,11 +63,11 @@ def file_system_hint(run_pass: Pass, stage: str) -> str:
 
 
 def log_hint(run_pass: Pass) -> str:
-    """Return where to look if no remedy is known."""
+    """Return a hint that points to the log of the run. It is used if no remedy matches."""
     louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL log more"
     return f"The log of the run has the last output of its ranks{louder if run_pass.plan.gpus else ''}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return (2, 10, 1) for 2.10.1+cu130. An unknown version counts as new enough."""
+    """Return a version as numbers: (2, 10, 1) for 2.10.1+cu130. Return TORCH for a version without numbers."""
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or TORCH

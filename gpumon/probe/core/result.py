@@ -14,66 +14,69 @@ from gpumon.probe.core.wording import leaves_out
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
-"""Outcomes whose bandwidths count."""
+"""Outcomes of runs whose bandwidths are used: metrics and baselines are computed from them."""
 DECISIVE = (*SUCCESSES, "wrong")
-"""Outcomes of runs that have measured everything."""
+"""Outcomes of runs that completed all measurements and checked the data."""
 SKIP_REASONS = (
     *("busy", "held", "released", "maintenance", "no_scheduler_gate", "scheduler_gate_failed"),
     *("single_gpu", "mig", "exclusive_mode", "low_memory", "no_torch", "disabled", "interrupted"),
 )
 
 MAX_NUMBER = 10**21
-"""Upper limit of valid figures."""
+"""Upper limit of numbers in a result. It rejects damaged documents."""
 Figure = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The measurement of one size. Bandwidths are as in nccl-tests, from the median time of an operation."""
+    """Times and bandwidths at one size.
+
+    Bandwidths are defined as in nccl-tests, from the median time of an operation.
+    """
 
     collective: str = "all_reduce"
     algorithm: str = "default"
-    """default: NCCL chooses; ring: without NVLink SHARP."""
+    """default: NCCL chooses the algorithm. ring: ring without NVLink SHARP."""
     dtype: str = "float32"
     bytes: Count
     iterations: Count
     algbw_bytes_per_second: Figure
     busbw_bytes_per_second: Figure
     latency_seconds: Mapping[str, Figure]
-    """By percentile: p50, p95, p99. The slowest rank determines the time of an operation."""
+    """Seconds by percentile: p50, p95, p99. The time of one operation is that of its slowest rank."""
     min_seconds: Figure | None = None
     variation_ratio: Figure | None = None
-    """Coefficient of variation: standard deviation over mean."""
+    """Coefficient of variation of the operation times: standard deviation divided by mean."""
     wrong_elements: Count
-    """After one operation at this size, on all ranks together."""
+    """Number of wrong elements on all ranks together, in one checked operation at this size."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Identity of what was measured: equal keys in two runs can be compared."""
+        """Collective, algorithm, data type and bytes. Measurements of two runs are compared if their keys are equal."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions of a run: only runs under the same conditions are compared."""
+    """Hardware and driver of a run. Baselines are computed only from runs under the same conditions."""
 
     model: str = ""
     """GPU model; empty on the CPU."""
     gpus: tuple[str, ...] = ()
     """UUIDs in the order of the ranks; empty on the CPU."""
     indexes: tuple[Count, ...] = ()
-    """Indexes of the GPUs during the run, in the same order; empty on the CPU."""
+    """Indexes of the GPUs during the run, in the order of `gpus`; empty on the CPU."""
     driver: str = ""
     host_gpus: Count = 0
-    """Number of GPUs that the host should have. A partial run used fewer."""
+    """Number of GPUs that the host should have. A run that used fewer is partial."""
     accepted: str = ""
-    """When an operator last cleared the verdict of a slow run, in RFC 3339; empty: never."""
+    """Time at which an operator last cleared the verdict of a slow run, in RFC 3339; empty if never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measurement and the figures it is compared with, in bytes a second."""
+    """A measured bus bandwidth and the reference figures for it, all in bytes a second."""
 
     collective: str
     algorithm: str
@@ -81,82 +84,84 @@ class Comparison:
     bytes: Count
     busbw: Figure
     baseline: Figure | None = None
-    """Median of this host's own runs under the same conditions; None if there are too few."""
+    """Median of this host's earlier runs under the same conditions; None if there are too few."""
     spread: Figure | None = None
-    """Spread of those runs: 1.48 times the median distance from their median."""
+    """Spread of the runs in `baseline`: 1.48 times the median absolute deviation; None without a baseline."""
     runs: Count = 0
-    """Number of those runs."""
+    """Number of earlier runs under the same conditions, from which `baseline` is computed."""
     best: Figure | None = None
-    """Highest median of a full window of runs; None if no window was full yet."""
+    """Highest median that a full window of this host's runs ever had; None if no window was full yet."""
     best_date: str = ""
-    """Date of the newest of those runs, in UTC."""
+    """UTC date of the newest run in the window of `best`; empty without one."""
     runs_needed: Count = 0
-    """Min number of runs for a median."""
+    """Number of earlier runs that are necessary for a baseline."""
     expected: Figure | None = None
-    """Published figure for this hardware."""
+    """Published figure for this hardware; None if there is none."""
     source: str = ""
-    """Source of that figure."""
+    """Source of the published figure."""
     low: str = ""
-    """Which figure it is below: baseline, expected, or drift (the best median); empty if it is not low."""
+    """Reference below which the measurement is too low: baseline, expected, or drift (see `best`); empty if it is
+    not low.
+    """
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Key of the measurement."""
+        """Collective, algorithm, data type and bytes, as in Measurement.key."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
     @property
     def usual(self) -> float | None:
-        """The figure that it is below."""
+        """The reference figure that `low` names; None if the measurement is not low."""
         figures = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
         return figures.get(self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The exchange of two ranks with each other alone."""
+    """The exchange of data between two ranks while they exchange with no other rank."""
 
     ranks: tuple[Count, Count]
     bandwidth: Figure
-    """Bytes a second in each direction, in their fastest exchange."""
+    """Bytes a second in each direction, in the fastest exchange of the pair."""
     wrong: tuple[Count, Count] = (0, 0)
-    """Wrong elements that came from the first rank, and from the second."""
+    """Number of wrong elements in data from the first rank and in data from the second, as received."""
     spoilt: tuple[Count, Count] = (0, 0)
-    """Wrong elements in what each rank sent."""
+    """Number of wrong elements in the send buffers of the first and of the second rank."""
     direct: bool | None = None
-    """Whether each can access the other's memory, by CUDA; None on the CPU."""
+    """Whether both GPUs can access each other's memory according to CUDA; None on the CPU."""
     peer_access: Mapping[str, str] | None = None
-    """Whether each can access the other's memory, by NVML and capability; None on the CPU, and if it was not read."""
+    """NVML's peer access status between the two GPUs, by capability; None on the CPU, or if it was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where the fault is, as far as it can be located."""
+    """The location of a fault: a rank, a path between two ranks, or neither if it cannot be located."""
 
     sentence: str
     ranks: tuple[Count, ...] = ()
-    """Ranks to blame; two for the path between them; empty if none can be named."""
+    """Ranks to blame: one rank, or two if the path between them is to blame; empty if the fault cannot be located."""
     gpus: tuple[str, ...] = ()
-    """Their UUIDs; empty on the CPU."""
+    """UUIDs of the GPUs of `ranks`; empty on the CPU."""
     pairs: tuple[Pair, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Other findings of the run: link errors, clocks, missing peer access."""
+    """Other findings of the run, as sentences, such as link errors, low clocks or missing peer access."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """One run, whatever its outcome. A skip is a result, with its reason and a hint."""
+    """The result of one run of a probe, whatever its outcome. A skipped run has a result with a reason and a hint."""
 
     id: str
     probe: str
     outcome: str
     reason: str = ""
-    """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable; for a
-    degraded run the figure that it is below.
+    """For a skip, one of SKIP_REASONS. For a failure, setup or ranks. For a timeout, the stage or unkillable. For a
+    degraded run, the reference that it is below: baseline, expected or drift.
     """
     hint: str = ""
-    """What to do."""
+    """What the operator should do; empty if nothing."""
     trigger: str = "schedule"
-    """schedule or request."""
+    """What started the run: schedule or request."""
     started: Figure
     """Seconds since the epoch."""
     duration_seconds: Figure = 0.0
@@ -169,19 +174,19 @@ class ProbeResult:
     location: Location | None = None
     wrong_elements: Count | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    """NCCL variables of the ranks, and the lines of /etc/nccl.conf by its path."""
+    """NCCL environment variables of the ranks, and the text of /etc/nccl.conf by its path."""
     log: str = ""
-    """End of what the ranks printed, if the run did not end well."""
+    """The last output of the ranks, one section a rank; empty if the run was ok or skipped."""
     simulated: bool = False
 
     @property
     def ended(self) -> float:
-        """Seconds since the epoch."""
+        """End of the run in seconds since the epoch."""
         return self.started + self.duration_seconds
 
     @property
     def is_whole(self) -> bool:
-        """Whether it used all GPUs of the host; on the CPU no GPU takes part."""
+        """Whether the run used all GPUs of the host; True for a run on the CPU."""
         return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
 
 
@@ -191,7 +196,7 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """Return the result of a JSON document; unknown members are ignored. Raises ValueError."""
+    """Return the result in a JSON document. Unknown members are ignored. Raises ValueError if it is invalid."""
     result = _decoder().validate_python(document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
@@ -205,13 +210,16 @@ def _decoder() -> TypeAdapter[ProbeResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """The answer to a request for a run. A second request during a run joins it."""
+    """The answer to a client that requested a run.
+
+    A request for the probe that already runs returns the id of that run.
+    """
 
     id: str
-    """Id of the run that was started, of the one in progress, or of the skip; empty if nothing was recorded."""
+    """Id of the run that was started, is in progress, or was skipped; empty if nothing was recorded."""
     accepted: bool
     """Whether this request started the run."""
     reason: str = ""
-    """One of SKIP_REASONS if preflight refused."""
+    """One of SKIP_REASONS if the run was refused; empty otherwise."""
     hint: str = ""
-    """What to do."""
+    """What the client should do if the run was refused; empty otherwise."""

@@ -18,7 +18,7 @@ from gpumon.clock import boot_clock
 log = logging.getLogger("gpumon.probe")
 
 STEP_SECONDS = 5.0
-"""Min step of the wall clock that the next run follows."""
+"""Min step of the wall clock, in seconds, by which the next run is moved too."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",
@@ -29,7 +29,7 @@ _TROUBLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """All in seconds."""
+    """Times of scheduled runs, all in seconds: between runs, random shift, and from the start to the first run."""
 
     interval: float
     jitter: float
@@ -37,7 +37,7 @@ class Timetable:
 
 
 class Schedule:
-    """Calls `fire` from its own thread when a run is due. `fire` must return at once, as Loop.post does."""
+    """Calls `fire` in its own thread whenever a run is due. `fire` must return at once, as Loop.post does."""
 
     def __init__(self, fire: Callable[[], None], timetable: Timetable) -> None:
         self._fire = fire
@@ -74,7 +74,7 @@ class Schedule:
             self.start()
 
     def follow_clock(self) -> None:
-        """Move the next run by the step of the wall clock: APScheduler schedules by wall time."""
+        """Move the next run by the step of the wall clock, if it was stepped: APScheduler schedules by wall time."""
         step = _boot_wall_time() - self._boot_wall_time
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return
@@ -89,7 +89,7 @@ class Schedule:
             job.modify(next_run_time=datetime.now(UTC))
 
     def next_run(self) -> float | None:
-        """Return the wall time of the next run, in seconds since the epoch."""
+        """Return the wall time of the next run in seconds since the epoch; None if none is scheduled."""
         jobs = [] if self._scheduler is None else self._scheduler.get_jobs()
         times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
         return min(times, default=None)
@@ -100,5 +100,5 @@ def _log_trouble(event: Any) -> None:
 
 
 def _boot_wall_time() -> float:
-    """Return the wall time at which the host was booted, by the current wall clock."""
+    """Return the boot time in seconds since the epoch, computed from the current wall clock."""
     return time.time() - boot_clock()

@@ -14,25 +14,25 @@ NCCL_CONF = Path("/etc/nccl.conf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """Settings of probes, which may change while the agent runs."""
+    """The probe section of the configuration. It may change while the agent runs."""
 
     python: str
     enabled: bool = True
     deadline: float | None = None
-    """Seconds; None: the probe's own."""
+    """Seconds; None uses the deadline of the probe."""
     dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Path = NCCL_CONF
     floors: Mapping[str, Floors] = field(default_factory=dict)
-    """By backend; others have the defaults."""
+    """Floors by backend (nccl, gloo). A backend without an entry has the default floors."""
     idle_seconds: float = 0.0
-    """Min idle seconds of the GPUs before a scheduled run."""
+    """Seconds for which the GPUs must have been idle before a scheduled run."""
     partial: bool = False
     """Whether a run may leave out GPUs that are in use."""
     algorithms: tuple[str, ...] = ()
-    """NCCL algorithms for a run on all GPUs; empty: the probe's own."""
+    """NCCL algorithms for a run on all GPUs; empty uses those of the probe."""
     gate: tuple[str, ...] = ()
-    """Command that asks the scheduler for the node; empty: none."""
+    """Command and arguments that ask the scheduler whether the node is free; empty if no gate is configured."""
     gate_seconds: float = 10.0
     fault: str = ""
-    """For tests: what one rank does wrong."""
+    """Misbehavior of one rank, for tests. The worker's Fault class parses it."""

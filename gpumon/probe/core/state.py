@@ -1,4 +1,4 @@
-"""State of the probes, and how results change it. Pure."""
+"""The state of probes in the Report, and functions that update it with results. Pure."""
 
 from __future__ import annotations
 
@@ -13,69 +13,76 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 
 MAX_RESULTS = 200
-"""Max results of a probe, whatever their outcome: mostly skips if jobs run."""
+"""Max number of results of a probe in memory, whatever their outcome. While jobs run, most of them are skips."""
 AFTERGLOW_SECONDS = 3.0
-"""How long after a run a GPU may still show its load: two polls, of which the first covers the time before it."""
+"""Seconds after a run in which a GPU's readings may still show the run's load: two polls may cover part of the run."""
 MAX_COMPLETED_RUNS = 20
-"""Max results of a probe that are not skips."""
+"""Max number of results of a probe in memory that are not skips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """State of the probes. Limits apply to each probe by itself."""
+    """State of the probes in the Report: metrics, results, and the run in progress.
+
+    Limits apply to each probe separately.
+    """
 
     metrics: AllReduce = AllReduce()
-    """Metrics of the all-reduce; `running` is for all probes, because each of them loads the GPUs."""
+    """Metrics of the all-reduce. Only `running` covers every probe, because each of them loads the GPUs."""
     last: ProbeResult | None = None
-    """Last result of the all-reduce."""
+    """Last result of the all-reduce; None if there is none."""
     history: tuple[ProbeResult, ...] = ()
     """The newest results, newest last."""
     ran: tuple[ProbeResult, ...] = ()
-    """The newest results that are not skips, newest last.
-
-    Those that describe the current state of the probe are kept.
+    """The newest results that are not skips, newest last. Results that determine a probe's current state are never
+    dropped.
     """
     good: tuple[ProbeResult, ...] = ()
-    """Results that make baselines, newest last, bounded for each set of conditions."""
+    """Results from which baselines are computed, newest last. Their number is limited for each set of conditions."""
     running: str | None = None
-    """Id of the run in progress."""
+    """Id of the run in progress; None if there is none."""
     running_probe: str = ALL_REDUCE
     """Name of the probe in progress, or of the last one."""
     progress: Progress | None = None
-    """Progress of its slowest rank."""
+    """Progress of the slowest rank of the run in progress."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that it loads."""
+    """UUIDs of the GPUs that the run in progress loads."""
     loaded: tuple[str, ...] = ()
-    """UUIDs of the GPUs that the last run loaded: they may show it until `loaded_until`."""
+    """UUIDs of the GPUs that the last run loaded. Their readings may show its load until `loaded_until`."""
     loaded_until: float = 0.0
-    """Boot clock."""
+    """Time on the boot clock, in seconds, until which `loaded` GPUs may show load of the last run."""
     next_run: float | None = None
-    """Wall time of the next scheduled run."""
+    """Wall time of the next scheduled run in seconds since the epoch; None if none is scheduled."""
     last_ended_at: float = 0.0
-    """End of the last all-reduce that was not skipped, else the start of the agent, as Now.uptime."""
+    """Uptime of the agent, in seconds, at which the last all-reduce that was not skipped ended; 0 if there was none."""
     free_since: float | None = None
-    """Time since which only the agent itself has prevented a run, as Now.uptime; None if something else prevents it."""
+    """Uptime of the agent, in seconds, since which only the agent itself prevents a run; None if something else
+    does.
+    """
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 
     def own_load(self, at: float) -> tuple[str, ...]:
-        """Return the UUIDs of GPUs whose load at this moment of the boot clock is the probe's."""
+        """Return UUIDs of GPUs whose load may be caused by the probe at time `at` (seconds on the boot clock)."""
         return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
     @property
     def results(self) -> tuple[ProbeResult, ...]:
-        """All results in memory, each once, newest last."""
+        """All results in memory, without duplicates, newest last."""
         each = {result.id: result for result in (*self.good, *self.ran, *self.history)}
         return tuple(sorted(each.values(), key=lambda result: result.started))
 
 
 def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
-    """Return the state after a run began that loads these GPUs."""
+    """Return the state after the start of a run. `run`: its id. `gpus`: UUIDs of the GPUs that it loads."""
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
 def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
-    """Return the state after a run ended or was skipped. `at` and `uptime`: now, on the clocks of Now."""
+    """Return the state after a run ended or was skipped.
+
+    `at` and `uptime`: now, in seconds on the boot clock and since the agent's start.
+    """
     own = state.running in {None, result.id}  # another run may have begun before this result was stored
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
@@ -93,7 +100,11 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
 def restore(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """Continue from the stored state, newest result last. Stored counters are added to those since the start."""
+    """Return the state with stored results and counters, which are read after the agent has started.
+
+    `results`: newest last. `runs` and `skips`: counters by outcome and by skip reason. Counts since the start are added
+    to them.
+    """
     counted, since = state.metrics, state.history
     metrics = counted
     stored = {result.id for result in results}
@@ -110,12 +121,12 @@ def restore(
 
 
 def _sum(names: Iterable[str], stored: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
-    """Return the counters by name: what is stored, and what was counted since the start."""
+    """Return counters by name: the stored value plus the count since the agent's start."""
     return {name: stored.get(name, 0.0) + since.get(name, 0.0) for name in dict.fromkeys((*names, *stored, *since))}
 
 
 def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
-    """Return the state with this result as the newest."""
+    """Return the state with this result added as the newest."""
     return replace(
         state,
         last=result if result.probe == ALL_REDUCE else state.last,
@@ -128,7 +139,7 @@ def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
 
 
 def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
-    """Return the ids of the runs that describe this result's probe now."""
+    """Return the ids of the runs that determine the current state of this result's probe."""
     runs = (*state.ran, result)
     current = current_result(runs, result.probe), checked_result(runs, result.probe)
     return {run.id for run in current if run is not None}
@@ -137,7 +148,10 @@ def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
 def _newest(
     results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
-    """Add this result, and remove old ones of its probe beyond the limit, except those with a `needed` id."""
+    """Return the results with this one added.
+
+    Drop the oldest of its probe beyond `limit`, except those with a `needed` id.
+    """
     same = [run.id for run in results if run.probe == result.probe and run.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - limit)])
     return (*(run for run in results if run.id not in crowded), result)

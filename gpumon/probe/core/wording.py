@@ -10,17 +10,17 @@ MIN_RANGE = 3
 
 
 def leaves_out(gpus: Sequence[str], ranks: int, host_gpus: int) -> bool:
-    """Return whether a run left out GPUs of the host; on the CPU no GPU takes part."""
+    """Return whether a run used fewer GPUs than the host has; False for a run on the CPU (`gpus` empty)."""
     return bool(gpus) and ranks != host_gpus
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Return the words as a list: one, two and three."""
+    """Join words as an English list, such as "one, two and three"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def index_ranges(indexes: Iterable[int]) -> str:
-    """Return indexes in words: 0 to 3, 5 and 7."""
+    """Return GPU indexes as an English list with ranges, such as "0 to 3, 5 and 7"."""
     ordered = enumerate(sorted(indexes))
     rows = [[index for _, index in row] for _, row in groupby(ordered, lambda pair: pair[1] - pair[0])]
     return join_words([words for row in rows for words in _row(row)])
