@@ -14,7 +14,7 @@ Version = tuple[int, ...]
 
 
 class FieldId(NamedTuple):
-    """A field id and the drivers that use it for this field: from `since` up to, but not including, `until`."""
+    """A field id and the driver versions that use it for this field: from `since` up to, but not including, `until`."""
 
     name: str
     number: int
@@ -104,7 +104,7 @@ FIELD_IDS = (
 
 
 def version(driver: str) -> Version:
-    """Parse `580.65.06` into numbers; the first part that is not a number ends it."""
+    """Return a driver version such as `580.65.06` as numbers, up to the first part that is not a number."""
     parts: list[int] = []
     for part in driver.split("."):
         if not part.isdigit():
@@ -115,6 +115,6 @@ def version(driver: str) -> Version:
 
 @cache
 def field_ids(driver: str) -> Mapping[str, int]:
-    """Return this driver's id of each field it has. A missing name is a field that the driver lacks."""
+    """Return the id of each field that this driver version has, by name. Fields that it lacks are left out."""
     this = version(driver)
     return {row.name: row.number for row in FIELD_IDS if row.since <= this < row.until}

@@ -1,4 +1,4 @@
-"""A batch of fields of one GPU: one driver call on a reusable buffer."""
+"""Read a batch of NVML fields of one GPU with one driver call, on a reusable buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
 # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value
 _LAYOUT = struct.Struct("<IIqqIi8s")
 _DOUBLE = 0
-"""A value type that none of our fields has."""
+"""Value type "double", which none of gpumon's fields has."""
 _VALUE_TYPES = {
     1: struct.Struct("<I4x"),
     2: struct.Struct("<Q"),
@@ -25,13 +25,13 @@ _VALUE_TYPES = {
 
 
 ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-"""Values that drivers return in place of an error when they have no value."""
+"""Values that drivers return instead of an error if they have no value."""
 NONSENSE = math.inf
-"""Marks an answer that cannot be a value; it propagates through all derived values."""
+"""Value of an answer that cannot be valid. It is infinite, so it carries over to all derived values."""
 
 
 class Scoped(NamedTuple):
-    """A field and its scope."""
+    """An NVML field and its scope, for example a link number."""
 
     name: str
     scope: int = 0
@@ -40,11 +40,11 @@ class Scoped(NamedTuple):
 
 
 Answer = float | NvmlError | None
-"""A value, NONSENSE, this field's failure, or None (success without a value)."""
+"""Answer for a field: a value, NONSENSE, an error of this field, or None for success without a value."""
 
 
 class Batch:
-    """A fixed list of fields, with the buffer that is reused for each call."""
+    """A fixed list of fields with a buffer that is reused for each call."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver does not write entries of unknown fields, so each entry starts as failed.
@@ -54,7 +54,7 @@ class Batch:
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
     def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
-        """Return each field's answer. Raises NvmlError if the call itself fails."""
+        """Return the answer for each field. Raises NvmlError if the call itself fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
         library.raw("nvmlDeviceGetFieldValues", handle, len(self.scoped), self._buffer, bus_id=bus_id)
         return {

@@ -1,7 +1,7 @@
-"""GPU performance monitoring (GPM), Hopper and later: engine activity between two samples.
+"""Read engine activity by GPM (GPU performance monitoring, Hopper and later), between two samples.
 
-Each GPU (or GPU instance) has two samples, allocated once and swapped at every reading, without waiting. Only one
-thread samples, because concurrent use of samples has crashed kernels. The samples belong to NVML's initialisation and
+Each GPU or GPU instance has two samples, which are allocated once and swapped at every reading, without waiting. Only
+one thread samples, because concurrent use of samples has crashed kernels. Samples belong to NVML's initialisation and
 are freed before it ends.
 """
 
@@ -30,14 +30,14 @@ METRICS: Mapping[str, int] = {
     "FP32_UTIL": 12,
     "FP16_UTIL": 13,
 }
-"""NVML's metric ids, the same in every driver so far. All values are 0 to 100."""
+"""NVML's metric ids, which are the same in every driver so far. All values are percentages, 0 to 100."""
 FULL, ROUNDING = 100.0, 1.0
-"""Units are not sampled at exactly the same moment, so slightly more than 100 is rounded down to 100."""
+"""Values up to FULL + ROUNDING are set to FULL. They occur because units are not sampled at exactly the same moment."""
 
 MIN_SECONDS = 0.1
-"""Minimum time between two samples, from NVML's header."""
+"""Min time in seconds between two samples, from NVML's header."""
 RETRY_SECONDS = 60.0
-"""Pause after a call without permission. Permission may be lost and regained at run time."""
+"""Seconds until the next attempt after a call without permission. Permission may change at run time."""
 
 _VERSION = 1
 
@@ -52,7 +52,7 @@ class _Metric(ctypes.Structure):
 
 
 class _MetricsGet(ctypes.Structure):
-    """nvmlGpmMetricsGet_t with a shorter array: drivers read only the first `count` metrics."""
+    """nvmlGpmMetricsGet_t with a shorter array. Drivers read only the first `count` metrics."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -68,7 +68,7 @@ class _Support(ctypes.Structure):
 
 
 def is_supported(device: Device) -> bool:
-    """Return whether the driver supports GPM. Raises NvmlError if the answer may change later."""
+    """Return whether the driver supports GPM on this device. Raises NvmlError if the answer may change later."""
     support = _Support(_VERSION)
     try:
         device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)
@@ -80,7 +80,7 @@ def is_supported(device: Device) -> bool:
 
 
 class SamplePair:
-    """Two samples of one GPU or of one of its GPU instances."""
+    """The two GPM samples of one GPU or of one GPU instance, and the metrics computed from them."""
 
     def __init__(self, gpu: Device, instance: int | None = None) -> None:
         self._gpu = gpu
@@ -89,13 +89,13 @@ class SamplePair:
         for entry, metric in zip(self._question.metrics, METRICS.values(), strict=True):
             entry.metric = metric
         self._samples: list[ctypes.c_void_p] = []
-        """The newer sample is last; the other one is overwritten next."""
+        """The two samples, the newer one last. The older one is overwritten next."""
         self._taken_at: float | None = None
         self.values: Mapping[str, float] = {}
-        """Values by metric, 0 to 100, for the time between the last two samples."""
+        """Percentages, 0 to 100, by metric, for the time between the last two samples."""
 
     def read(self) -> None:
-        """Take a sample and compute the values; there are none before the second sample. Raises NvmlError."""
+        """Take a sample and compute `values`, which are empty before the second sample. Raises NvmlError."""
         now = boot_clock()
         if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
             return  # too early: the last values stay valid
@@ -134,7 +134,7 @@ class SamplePair:
         self._gpu.library.raw(function, *arguments, bus_id=self._gpu.bus_id)
 
     def free(self) -> None:
-        """Free the samples."""
+        """Free the samples and discard the values."""
         while self._samples:
             try:
                 self._call("nvmlGpmSampleFree", self._samples.pop())
@@ -144,7 +144,7 @@ class SamplePair:
 
 
 class Monitoring:
-    """Performance monitoring of one GPU: support, permission and plausibility."""
+    """GPM of one GPU, with detection of missing support, missing permission and implausible zeros."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -156,7 +156,7 @@ class Monitoring:
         self._silent = False
 
     def read(self) -> None:
-        """Take a sample. Failures are counted and stay here. Raises GpuFaultError."""
+        """Take a sample. NVML errors are counted and not raised. Raises GpuFaultError if the whole GPU fails."""
         if self._lacking or boot_clock() < self._retry_at:
             return
         self._denied = None
@@ -179,7 +179,10 @@ class Monitoring:
             self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
-        """Return whether all metrics are 0 while kernels run, as some drivers report after an Xid or after days."""
+        """Return whether all metrics are 0 while kernels run. Some drivers report this after an Xid or after days.
+
+        `utilization`: 0 to 1; None if unknown. It must be above 0 in two consecutive polls.
+        """
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if self._pair is None or not self._pair.values:
             return False
@@ -197,7 +200,7 @@ class Monitoring:
         return silent
 
     def value(self, metric: str) -> float:
-        """Return the metric of the last interval, 0 to 100. Raises AbsentError, NvmlError."""
+        """Return a metric of the last interval, 0 to 100. Raises AbsentError if there is no value, and NvmlError."""
         if self._denied is not None:
             raise self._denied.with_traceback(None)
         if self._pair is None or metric not in self._pair.values:
@@ -205,7 +208,7 @@ class Monitoring:
         return self._pair.values[metric]
 
     def close(self) -> None:
-        """Free the samples and forget what is supported."""
+        """Free the samples, and discard what is known about support and permission."""
         self._lacking, self._denied, self._retry_at = False, None, 0.0
         if self._pair is not None:
             self._pair.free()

@@ -1,7 +1,7 @@
-"""The only place that calls pynvml. Each call is noted on the call page; each failure becomes an NvmlError.
+"""Call pynvml; no other module does. Each call is written to the call page, and each failure becomes an NvmlError.
 
-pynvml's own errors are not hashable, fail on comparison, and NVMLLibraryMismatchError is not one of them. So only
-pynvml's functions and the error codes are used.
+Only pynvml's functions and error codes are used: its exceptions are not hashable and fail on comparison, and
+NVMLLibraryMismatchError does not derive from NVMLError.
 """
 
 from __future__ import annotations
@@ -60,17 +60,19 @@ ERROR_NAMES = {
 UNSUPPORTED = frozenset(
     {INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, 22, 26}
 )
-"""Codes for what this GPU or driver does not support: called once, then skipped until the next initialisation."""
+"""Codes of calls that this GPU or driver does not support. Such a call is not repeated until the next
+initialisation.
+"""
 
 TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
-"""Codes that an older driver returns for a newer function or struct."""
+"""Codes that an older driver returns for a newer function or a newer version of a struct."""
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
-"""Codes for a driver that was unloaded: every handle is invalid."""
+"""Codes that are returned after the driver was unloaded. All handles are then invalid."""
 
 
 class NvmlError(Exception):
-    """A driver call returned an error. `code` is NVML's number."""
+    """Raised if a driver call returns an error. `code` is NVML's error code, `call` the name of the function."""
 
     def __init__(self, code: int, call: str) -> None:
         super().__init__(f"{call}: {error_name(code)}")
@@ -83,19 +85,19 @@ class NvmlError(Exception):
 
 
 def error_name(code: int) -> str:
-    """Return NVML's name of a code, as a label value."""
+    """Return the name of an NVML error code as used in label values; `Code<number>` for an unlisted code."""
     return ERROR_NAMES.get(code, f"Code{code}")
 
 
 class Library:
-    """Calls NVML through pynvml."""
+    """Calls NVML through pynvml, and writes each call to the call page while it lasts."""
 
     def __init__(self, page: Writer) -> None:
         self._page = page
         self._variants: dict[str, int] = {}
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
-        """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
+        """Call `pynvml.<function>` for the GPU `bus_id`. Raises NvmlError. The call may never return.
 
         `note` is added to the function's name on the call page, for the supervisor that waits for the call.
         """
@@ -113,7 +115,10 @@ class Library:
             self._page.leave()
 
     def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
-        """Call the C function directly with our own structs, because pynvml's have changed size between versions."""
+        """Call the C function with gpumon's own structs, because pynvml's have changed size between versions.
+
+        Raises NvmlError.
+        """
         self._page.enter(function, bus_id)
         try:
             code = getattr(pynvml.nvmlLib, function)(*arguments)
@@ -125,9 +130,10 @@ class Library:
             raise NvmlError(code, function)
 
     def newest(self, function: str, variants: Sequence[Callable[[], T]]) -> T:
-        """Return the answer of the newest variant that this driver supports, and remember the variant.
+        """Return the result of the newest variant that this driver supports, and remember that variant.
 
-        For versioned structs and functions: a missing variant is called once per child, not at every poll.
+        `variants`: calls with versioned structs or functions, the newest first. An unsupported one is called once, not
+        at every poll.
         """
         for place in range(self._variants.get(function, 0), len(variants) - 1):
             try:

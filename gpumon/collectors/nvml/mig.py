@@ -1,6 +1,6 @@
-"""The MIG instances of one GPU.
+"""Read the MIG instances of one GPU.
 
-No handle is kept: handles become invalid with the layout, or refer to other instances.
+Handles are not kept between readings: when the layout changes they become invalid or refer to other instances.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIB_A_GIB = 1024
 
 
 class Instance(NamedTuple):
-    """One compute instance. Its device is valid for this reading only."""
+    """One MIG compute instance. Its device handle is valid for the current reading only."""
 
     device: Device
     uuid: str
@@ -34,20 +34,20 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """The instances, enumerated at each slow reading. `readings` is the last reading."""
+    """The MIG instances of a GPU. They are enumerated at each slow reading; `readings` has the last one."""
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
         self._gpm: bool | None = None if gpm else False
-        """Whether the GPU supports GPM; None until the driver has been asked."""
+        """Whether the GPU supports GPM; None until the driver was queried."""
         self._pairs: dict[int, SamplePair] = {}
-        """Sample pairs by GPU instance."""
+        """GPM sample pairs by GPU instance."""
         self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """Read all current instances, one after the other. Raises GpuFaultError."""
+        """Read all current instances, one after the other, and yield in between. Raises GpuFaultError."""
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
         instances: list[Instance] = []
         for slot in range(self._slots()):
@@ -62,7 +62,7 @@ class Instances:
         self.readings = readings
 
     def close(self) -> None:
-        """Free all samples and forget the instances."""
+        """Free all GPM samples, and discard the layout and the readings."""
         for pair in self._pairs.values():
             pair.free()
         self._pairs.clear()
@@ -83,7 +83,7 @@ class Instances:
             return 0
 
     def _open(self, slot: int) -> Instance | None:
-        """Return the instance in this slot; None if there is none, or if it disappeared during the reading."""
+        """Return the instance in this slot; None if there is none, or if it disappeared meanwhile."""
         try:
             device = self._gpu.instance(self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._gpu, slot))
             return Instance(
@@ -98,7 +98,7 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """Return the profile from the name "NVIDIA H100 80GB HBM3 MIG 1g.10gb", or compose it as NVIDIA does."""
+        """Return the profile, such as 1g.10gb, from the device name, or compose it as NVIDIA does."""
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile
@@ -117,7 +117,10 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """Return the samples of a GPU instance, which all its compute instances share."""
+        """Take a GPM sample of each GPU instance. Its compute instances share the sample.
+
+        Errors are kept in `_refusals`.
+        """
         self._refusals.clear()
         for instance in gpu_instances:
             try:

@@ -1,6 +1,6 @@
-"""NVML's event set, polled without waiting. One thread makes all driver calls, so no thread has to be joined.
+"""Poll NVML's event set without waiting. One thread makes all driver calls, so that no thread must be joined.
 
-Xids are reported. Any other event makes the reader refresh the affected rows early.
+Xids are reported. Any other event makes the reader refresh the readings of the affected GPU early.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CHANGES = {
     UNAVAILABLE: "the driver reports that this GPU is unavailable",
     RECOVERY_ACTION: "the driver has a new recovery action for this GPU",
 }
-"""Events without data: the readings have the details."""
+"""Events that carry no data, with log messages. The readings of the GPU have the details."""
 EVENT_TYPES = XID_ERROR | MIG_CONFIG | UNAVAILABLE | RECOVERY_ACTION
 NOT_ATTRIBUTED = 0xFFFFFFFF
 MAX_EVENTS = 64
-"""Maximum events taken in one poll, so that a storm does not delay the readings."""
+"""Max events taken in one poll, so that many events do not delay the readings."""
 BACK_OFF = (1.0, 30.0)
 
 
 class Events:
-    """One event set for all opened GPUs. It is rebuilt, with back-off, when the driver refuses it."""
+    """The NVML event set for all opened GPUs. If the driver refuses it, it is rebuilt with increasing delay."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -42,16 +42,16 @@ class Events:
         self._delay = BACK_OFF[0]
         self._collected: list[XidEvent] = []
         self.changed: set[str] = set()
-        """Bus ids of GPUs whose readings must be refreshed at once. The reader removes them."""
+        """Bus ids of GPUs whose readings must be refreshed at once. The poll removes a GPU when it refreshes it."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
-        """Report the Xids of this GPU from now on; earlier ones are not reported."""
+        """Report the Xids of this GPU from now on. Earlier Xids are not reported."""
         self._watched = [watched for watched in self._watched if watched[1] != bus_id] + [(handle, bus_id, uuid)]
         if self._set is not None:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU that does not answer: while the set has it, the set fails for every GPU."""
+        """Remove a GPU that does not answer. As long as it is in the event set, the set fails for every GPU."""
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
@@ -61,12 +61,12 @@ class Events:
             self._retry_at = 0.0  # the set works again without it
 
     def prepare(self) -> None:
-        """Create the set if needed, so that no event before the next poll is missed."""
+        """Create the event set if necessary, so that no event before the next poll is missed."""
         if self._set is None:
             self._build()
 
     def take(self) -> list[XidEvent]:
-        """Return all events since the last call; none, and no error, while the driver refuses the set."""
+        """Return the Xids since the last call; empty while the driver refuses the event set."""
         taken, self._collected = self._collected, []
         self.prepare()
         if self._set is not None:
@@ -108,9 +108,10 @@ class Events:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
 
     def _register_types(self, handle: Any, supported: int, bus_id: str) -> bool:
-        """Register only supported events.
+        """Register the supported event types of a GPU. Return whether it supports any.
 
-        One unsupported bit, or one that needs root, would disable all events of the GPU.
+        Only supported types are registered: one unsupported type, or one that needs root, would disable all events of
+        the GPU. If the registration fails, only Xids are registered.
         """
         every, least = supported & EVENT_TYPES, supported & XID_ERROR
         try:
@@ -141,14 +142,14 @@ class Events:
             log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
-        """Schedule a rebuild: errors other than a timeout return at once, so retrying without a pause would spin."""
+        """Free the event set and schedule its rebuild after a delay. Errors other than a timeout return at once."""
         log.warning("the event set failed and will be rebuilt", extra={"error": error.name, "in": self._delay})
         self._free()
         self._retry_at = boot_clock() + self._delay
         self._delay = min(self._delay * 2, BACK_OFF[1])
 
     def close(self) -> None:
-        """Free the set."""
+        """Free the event set and remove all GPUs."""
         self._watched.clear()
         self._free()
 

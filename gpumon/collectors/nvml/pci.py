@@ -1,4 +1,7 @@
-"""The PCI bus as sysfs shows it. Needs no NVIDIA driver, and no attribute read here accesses the device itself."""
+"""Read GPUs on the PCI bus from sysfs.
+
+This needs no NVIDIA driver, and the attributes read do not access the device.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
-"""PCI classes of VGA and 3D controllers: not NVSwitches (0680), not audio functions (0403)."""
+"""PCI classes of VGA and 3D controllers. NVSwitches have 0680 and audio functions 0403."""
 
 
 def functions(sysfs: Path) -> Mapping[str, str]:
-    """Return NVIDIA GPUs by bus id in NVML's format ("00000000:1B:00.0"), with the bound driver, "" for none."""
+    """Return the bound driver ("" for none) of each NVIDIA GPU, by bus id in NVML's format ("00000000:1B:00.0")."""
     drivers = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         if (device / "physfn").is_symlink():  # a virtual function of a GPU, for a virtual machine
@@ -25,7 +28,7 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def ports(sysfs: Path) -> Mapping[str, str]:
-    """Return the upstream PCIe port of each GPU: errors reported by that port concern the GPU or its link."""
+    """Return the bus id of the upstream PCIe port of each GPU. Errors of that port concern the GPU or its link."""
     above = {
         function: (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent.name
         for function in functions(sysfs)
@@ -46,7 +49,10 @@ def _read(path: Path) -> str:
 
 
 def uuids(procfs: Path) -> Mapping[str, str]:
-    """Return uuids by bus id from the kernel module, without opening a GPU. It lists GPUs that were opened before."""
+    """Return UUIDs by bus id as the kernel module lists them, without opening a GPU.
+
+    It lists GPUs that were opened before.
+    """
     uuids = {}
     for information in (procfs / "driver/nvidia/gpus").glob("*/information"):
         for line in _read(information).splitlines():

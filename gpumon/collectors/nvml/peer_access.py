@@ -1,4 +1,4 @@
-"""Whether each pair of GPUs can access each other's memory, as reported by the driver. Read only on request."""
+"""Read from the driver whether each pair of GPUs can access each other's memory. It is read on request only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.collectors.nvml.device import Device
 from gpumon.collectors.nvml.library import NvmlError
 
 CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
-"""NVML's numbers: those of the bindings are partly wrong."""
+"""NVML's numbers of the capabilities. Those in the bindings are partly wrong."""
 STATUSES = {
     0: "ok",
     1: "chipset_not_supported",
@@ -20,26 +20,29 @@ STATUSES = {
     5: "not_supported",
 }
 TURN_SECONDS = 0.1
-"""Maximum time a poll: many GPUs have many pairs, and a slow driver takes long for each call."""
+"""Max seconds for each poll. Many GPUs have many pairs, and each call takes long with a slow driver."""
 
 Access = dict[str, dict[str, str]]
-"""Access of one GPU, by UUID of the other and by capability."""
+"""NVML's peer access status of one GPU, by UUID of the other GPU and by capability."""
 
 
 class PeerAccess:
-    """The matrix, read a part at each poll."""
+    """Reads the peer access of all pairs of GPUs, a part at each poll."""
 
     def __init__(self) -> None:
         self._found: dict[str, Access] = {}
         self._steps: Iterator[None] = iter(())
 
     def begin(self, devices: Mapping[str, Device]) -> None:
-        """Start again with these GPUs, by UUID."""
+        """Start reading the pairs of these GPUs, which are given by UUID."""
         self._found = {uuid: {} for uuid in devices}
         self._steps = self._read(list(devices.items()))
 
     def take(self) -> Mapping[str, Access]:
-        """Read a part. Returns the answers by UUID once all are read; before and after that an empty mapping."""
+        """Read a part.
+
+        Return the access of all GPUs by UUID in the call that completes the reading; empty in all others.
+        """
         until = boot_clock() + TURN_SECONDS
         for _ in self._steps:
             if boot_clock() > until:
@@ -60,7 +63,7 @@ class PeerAccess:
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:
-    """Read one pair. A GPU that does not answer at all is detected by its own readings."""
+    """Return the status of one pair and capability; None if the call fails or the status is not listed in STATUSES."""
     arguments = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
         return STATUSES.get(device.library.call(*arguments, bus_id=device.bus_id))

@@ -1,4 +1,7 @@
-"""Detects where the agent runs: on the host, in a virtual machine or in a container. Reads files, never the driver."""
+"""Detect whether the agent runs on the host, in a virtual machine or in a container.
+
+It reads files and never calls the driver.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from pathlib import Path
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 
 _MARKS = ("run/.containerenv", ".dockerenv")
-"""Files that Podman and Docker create in each container's root."""
+"""Files that Podman and Docker create in the root folder of each container."""
 _VARIABLES = frozenset({"KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"})
-"""Environment variables of a pod, and of a container that was given GPUs."""
+"""Environment variables of Kubernetes pods and of containers with GPUs."""
 _GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
 _VENDORS = re.compile(
     r"QEMU|KVM|VMware|Xen|innotek|Parallels|Virtual Machine|Compute Engine|Alibaba Cloud ECS|OpenStack"
@@ -20,7 +23,7 @@ _VENDORS = re.compile(
 
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
-    """Return one of PLACES."""
+    """Return where the agent runs: HOST, GUEST (virtual machine) or CONTAINER."""
     if _contained(procfs, root, environment):
         return CONTAINER
     return GUEST if _virtual(sysfs, procfs) else HOST
@@ -33,7 +36,7 @@ def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool
 
 
 def _virtual(sysfs: Path, procfs: Path) -> bool:
-    """Detect a virtual machine by the CPU's hypervisor flag, which Arm lacks, or by the machine's DMI name."""
+    """Return whether this is a virtual machine, by the CPU's hypervisor flag, which Arm lacks, or by the DMI name."""
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):
             return "hypervisor" in line.split()

@@ -1,6 +1,6 @@
-"""TABLE: plausible range of a reading, by the unit in its name.
+"""TABLE of plausible ranges of readings, by the unit in the name of a row.
 
-A value outside the range is an error of the driver or the GPU.
+A value outside its range is an error of the driver or the GPU.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "joules_total": (0, 1e14),
     "seconds_total": (0, 1e10),
 }
-"""Lowest and highest value, by the last word of a row's name (the last two words for a counter). Counters that grow
-with time allow decades.
+"""Lowest and highest plausible value by unit, which is the last word of a row's name (the last two words for a
+counter). Limits of counters that grow with time allow for decades.
 
-Plain numbers and other counts: any value that is finite and not negative.
+Other rows may have any finite value that is not negative.
 """
 
 _YES_OR_NO = (
@@ -46,36 +46,36 @@ EXCEPTIONS: Mapping[str, tuple[float, float]] = {
     "nvlinks": (0, 255),
     **dict.fromkeys(_YES_OR_NO, (0, 1)),
 }
-"""Rows with their own range: a fan may exceed its nominal speed, and codes have a maximum, with room for those of
-newer drivers.
+"""Plausible ranges of single rows. A fan may exceed its nominal speed. Limits of codes leave room for codes of newer
+drivers.
 """
 
 OPEN = (0.0, math.inf)
 
 
 def is_plausible(row: str, value: float) -> bool:
-    """Return whether this row can have this value; NaN and infinity never."""
+    """Return whether the value is plausible for this row; False for NaN and infinity."""
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
     low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)
 
 
 class PlausibilityFilter:
-    """Drops the implausible values of one GPU, counts them, and logs when they begin and when they end."""
+    """Drops implausible values of one GPU, counts them as errors, and logs when a row begins or ceases to have them."""
 
     def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
         self._bus_id = bus_id
         self._count = count
         self._dropped: dict[Tier, dict[str, float]] = {}
-        """Rows whose last reading was implausible, with that reading."""
+        """Implausible values of the current reading, by tier and row."""
         self._dropped_before: dict[Tier, Mapping[str, float]] = {}
 
     def begin(self, tier: Tier) -> None:
-        """Begin another reading of this tier."""
+        """Begin a new reading of this tier."""
         self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
 
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
-        """Return the reading without implausible values; None if nothing is left."""
+        """Return the value without implausible parts (`value` may be a dict); None if nothing is left."""
         if isinstance(value, dict):
             return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None
         return value if self._accepts(tier, row, value) else None
@@ -88,7 +88,7 @@ class PlausibilityFilter:
         return False
 
     def log_changes(self, tier: Tier) -> None:
-        """Log the rows that became implausible or plausible again in this reading of the tier."""
+        """Log the rows that became implausible, or plausible again, in this reading of the tier."""
         now, before = self._dropped[tier], self._dropped_before[tier]
         for row in now.keys() - before.keys():
             log.warning(

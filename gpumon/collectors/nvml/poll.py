@@ -1,4 +1,4 @@
-"""Polls the node: opens GPUs one by one, reads the tiers that are due, and builds the Snapshot."""
+"""Poll the node: open GPUs one by one, read the tiers that are due, and build the Snapshot."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from gpumon.model.reading import FAST, RARE, SLOW, Tier
 from gpumon.model.snapshot import DriverStatus, GpuReading, Snapshot
 
 REOPEN_SECONDS = 5.0
-"""Pause before a GPU that could not be opened or read is retried."""
+"""Seconds until a GPU that could not be opened or read is retried."""
 
 CLOSE_SECONDS = 0.25
-"""If the slow tier takes longer than this, it keeps its own interval even while each poll should read it."""
+"""If the slow tier takes more seconds than this, it keeps its own interval even if `watching` requests it at each
+poll.
+"""
 
 PARTIAL_SECONDS = 1.0
-"""A poll that takes longer reports a partial snapshot."""
+"""Seconds after which a poll in progress reports a partial snapshot."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -44,11 +46,11 @@ OPEN_FAULTS = {
     OPERATING_SYSTEM: "no_permission",  # a cgroup denies access to the device node
 }
 NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
-"""Faults that do not name a cause."""
+"""Faults that name no cause."""
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML and read its versions. Raises NvmlError."""
+    """Initialise NVML and return its status with the versions of driver, NVML and CUDA. Raises NvmlError."""
     library.call("nvmlInit")
     return DriverStatus(
         up=True,
@@ -59,7 +61,7 @@ def start(library: Library) -> DriverStatus:
 
 
 class _Slot:
-    """One PCI address: the reader of a GPU that answers, or the fault of one that does not."""
+    """One PCI address with a GPU: its reader if the GPU answers, otherwise its fault."""
 
     def __init__(self, bus_id: str) -> None:
         self.bus_id = bus_id
@@ -70,16 +72,16 @@ class _Slot:
         self.error = ""
         self.visible = True
         self.tried = False
-        """True after the first attempt to open it, successful or not."""
+        """Whether opening the GPU was attempted, successfully or not."""
         self.retry_at = 0.0
         self.read_at: float | None = None
 
 
 class NodePoll:
-    """One initialisation of NVML. Its handles end with it.
+    """Polls the node during one initialisation of NVML. Handles are valid only for that time.
 
-    `do_not_open`: bus ids that are never opened. `unwanted`: excluded uuids, which may be known only after opening.
-    `first`: bus ids in the order in which to begin. `partial` receives what a slow poll has read so far.
+    `do_not_open`: bus ids that are never opened. `unwanted`: excluded UUIDs, of which some are known only after
+    opening. `first`: bus ids to open first, in order. `partial` receives what a slow poll has read so far.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class NodePoll:
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
         self._slow_took = 0.0
-        """Duration in seconds of the last reading of the slow tier."""
+        """Seconds that the last reading of the slow tier took."""
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
@@ -116,14 +118,16 @@ class NodePoll:
         self._counted: int | None = None
         self.events = Events(library)
         self.bus_changed = False
-        """Set when the PCI bus has changed: the next poll enumerates it again."""
+        """Set if the PCI bus has changed. The next poll then enumerates it again."""
         self.watching = False
         """Whether each poll reads the processes of the GPUs and the slow tier."""
         self.blind_since: float | None = None
-        """Boot time since which no GPU answers, without a named cause: the kernel module may have been reloaded."""
+        """Time on the boot clock since which no GPU answers and no cause is named: the kernel module may have been
+        reloaded.
+        """
 
     def poll(self) -> Snapshot:
-        """Read what is due. Raises NvmlError only if the driver itself is gone."""
+        """Read the tiers that are due and return the Snapshot. Raises NvmlError only if the driver itself is gone."""
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
@@ -148,7 +152,7 @@ class NodePoll:
         return self._snapshot(readings, tally, complete=self._has_tried_all)
 
     def _renumber(self) -> None:
-        """Update the indexes: the driver lists other GPUs than before, so later ones have moved."""
+        """Read the indexes of all open GPUs again. They shift if the driver lists more or fewer GPUs than before."""
         for slot in self._slots.values():
             if slot.turns is not None:
                 handle = slot.turns.reader.device.handle
@@ -158,7 +162,7 @@ class NodePoll:
                     slot.index = None  # its own reading reports why
 
     def _read_peer_access(self) -> None:
-        """Start reading when `watching` begins, and pass each result to its reader."""
+        """Start reading peer access when `watching` begins, and pass each result to the reader of its GPU."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
@@ -197,7 +201,7 @@ class NodePoll:
         return due
 
     def _enumerate(self) -> None:
-        """Enumerate the PCI bus. A GPU that is excluded, quarantined or bound to another driver is never opened."""
+        """Enumerate the PCI bus. Excluded or quarantined GPUs, and those bound to another driver, are never opened."""
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
@@ -208,7 +212,7 @@ class NodePoll:
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
     def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
-        """Return this GPU's part of the poll; empty while it is paused, or if it is not visible to this process."""
+        """Return this GPU's part of the poll; empty while it is paused or incomplete, or if it is not visible here."""
         now = boot_clock()
         if slot.bus_id in self.events.changed:
             self.events.changed.discard(slot.bus_id)
@@ -248,7 +252,10 @@ class NodePoll:
         )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
-        """Open GPUs that were never tried before those that failed, and at most one slow one a poll."""
+        """Open the GPU of this slot.
+
+        GPUs never tried come before failed ones, and a poll opens at most one slow GPU.
+        """
         if slot.tried and not self._has_tried_all:
             return
         began = boot_clock()
@@ -295,7 +302,7 @@ class NodePoll:
             slot.turns = None
 
     def close(self) -> None:
-        """Free everything allocated from the driver except the initialisation itself."""
+        """Free everything that was allocated from the driver, but keep NVML initialised."""
         for slot in self._slots.values():
             self._release(slot)
         self.events.close()
@@ -322,7 +329,10 @@ def _optional(library: Library, function: str) -> str | None:
 
 
 def _cuda(library: Library) -> str | None:
-    """Return CUDA's version by the unversioned call, because its successor also needs libcuda."""
+    """Return the CUDA version such as 13.0; None if unknown.
+
+    The unversioned call is used: its successor needs libcuda.
+    """
     try:
         number = int(library.call("nvmlSystemGetCudaDriverVersion"))
     except NvmlError:

@@ -1,4 +1,4 @@
-"""Reads one opened GPU in turns: a fast one completely at each poll, a slow one a part at each poll."""
+"""Read an opened GPU in turns: a fast GPU completely at each poll, a slow GPU in parts at successive polls."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from gpumon.collectors.nvml.gpu_reader import GpuReader
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5
-"""A GPU whose part of a poll takes longer is slow: it continues at the next poll, so that its neighbours do not
-wait.
+"""Seconds after which a GPU's part of a poll is interrupted and continued at the next poll, so that other GPUs do
+not wait.
 """
 FAST_TURNS = 2.5
-"""Factor for the fast tier: nothing of a GPU is reported before its fast tier is complete."""
+"""Factor on SLOW_SECONDS for the fast tier, which must be complete before anything of a GPU is reported."""
 CALL_SECONDS = 1e-3
-"""A step that takes longer has made a slow driver call."""
+"""Seconds after which a step counts as a slow driver call."""
 ASLEEP_SECONDS = 5.0
-"""No call lasts this long, because the daemon kills such a child. The host was suspended or the child was stopped;
-the GPU is not slow.
+"""Seconds that no driver call lasts, because the daemon kills such a child. A longer step means that the host was
+suspended or the child was stopped, not that the GPU is slow.
 """
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""Tiers of a GPU that was just opened, last one first. RARE comes before SLOW: it reads the number of links that
-SLOW needs.
+"""Tiers of a GPU that was just opened, the first one to read last. RARE is read before SLOW, which needs the number
+of links.
 """
 LAST = {FAST: 1, ONCE: 2}
-"""Position of tiers in the list of due ones, which is read from its end."""
+"""Position of a tier in the list of due tiers, which is read from its end. Other tiers have 0."""
 
 
 class Tally:
-    """Totals of one poll over its GPUs."""
+    """Totals of one poll over all GPUs: seconds by tier, errors, and queries that lacked permission."""
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.opened_slowly = False
-        """True if a GPU took long to open: the open GPUs are read before the next one is opened."""
+        """Whether opening a GPU took long in this poll. Then no other GPU is opened in this poll."""
 
 
 class Turns:
-    """One opened GPU, read in turns.
+    """The turns of one opened GPU, which remember where an interrupted reading continues.
 
-    `patience`: maximum seconds of a turn. `gap`: maximum seconds that the GPU may then pause.
+    `patience`: max seconds of a turn. `gap`: max seconds that the GPU may then pause.
     """
 
     def __init__(self, reader: GpuReader, patience: float, gap: float) -> None:
@@ -54,16 +54,16 @@ class Turns:
         self._todo: list[Tier] = list(ALL_TIERS)
         """Due tiers, the next one last."""
         self._begun: dict[Tier, Iterator[None]] = {}
-        """Tiers whose reading was interrupted."""
+        """Iterators of tiers whose reading was interrupted."""
 
     def hurry(self) -> None:
-        """Read the slow tier at once and check again what is supported: the driver reported a change."""
+        """Read the slow tier at once and detect again what is supported, because the driver reported a change."""
         self.rest_until = 0.0
         self._add(SLOW)
         self.reader.device.forget()
 
     def take(self, tally: Tally) -> bool:
-        """Read what is due. Returns whether the fast tier was completed: only then is there something to report."""
+        """Read the due tiers. Return whether the fast tier was completed; only then the GPU has something to report."""
         device, completed = self.reader.device, False
         self._add(*tally.durations)
         if SLOW in tally.durations:
@@ -87,7 +87,10 @@ class Turns:
         self._todo[:0] = [tier for tier in tiers if tier not in self._todo]
 
     def _advance(self, tier: Tier, began: float) -> bool:
-        """Continue a tier, by at least one call, as long as the turn lasts. Returns whether it was completed."""
+        """Continue the reading of a tier, by at least one call, until it is complete or the turn is over.
+
+        Return whether it was completed.
+        """
         steps = self._begun.pop(tier, None) or self.reader.read(tier)
         most = self._patience * (FAST_TURNS if tier is FAST else 1)
         stepped = boot_clock()

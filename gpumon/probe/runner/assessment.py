@@ -1,4 +1,4 @@
-"""Choose the reference values of a run: this host's history, and published figures for its hardware. Pure."""
+"""Choose the reference figures of a run: this host's earlier runs, and published figures for its hardware. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the reference values for a run. There are no published figures for ranks on the CPU."""
+    """Return the reference figures for a run. Published figures exist only for ranks on GPUs."""
     conditions = _conditions(probe, plan, report)
 
     def expected(measurement: Measurement) -> SourcedFigure | None:
@@ -54,9 +54,9 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 
 
 def _last_accepted(report: Report) -> str:
-    """Return when slowness was last cleared by an operator: earlier runs do not count for the baseline.
+    """Return the time (RFC 3339) at which an operator last cleared a slow verdict; empty if never.
 
-    A cleared verdict that was inhibited does not count. Verdicts expire, so runs pass the time on.
+    Baselines use only later runs. An inhibited verdict does not count. Verdicts expire, so each run stores the time.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (

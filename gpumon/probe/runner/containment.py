@@ -1,7 +1,8 @@
-"""Containment of ranks: find and end everything that they start, in whatever session it hides.
+"""Containment of ranks: find and kill all processes that ranks start, even in other sessions.
 
-Where a cgroup is delegated to the agent, ranks get one of their own. Elsewhere the agent becomes their subreaper: what
-loses its parent becomes a child of the agent. Either way each rank has a process group and PDEATHSIG (exec_shim.py).
+If a cgroup is delegated to the agent, the ranks of a pass get a cgroup of their own. Otherwise the agent becomes their
+subreaper: a process that loses its parent becomes a child of the agent. In both cases each rank has a process group and
+PDEATHSIG (exec_shim.py).
 """
 
 from __future__ import annotations
@@ -23,37 +24,42 @@ log = logging.getLogger("gpumon.probe")
 
 MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 PREFIX = "probe-"
-"""Begins the name of a cgroup of ranks; the mark of its agent follows."""
+"""Prefix of the names of cgroups for ranks. The mark of the agent that created the cgroup follows."""
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes that systemd sets: root can write to any cgroup, but must not."""
+"""Extended attributes by which systemd marks a delegated cgroup. Root can write to any cgroup, so only these show
+permission.
+"""
 _SESSION, _START = 3, 19
-"""Fields of stat."""
+"""Indexes of the session and of the start time in /proc/PID/stat, counted from the process state."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Containment(Protocol):
-    """Containment of the processes that the ranks of one pass start."""
+    """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
 
     def add(self, pid: int) -> None:
-        """Contain a rank, before it starts anything."""
+        """Contain a rank. It is called before the rank starts any process."""
 
     def pids(self) -> frozenset[int]:
-        """Return the contained processes that have not ended. It may include ranks."""
+        """Return the pids of contained processes that have not ended. They may include ranks."""
 
     def kill(self) -> None:
-        """Send SIGKILL to all of them."""
+        """Send SIGKILL to all contained processes."""
 
     def remove(self) -> None:
-        """Release the containment, once it is empty."""
+        """Remove the containment. It must be empty."""
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
-    """Return the strongest containment that this host allows."""
+    """Return a cgroup if one is delegated to the agent, else the subreaper containment."""
     return _make_cgroup(root) or SubreaperContainment()
 
 
 def end_remains(root: Path = Path("/")) -> None:
-    """Kill what is in the cgroups of killed agents: only ranks can have started it."""
+    """Kill the processes in cgroups of agents that no longer run, and remove these cgroups.
+
+    Only ranks can be in them.
+    """
     parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
         mark, remains = path.name.removeprefix(PREFIX), CgroupContainment(path)
@@ -66,9 +72,9 @@ def end_remains(root: Path = Path("/")) -> None:
 
 
 class SubreaperContainment:
-    """Containment by subreaper.
+    """Containment by subreaper, if no cgroup is delegated.
 
-    Its processes are the descendants of the agent that appeared since the pass began and that it did not start itself.
+    It contains the descendants of the agent that appeared since the pass began and that the agent did not start itself.
     """
 
     def __init__(self) -> None:
@@ -80,7 +86,10 @@ class SubreaperContainment:
         self._ranks.add(pid)
 
     def pids(self) -> frozenset[int]:
-        """Return the pids. Scan twice, because a process whose parent ends during a scan may be missed."""
+        """Return the contained pids except ranks.
+
+        Scan twice, because a scan may miss a process whose parent ends meanwhile.
+        """
         return frozenset(self._scan() or self._scan())
 
     def kill(self) -> None:
@@ -96,7 +105,7 @@ class SubreaperContainment:
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
 
     def _is_inherited(self, pid: int) -> bool:
-        """Return whether a child of the agent came from a rank: ranks have sessions of their own."""
+        """Return whether a rank started this child of the agent: it has another session and is newer than the pass."""
         fields = stat(pid)
         return len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since
 
@@ -133,7 +142,7 @@ class CgroupContainment:
 
 
 def _make_cgroup(root: Path) -> CgroupContainment | None:
-    """Return a cgroup for the ranks; None if none is delegated."""
+    """Return a new cgroup for the ranks; None if none is delegated or it cannot be made."""
     end_remains(root)
     parent = _delegated_cgroup(root)
     if parent is None:
@@ -153,7 +162,7 @@ def _delegated_cgroup(root: Path) -> Path | None:
 
 
 def _own_cgroup(root: Path) -> Path | None:
-    """Return the folder of this process's cgroup (v2)."""
+    """Return the folder of this process's cgroup (v2); None if it is not mounted."""
     lines = _read(root / "proc/self/cgroup").splitlines()
     place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
     if place is None:
@@ -163,7 +172,7 @@ def _own_cgroup(root: Path) -> Path | None:
 
 
 def _may_use(folder: Path) -> bool:
-    """Return whether the cgroup is the agent's. Other users than root can write only to what was delegated."""
+    """Return whether the agent may create cgroups here. For root, systemd's delegation attribute is necessary."""
     writable = all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / "cgroup.procs"))
     return writable and (os.geteuid() != 0 or any(_attribute(folder, name) == b"1" for name in DELEGATED))
 

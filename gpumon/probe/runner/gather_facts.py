@@ -1,4 +1,4 @@
-"""Gather from the Report what preflight checks."""
+"""Take from the Report the facts that preflight checks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from gpumon.state.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnProcesses:
-    """The probe's own processes on the GPUs."""
+    """The probe's own processes, which do not count as use of the GPUs."""
 
     pids: frozenset[int] = frozenset()
-    """Pids of ranks, in the agent's namespace."""
+    """Pids of ranks in the agent's pid namespace."""
     gpus: Collection[str] = ()
-    """UUIDs of the GPUs on which there may be one rank each."""
+    """UUIDs of GPUs on which there may be one rank each."""
 
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
-    """Return what the Report shows; the caller adds the configuration. `at`: now, on the boot clock."""
+    """Return the facts that the Report contains. The caller adds those of the configuration.
+
+    `at`: now, on the boot clock.
+    """
     links, loaded = report.internal.links.snapshot, report.probe.own_load(at)
     foreign = foreign_processes(
         report.gpus, own or OwnProcesses(), contained=None if links is None else links.contained
@@ -44,12 +47,12 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
 
 
 def expected_gpus(report: Report) -> int:
-    """Return how many GPUs should be here, without those that the configuration excludes."""
+    """Return the number of GPUs that should be present, without those that the configuration excludes."""
     return max(0, int(report.node.gpus_expected or 0) - len(report.excluded))
 
 
 def free_memory(report: Report, used: Collection[str]) -> float | None:
-    """Return the bytes for ranks: on the fullest GPU, or on the CPU for all of them; None if unknown."""
+    """Return the free bytes for ranks: of the fullest GPU, or of the host for ranks on the CPU; None if unknown."""
     if not report.gpus or report.simulated is not None:
         return host_memory.available_bytes()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
@@ -57,7 +60,7 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 
 
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool) -> GpuUse:
-    """Return the use of one GPU. `own`: its current or recent load is that of the probe."""
+    """Return the use of one GPU. `own`: whether its current or recent load is caused by the probe."""
     gpu = state.gpu
     return GpuUse(
         index=state.index,
@@ -79,10 +82,10 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool) -> Gpu
 def foreign_processes(
     gpus: Sequence[GpuState], own: OwnProcesses, *, contained: bool | None
 ) -> Mapping[str, float | None]:
-    """Return how many processes are not ours, by UUID; None if unknown.
+    """Return the number of processes on each GPU that are not the agent's, by UUID; None if unknown.
 
-    In a container NVML may report the host's pids, by which our own cannot be recognized. Then one rank a GPU is
-    subtracted from the number of processes.
+    In a container NVML may report the host's pids, by which the agent's processes cannot be recognized. Then one rank
+    for each GPU is subtracted from the number of processes.
     """
     listed = {pid for state in gpus for pid in state.pids or ()}
     by_pid = contained is False or bool(listed & own.pids)

@@ -1,4 +1,4 @@
-"""GPU visibility: the GPUs of a run, the processes on them, and for how long those were not read."""
+"""Track the GPUs of a run: which processes NVML lists there, and for how long they were not read."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 
 CLOSE_SECONDS = 5.0
-"""How long after a run processes are still read at every poll: remains of ranks must not count as a job."""
+"""Seconds after a run in which processes are still read at every poll, so that remains of ranks do not count as a
+job.
+"""
 DEPARTURE_PATIENCE = 5.0
-"""Seconds after the end of the last rank within which a reading of NVML must no longer list it."""
+"""Seconds after the end of the last rank within which NVML must stop listing the ranks."""
 DEPARTURE_INTERVAL = 0.1
 MAX_STEP = 1.0
-"""Seconds that one observation can add. If more time passed, the agent itself was held up and has not read yet."""
+"""Max seconds that one observation adds to the unobserved time. If more time passed, the agent itself was delayed."""
 
 Remaining = tuple[DeviceHolder, ...] | None
-"""Processes that are still on a GPU, in words; None if not read yet."""
+"""Processes that are still on a GPU after a run; None if NVML was not read since the end of the run."""
 
 
 class ReadClosely(Protocol):
-    """Sets whether processes, and other slow readings, are read at every poll."""
+    """Sets whether processes, and other readings of the slow tier, are read at every poll."""
 
     def __call__(self, *, closely: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """GPUs and pids of ended runs that NVML may still list."""
+    """GPUs and ranks of ended runs that NVML may still list."""
 
     gpus: frozenset[str] = frozenset()
     """UUIDs."""
     pids: frozenset[int] = frozenset()
 
     def add(self, gpus: Collection[str], pids: frozenset[int]) -> Remains:
-        """Return the remains after these ranks have ended on these GPUs too."""
+        """Return the remains after ranks with these pids have ended on these GPUs."""
         return Remains(self.gpus | frozenset(gpus), self.pids | pids)
 
     def without(self, gpus: Collection[str]) -> Remains:
-        """Return the remains without these GPUs: NVML lists nothing of the runs there."""
+        """Return the remains without these GPUs, where NVML lists no rank any more."""
         rest = self.gpus - frozenset(gpus)
         return Remains(rest, self.pids) if rest else Remains()
 
 
 class GpuVisibility:
-    """The GPUs of the run in progress, and of runs that NVML may still list."""
+    """Tracks the GPUs of the run in progress, and GPUs on which NVML may still list ranks of ended runs."""
 
     def __init__(self, loop: Loop, latest: Callable[[], Report], read_closely: ReadClosely) -> None:
         self._loop = loop
@@ -65,26 +67,26 @@ class GpuVisibility:
         self.used: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress; empty on the CPU."""
         self.watched: tuple[str, ...] = ()
-        """The same; on a simulated node the GPUs that the ranks would use."""
+        """UUIDs of the GPUs whose processes are watched: those of `used`, or all GPUs of a run on a simulated node."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs on which something of a run is, or may be; empty on the CPU."""
+        """UUIDs of GPUs on which a rank is, or which NVML may still list for one; empty on the CPU."""
         remaining = (gpu.uuid for gpu in self._latest().gpus if gpu.uuid in self.remains.gpus)
         return tuple(dict.fromkeys((*self.used, *remaining)))
 
     @property
     def unobserved_seconds(self) -> Mapping[str, float]:
-        """Seconds since processes on each GPU of the run were last read, by UUID."""
+        """Seconds since the processes on each GPU of the run were last read, by UUID."""
         return self._unobserved.seconds
 
     def begin_run(self) -> None:
-        """Read processes at every poll from now on."""
+        """Read processes at every poll from now on, because a run begins."""
         self._in_run = True
         self._set_closely(closely=True)
 
     def use(self, used: tuple[str, ...], watched: tuple[str, ...]) -> None:
-        """Set the GPUs of the run."""
+        """Set the GPUs of the run that begins. `used` and `watched`: see the attributes."""
         self.used, self.watched = used, watched
         self._unobserved = UnobservedTime(watched)
 
@@ -94,11 +96,11 @@ class GpuVisibility:
         self._relax_later()
 
     def stop(self) -> None:
-        """Wait for no GPU any more: the agent stops."""
+        """Stop waiting for ranks to leave the GPUs, because the agent stops."""
         self._stopping = True
 
     def observe(self) -> None:
-        """Update the time since processes on the GPUs were last read."""
+        """Update `unobserved_seconds` from the last poll."""
         self._unobserved.observe(self._latest())
 
     def read_closely(self) -> None:
@@ -107,21 +109,28 @@ class GpuVisibility:
         self._relax_later()
 
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
-        """Return the agent's own processes. A rank that has ended counts until a poll no longer lists it."""
+        """Return the agent's own processes, and the GPUs on which one of them may be.
+
+        `pids`: ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass on the boot clock.
+        A rank that has ended counts until a poll no longer lists it.
+        """
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
 
     # After the ranks have ended
 
     def remaining_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-        """Return what remains of ranks that ended at this time of the boot clock."""
+        """Return the processes that NVML still lists for ranks that ended at `ended` (seconds on the boot clock)."""
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
             self.remains = self.remains.without(gpus)
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
-        """Wait until NVML lists the ranks no more. `on_departed` gets a sentence about what remains, else ""."""
+        """Wait until NVML no longer lists the ranks, then call `on_departed`.
+
+        Its argument describes what is still listed after DEPARTURE_PATIENCE; it is empty if nothing is.
+        """
         if not (gpus and pids):
             on_departed("")
             return
@@ -150,12 +159,12 @@ class GpuVisibility:
 
 
 class UnobservedTime:
-    """Time since processes on some GPUs were last read. A job that starts meanwhile is not noticed."""
+    """Measures the time since the processes on some GPUs were last read. In that time a new job is not noticed."""
 
     def __init__(self, gpus: Collection[str] = ()) -> None:
         self._seconds = dict.fromkeys(gpus, 0.0)
         self._read_at: dict[str, float | None] = {}
-        """When each GPU was last read, as the Report has it."""
+        """Time of the last reading of each GPU, as in the Report."""
         self._observed_at = boot_clock()
 
     @property
@@ -176,20 +185,23 @@ class UnobservedTime:
 
 
 def remaining_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-    """Return what NVML lists after the end of the ranks; before them no other process used the GPUs."""
+    """Return what NVML lists on the GPUs since the ranks ended; None if not every GPU was read since.
+
+    `pids`: the ranks. `ended`: seconds on the boot clock. Memory in use counts too, because only ranks used these GPUs.
+    """
     if not _is_read_since(report, gpus, ended):
         return None
     return tuple(holder for state in report.gpus if state.uuid in gpus for holder in _holders(state, pids))
 
 
 def _is_read_since(report: Report, gpus: Collection[str], moment: float) -> bool:
-    """Return whether the processes of each GPU were read after this moment of the boot clock."""
+    """Return whether the processes of every GPU were read after `moment` (seconds on the boot clock)."""
     read_at = {state.uuid: state.pids_at for state in report.gpus if state.pids is not None}
     return all((read_at.get(uuid) or 0.0) > moment for uuid in gpus)
 
 
 def _holders(state: GpuState, pids: frozenset[int]) -> Iterator[DeviceHolder]:
-    """Yield ranks on the GPU. Memory in use counts only if no other process is there."""
+    """Yield the ranks that NVML lists on the GPU, and memory in use if it lists no process."""
     for pid in sorted(pids.intersection(state.pids or ())):
         yield DeviceHolder(pid=pid, description=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
     used = state.gpu.memory_used_bytes or 0.0

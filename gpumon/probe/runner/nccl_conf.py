@@ -1,4 +1,4 @@
-"""Read /etc/nccl.conf, which every process that uses NCCL reads: it is part of a run's conditions."""
+"""Read /etc/nccl.conf. Every process that uses NCCL reads it, so runs are compared only if it is unchanged."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LIMIT = 16 * 1024
-"""Max characters to read."""
+"""Max characters of the file that are read."""
 
 
 def read_nccl_conf(path: Path) -> Mapping[str, str]:
-    """Return the lines of nccl.conf without comments, by the path of the file; empty if there is no such file."""
+    """Return the text of nccl.conf without comments, keyed by its path; empty if there is no file.
+
+    If the file cannot be read, the text is a comment with the error.
+    """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file.read(LIMIT).splitlines()]

@@ -1,4 +1,4 @@
-"""The host as probe runs use it: its GPUs, the ranks on them, and the facts that decide whether a run may begin."""
+"""The host as probe runs use it: its GPUs, its ranks, and the facts that preflight checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEDULE, REQUEST = "schedule", "request"
 
 
 class ProbeHost:
-    """GPUs, ranks and settings, for one run at a time."""
+    """The GPUs, ranks and probe settings of this host, for one run at a time."""
 
     def __init__(
         self, loop: Loop, settings: ProbeSettings, latest: Callable[[], Report], read_closely: ReadClosely
@@ -42,7 +42,7 @@ class ProbeHost:
         self.ranks = Ranks(loop)
         self.visibility = GpuVisibility(loop, latest, read_closely)
         self.current: ProbeRun | None = None
-        """The run in progress."""
+        """The run in progress; None if there is none."""
         self._recorder = TelemetryRecorder(latest, ())
 
     @property
@@ -56,7 +56,7 @@ class ProbeHost:
         return self._run_pids() | self.visibility.remains.pids
 
     def holders(self) -> tuple[DeviceHolder, ...]:
-        """Return the ranks that have GPUs open, or may have, and what they have started."""
+        """Return the probe's processes that have GPUs open or may have: ranks and what they started."""
         stuck = self.ranks.unkillable
         return tuple(
             DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)
@@ -64,7 +64,7 @@ class ProbeHost:
         )
 
     def facts(self, probe: Probe, trigger: str = "") -> PreflightFacts:
-        """Return what preflight checks, for a run that would begin now or for the run in progress."""
+        """Return the facts that preflight checks, for a run that would begin now or for the run in progress."""
         settings = self.settings
         left_at = None if self.current is None else self.current.left_at
         own = self.visibility.own_processes(self._run_pids(), arrived=self.ranks.arrived, left_at=left_at)
@@ -82,7 +82,7 @@ class ProbeHost:
         )
 
     def prepare(self, run: Run, probe: Probe) -> Prepared:
-        """Plan the passes on the GPUs that are usable now, and observe these GPUs from now on."""
+        """Plan the passes on the GPUs that are usable now, and start to observe these GPUs."""
         report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
         gpus = usable_gpus(facts)
         plans = make_plans(
@@ -105,12 +105,12 @@ class ProbeHost:
         return Prepared(plans, make_judge(probe, plans[0], report, floors))
 
     def observe(self) -> Observations:
-        """Record the last poll of the run's GPUs, and return all their readings since the run began."""
+        """Record the last poll of the run's GPUs, and return all observations since the run began."""
         self.visibility.observe()
         return self._recorder.record()
 
     def interruption(self) -> Skip | None:
-        """Return why the run in progress must end; None if it may continue, and without a run."""
+        """Return why the run in progress must end; None if it may continue, or if no run is in progress."""
         if self.current is None:
             return None
         return interruption(self.facts(self.current.probe), self.visibility.watched or None)

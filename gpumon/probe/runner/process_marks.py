@@ -1,4 +1,4 @@
-"""Environment variables that mark ranks and gates with their agent, so that the next agent can end what one left."""
+"""Mark ranks and gate commands by an environment variable, so that the next agent can kill leftover ones."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pathlib import Path
 log = logging.getLogger("gpumon.probe")
 
 AGENT = "GPUMON_AGENT"
-"""Variable of ranks and gates: pid and start time of the process that started them."""
+"""Variable of ranks and gate commands. Its value is pid and start time of the agent that started them."""
 RANK = "GPUMON_RANK"
-"""Variable of ranks: number of the pass, a dot, and number of the rank."""
+"""Variable of ranks. Its value is the number of the pass, a dot, and the number of the rank."""
 PROC = Path("/proc")
 
 
 def environment() -> Mapping[str, str]:
-    """Return the variable for processes that this agent starts; their children inherit it."""
+    """Return the variable that marks processes of this agent. Their children inherit it."""
     return {AGENT: own_mark()}
 
 
 def own_mark() -> str:
-    """Return pid and start time of this process: a pid alone is reused."""
+    """Return pid and start time of this process. A pid alone may be reused."""
     return f"{os.getpid()}-{start_time(PROC / 'self')}"
 
 
 def is_other_agent_alive(mark: str) -> bool:
-    """Return whether the mark belongs to another process than this one, and that process is alive."""
+    """Return whether the mark belongs to another process that is alive."""
     agent, _, start = mark.partition("-")
     return bool(start) and mark != own_mark() and _is_alive(agent, start)
 
 
 def end_orphans() -> threading.Thread:
-    """Kill marked processes whose agent is gone.
+    """Start a thread that kills marked processes whose agent has ended, and return it.
 
-    This runs in a thread: reading the environment of a process that is blocked in a driver may never return.
+    A thread is used because reading the environment of a process that is blocked in a driver may never return.
     """
     thread = threading.Thread(target=_end_orphans, name="orphans", daemon=True)
     thread.start()
@@ -65,7 +65,7 @@ def _kill_orphan(process: Path) -> bool:
 
 
 def _orphans() -> Iterator[Path]:
-    """Yield orphans of this user."""
+    """Yield the /proc folders of orphans (marked processes whose agent has ended) of this user."""
     for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if process.stat().st_uid == os.geteuid() and _is_orphan(process):
@@ -73,15 +73,15 @@ def _orphans() -> Iterator[Path]:
 
 
 def _is_orphan(process: Path) -> bool:
-    """Return whether the agent of a process is gone. Marks from another pid namespace do not count."""
+    """Return whether a process is marked and its agent has ended; False if the mark is from another pid namespace."""
     agent, dash, start = _variable(process, AGENT).partition("-")
     return bool(dash) and not _is_alive(agent, start) and _shares_namespace(process, "pid")
 
 
 def _is_alive(agent: str, start: str) -> bool:
-    """Return whether the process with this start time is alive.
+    """Return whether the process with this pid and start time is alive.
 
-    Start times from another time namespace cannot be compared; that process counts as alive.
+    A process of another time namespace counts as alive, because its start time cannot be compared.
     """
     current = start_time(PROC / agent)
     if current and current != start:
@@ -91,7 +91,7 @@ def _is_alive(agent: str, start: str) -> bool:
 
 
 def _variable(process: Path, variable: str) -> str:
-    """Return a variable of the process's environment; empty if it has none or cannot be read."""
+    """Return the value of a variable in the process's environment; empty if it is missing or cannot be read."""
     words = _read(process / "environ").split(b"\0")
     name = f"{variable}=".encode()
     return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
@@ -103,7 +103,7 @@ def start_time(process: Path) -> str:
 
 
 def _shares_namespace(process: Path, kind: str) -> bool:
-    """Return whether a process is in this process's namespace of this kind. Raises OSError if it cannot be read."""
+    """Return whether a process shares this process's namespace of a kind such as pid. Raises OSError if unreadable."""
     own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
     return not own.exists() or own.stat().st_ino == other.stat().st_ino
 

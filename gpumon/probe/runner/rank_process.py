@@ -1,4 +1,4 @@
-"""One rank of a pass: its process, and what it has reported."""
+"""Start one rank process of a pass, and collect the frames that it sends."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gpumon.supervisor.loop import Loop
 FRAME_LIMIT = 64 * 1024
 """Max bytes of a frame."""
 FRAMES, FRAMES_A_SECOND = 2000, 20
-"""Max frames of a rank: for its steps, and for its progress until the deadline."""
+"""Max frames of a rank: FRAMES, plus FRAMES_A_SECOND for each second of the deadline."""
 _SHIM = (*PYTHON, "-S", exec_shim.__file__)
-"""Becomes the rank: its interpreter may be on a network file system, for which the loop must not wait."""
+"""Program that becomes the rank by exec. It starts quickly, while probe.python may be on a slow network file system."""
 
 
 class RankProcess:
-    """A rank, and the account of its frames."""
+    """A rank process and its account, which holds everything that it has reported."""
 
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
         """Initialize a rank that is not started. `steps`: the list of ordered steps, which grows."""
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False
-        """It has ended or was abandoned."""
+        """True if the process has ended or was abandoned as unkillable."""
         self._plan = plan
         self._number = number
         self._steps = steps

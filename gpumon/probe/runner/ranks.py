@@ -1,4 +1,4 @@
-"""The rank processes of one pass: start, order, kill and reap them, and report their end exactly once."""
+"""Start, order, kill and reap the rank processes of one pass, and report the end of the pass exactly once."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ TERM_PATIENCE = 2.0
 KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
-"""Seconds for the other ranks to fail and report why, after one has failed."""
+"""Seconds between the first failure of a rank and SIGTERM, in which other ranks may fail and report why."""
 POLL_INTERVAL = 0.02
-"""Interval of checks for what ranks have started, after they have ended."""
+"""Seconds between checks for processes that ranks have started and left."""
 NOT_ON_GPU = frozenset({"start", "import"})
-"""Stages in which a rank has not opened its GPU yet."""
+"""Stages of a rank before it opens its GPU."""
 
 _NUMBERS = itertools.count(1)
-"""Numbers of the passes of this process."""
+"""Counter that numbers the passes of this process."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
 Course = Callable[[Pass], Step | None]
-"""Returns the next step from what the ranks have done; None at the end."""
+"""Function that returns the next step for a pass; None if the pass is complete."""
 
 
 class Ranks:
-    """Runs one pass at a time. All callbacks come from the loop, and `on_end` comes once.
+    """Runs one pass at a time. All callbacks are called in the loop's thread, `on_end` exactly once.
 
-    It comes within the plan's deadline, TERM_PATIENCE, twice KILL_PATIENCE, and a reaping interval.
+    `on_end` is called within the plan's deadline, TERM_PATIENCE, twice KILL_PATIENCE and a reaping interval.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -60,7 +60,7 @@ class Ranks:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of our own processes that have not ended."""
+        """Pids of ranks, and of processes that they started, that have not ended."""
         if self._current is None:
             return frozenset(self._stuck)
         ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
@@ -73,21 +73,22 @@ class Ranks:
 
     @property
     def arrived(self) -> bool:
-        """Whether a rank may have opened its GPU: before that, every process there is foreign."""
+        """Whether a rank may have opened its GPU. Until then, every process on the GPUs is foreign."""
         started = () if self._current is None else self._current.ranks
         return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        """Pids of all passes that SIGKILL did not end and that still exist."""
+        """Pids of processes of all passes that SIGKILL did not end and that still exist."""
         return tuple(sorted(self._stuck))
 
     def start(
         self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd, *, within: float | None = None
     ) -> None:
-        """Begin a pass. Raises RuntimeError while another is in progress: check `running` first.
+        """Begin a pass. Raises RuntimeError while another pass is in progress.
 
-        `within`: seconds that are left of the plan's deadline; None for all of it.
+        `course`: returns the next step. `within`: seconds that are left of the plan's deadline; None for the whole
+        deadline.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
@@ -142,7 +143,7 @@ class _CurrentPass:
         self._stopping = False
         self._leaving = False
         self.others = frozenset[int]()
-        """Containment whose remaining processes are being ended."""
+        """Pids of processes that ranks have started and that are being killed."""
         self._number = next(_NUMBERS)
         self._containment = make_containment()
         self._timers = [loop.call_after(within, self._time_out)]
@@ -173,7 +174,7 @@ class _CurrentPass:
         self._kill()
 
     def _order(self) -> None:
-        """Order the next step: all ranks have done the same steps."""
+        """Send the next step to all ranks. It is called when all of them have done the same steps."""
         step = self._course(self._current_pass())
         self._over = step is None
         line = encode(len(self._steps), step)
@@ -197,13 +198,16 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _take_failure(self, rank: RankProcess) -> None:
-        """Stop all ranks soon: without this one the others cannot continue and may not end by themselves."""
+        """Stop all ranks after LAST_WORDS.
+
+        Without the failed rank the others cannot continue and may not end by themselves.
+        """
         if self._blamed is None:
             self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
         self._blame(rank)
 
     def _blame(self, rank: RankProcess) -> None:
-        """Note the rank that failed first. A rank that died without an error has precedence."""
+        """Remember the rank that failed first. A rank that died without an error message takes precedence."""
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):

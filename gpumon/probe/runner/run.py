@@ -1,4 +1,4 @@
-"""One run of a probe: preflight, gate, a pass for each algorithm, departure from the GPUs, and one result."""
+"""Run a probe once: preflight, scheduler gate, one pass for each algorithm, departure from the GPUs, one result."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ log = logging.getLogger("gpumon.probe")
 
 
 class Phase(enum.Enum):
-    """Phases of a run. The gate runs before each pass."""
+    """Phases of a run. The scheduler gate is asked before each pass."""
 
     PREFLIGHT = "preflight"
     GATE = "gate"
     RANKS = "ranks"
     DEPARTURE = "departure"
-    """All ranks have ended; NVML may still list them."""
+    """All ranks have ended. The run waits until NVML no longer lists them."""
     CONCLUDED = "concluded"
 
 
 class Prepared(NamedTuple):
-    """Decisions made before the first pass begins."""
+    """The plans and the reference figures of a run. They are chosen before its first pass."""
 
     plans: Sequence[Plan]
-    """One for each pass."""
+    """One plan for each pass."""
     judge: Judge
 
 
@@ -50,22 +50,22 @@ def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Callbacks by which a run reaches the rest of the agent. They are called from the loop."""
+    """Callbacks through which a run reaches the rest of the agent. They are called in the loop's thread."""
 
     prepare: Callable[[], Prepared]
     preflight: Callable[[], Skip | None] = lambda: None
     ask_gate: Callable[[OnAnswer], Question | None] = lambda _: None
-    """Ask the scheduler for the node; None if no gate is configured."""
+    """Starts the scheduler gate with a callback for its answer; returns None if no gate is configured."""
     observed: Callable[[], Observations] = lambda: NO_OBSERVATIONS
-    """Readings of the run's GPUs since before its start."""
+    """Returns the readings of the run's GPUs since before its start."""
     await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
     on_progress: Callable[[Progress], None] = lambda _: None
     on_result: Callable[[ProbeResult], None]
-    """Called once, whatever happens."""
+    """Receives the result. It is called exactly once."""
 
 
 class ProbeRun:
-    """One run as a state machine. Use from the loop's thread."""
+    """One run of a probe, as a state machine. Use from the loop's thread."""
 
     def __init__(
         self, ranks: Ranks, run: Run, probe: Probe, surroundings: Surroundings, *, simulated: bool = False
@@ -74,7 +74,7 @@ class ProbeRun:
         self.run = run
         self.probe = probe
         self.left_at: float | None = None
-        """Boot clock when the last pass ended."""
+        """Time on the boot clock at which the last pass ended; None before that."""
         self._simulated = simulated
         self._ranks = ranks
         self._surroundings = surroundings
@@ -83,15 +83,15 @@ class ProbeRun:
         self._passes: list[Pass] = []
         self._begun = boot_clock()
         self._failure: ProbeResult | None = None
-        """The result if the agent itself failed to judge the run."""
+        """The result if an error of the agent prevented judging the run."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """Ranks of this run, ended ones included: NVML lists processes as of the last poll."""
+        """Pids of all ranks of this run, including ended ones, which NVML may list until the next poll."""
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
-        """Begin. Return the skip if preflight refuses the run."""
+        """Begin the run. Return the Skip if preflight refuses it; None otherwise."""
         skip = self._surroundings.preflight()
         if skip is None:
             self._pass_gate()
@@ -100,7 +100,7 @@ class ProbeRun:
         return skip
 
     def abort(self, skip: Skip) -> None:
-        """End the run with this skip, unless its ranks have ended already."""
+        """End the run with this Skip. It has no effect if the ranks of the last pass have ended."""
         match self.phase:
             case Phase.GATE:
                 question, self._question = self._question, None
@@ -121,7 +121,10 @@ class ProbeRun:
             self._begin_pass()
 
     def _take_answer(self, refused: Skip | None) -> None:
-        """Check again before the first pass: the gate may have taken long."""
+        """Begin the pass if the gate permits it.
+
+        Before the first pass repeat preflight, because the gate may have taken long.
+        """
         self._question = None
         skip = refused or (self._surroundings.preflight() if self._prepared is None else None)
         if skip is None:
@@ -130,7 +133,7 @@ class ProbeRun:
             self._refuse(skip)
 
     def _refuse(self, skip: Skip) -> None:
-        """End with a skip while no rank runs."""
+        """End the run with this Skip while no rank runs. Passes that were made are kept."""
         if self._passes:
             last = self._passes[-1]
             self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
@@ -152,7 +155,10 @@ class ProbeRun:
         self._ranks.start(plan, self._next_step, self._report_progress, self._end_pass, within=left)
 
     def _next_step(self, current: Pass) -> Step | None:
-        """Return the next step. An error in judging ends the pass: it must not end the agent."""
+        """Return the next step of the pass; None if it is complete.
+
+        An error in judging ends the pass, but not the agent.
+        """
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         try:
             return next_step(current, self._prepared.judge)
@@ -161,7 +167,10 @@ class ProbeRun:
             return None
 
     def _report_progress(self, progress: Progress) -> None:
-        """Report progress over all passes. Repeats and pairs come after all that was planned."""
+        """Report the progress of the whole run.
+
+        Repeats and pair exchanges come after the planned steps, so they count as done.
+        """
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         plans = self._prepared.plans
         plan = plans[len(self._passes)]
@@ -173,7 +182,7 @@ class ProbeRun:
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _end_pass(self, ended: Pass) -> None:
-        """Continue with the next algorithm if this pass succeeded."""
+        """Begin the pass of the next algorithm if this one succeeded; otherwise end the run."""
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         self._passes.append(ended)
         self.left_at = boot_clock()
@@ -218,6 +227,6 @@ class ProbeRun:
 
 
 def _ended_pids(passes: Sequence[Pass]) -> frozenset[int]:
-    """Return the pids of the ranks that have ended."""
+    """Return the pids of the ranks that have ended, without those that SIGKILL did not end."""
     stuck = {pid for ended in passes if ended.ending is not None for pid in ended.ending.abandoned}
     return frozenset(rank.pid for ended in passes for rank in ended.accounts if rank.pid is not None) - stuck

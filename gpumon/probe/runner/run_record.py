@@ -1,4 +1,7 @@
-"""The run in progress, in a file. If it is there when an agent starts, the previous agent ended during that run."""
+"""Record the run in progress in a file.
+
+If the file exists at the start of the agent, the previous agent ended during the run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _CUT_SHORT = Skip(
 
 
 class RunRecord:
-    """Record of the run in progress. A record that cannot be written is only a warning."""
+    """The file that names the run in progress. A failure to write it is logged as a warning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,7 +51,7 @@ class RunRecord:
             log.warning("cannot delete the record of the run", extra={"path": str(self._path), "error": str(error)})
 
     def interrupted_run(self) -> ProbeResult | None:
-        """Return the result of a run that an earlier agent did not end, once."""
+        """Return the result of a run that an earlier agent left unfinished, once; None if there is none."""
         try:
             document = json.loads(self._path.read_text(encoding="ascii"))
             if is_other_agent_alive(document["agent"]):  # that agent owns the store and the run

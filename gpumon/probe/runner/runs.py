@@ -1,4 +1,4 @@
-"""Probe runs of the agent: one at a time, by schedule or on request; each result is made durable."""
+"""Manage the probe runs of the agent: one at a time, by schedule or on request. Every result is stored."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
-"""Interval at which a run checks the polls for new jobs."""
+"""Seconds between checks whether a job has started on the GPUs of the run in progress."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
 _STOPPED = Skip(reason="interrupted", hint="The agent was stopped or restarted during the run. Run again.")
 
 
 class ProbeRuns:
-    """Runs `probe` by schedule and all probes on request. Use from the loop's thread, except `request`."""
+    """Starts and ends probe runs: `probe` by schedule, any probe on request.
+
+    Use from the loop's thread, except `request`.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ProbeRuns:
         return self.host.current is not None
 
     def start(self) -> None:
-        """Record the run during which an earlier agent was killed, and delete its shared memory."""
+        """Store a result for a run that a killed agent left unfinished, and delete the shared memory of that run."""
         result = self._record.interrupted_run()
         if result is not None:
             swept = ", ".join(sweep(since=result.started))
@@ -69,20 +72,20 @@ class ProbeRuns:
         self.host.settings = settings
 
     def stop(self) -> None:
-        """Kill the run in progress, and begin no other."""
+        """Kill the run in progress, if any, and refuse new runs."""
         self.stopping = True
         self.host.visibility.stop()
         if self.host.current is not None:
             self.host.current.abort(_STOPPED)
 
     def give_way(self) -> None:
-        """Kill the run in progress if a job or a time window requires it."""
+        """Kill the run in progress if a job, a release, a maintenance or a hold requires it."""
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:
             self.host.current.abort(skip)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
-        """Run this probe now, or answer why not; from any thread. Raises KeyError for an unknown probe."""
+        """Run this probe now, or return why not. Callable from any thread. Raises KeyError for an unknown probe."""
         probe = self.probe if name == self.probe.name else PROBES[name]
         future: Future[ProbeRequest] = Future()
         self._loop.post(lambda: future.set_result(self._answer(probe)))
@@ -99,7 +102,7 @@ class ProbeRuns:
         )
 
     def begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
-        """Begin a run while none is in progress. Return it, and the skip if preflight refuses it."""
+        """Begin a run; no other may be in progress. Return the run, and the Skip if preflight refuses it."""
         run, host = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time()), self.host
         surroundings = Surroundings(
             preflight=lambda: may_run(host.facts(probe, trigger)),
@@ -139,7 +142,7 @@ class ProbeRuns:
         self._publish(ProbeStarted(id=run.id, probe=probe.name, gpus=gpus))
 
     def _watch(self, run: Run) -> None:
-        """Kill the run if a job has started since it began."""
+        """Check every WATCH_SECONDS whether a job has started on the GPUs of the run, and kill the run if so."""
         if self.host.current is not None and self.host.current.run is run:
             self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
             self.host.observe()
@@ -156,7 +159,7 @@ class ProbeRuns:
 
 
 def _join(current: ProbeRun, probe: Probe) -> ProbeRequest:
-    """Answer a request during a run. A run of another probe is not joined, and nothing is recorded."""
+    """Return the answer to a request during a run: it joins a run of the same probe, and is refused otherwise."""
     if probe.name == current.probe.name:
         return ProbeRequest(id=current.run.id, accepted=False)
     hint = f"Run {current.run.id} of {current.probe.name} is in progress. Try again when it has ended."

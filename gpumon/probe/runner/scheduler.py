@@ -1,4 +1,4 @@
-"""When a probe run is due: by its timetable, and early after a repair; a due run waits while the node is busy."""
+"""Begin scheduled probe runs: at intervals, and early after a repair. A due run waits while the node is busy."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpumon.supervisor.loop import Loop, Timer
 log = logging.getLogger("gpumon.probe")
 
 START_INTERVAL = 0.25
-"""How often a due run checks whether the GPUs and the store have been read."""
+"""Seconds between checks whether GPUs and store have been read, while a run is due."""
 IDLE_INTERVAL = 5.0
-"""How often a due run checks the GPUs while it waits for them to be idle."""
+"""Seconds between checks whether the GPUs are idle, while a run is due."""
 REPAIR_INTERVAL = 1800.0
-"""Min time between two early runs: the one before was skipped, by the scheduler or for a job."""
+"""Min seconds between an early run and a previous run that was skipped or partial."""
 SCHEDULER_PATIENCE = 30.0
-"""How long a due run waits to learn whether the host has a scheduler."""
+"""Max seconds that a due run waits for the detection of the host's scheduler."""
 
 
 class ProbeScheduler:
-    """Begins runs by schedule. Use from the loop's thread."""
+    """Begins probe runs by schedule. Use from the loop's thread."""
 
     def __init__(self, loop: Loop, runs: ProbeRuns, timetable: Timetable) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class ProbeScheduler:
         self._schedule = Schedule(self.run_due, timetable)
         self._waiting: Timer | None = None
         self._due_at = 0.0
-        """Boot clock at which the run that waits was due."""
+        """Time on the boot clock at which the waiting run was due."""
 
     def start(self) -> None:
         self._schedule.start()
@@ -50,22 +50,22 @@ class ProbeScheduler:
         self._schedule.apply(timetable)
 
     def next_run(self) -> float | None:
-        """Return the wall time of the next run."""
+        """Return the wall time of the next run in seconds since the epoch; None if none is scheduled."""
         return self._schedule.next_run()
 
     def tick(self) -> None:
-        """Follow the wall clock, and bring the next run forward after a repair."""
+        """Adjust the schedule to steps of the wall clock, and bring the next run forward after a repair."""
         self._schedule.follow_clock()
         if self.is_due_early():
             log.info("GPUs were repaired; the next probe run begins now")
             self._schedule.bring_forward()
 
     def run_due(self) -> None:
-        """Begin the scheduled run as soon as it may begin; from any thread."""
+        """Begin the scheduled run as soon as it may begin. Callable from any thread."""
         self._loop.post(self._begin_waiting)
 
     def is_due_early(self) -> bool:
-        """Return whether the next run should begin now, because of a repair."""
+        """Return whether the next run should begin now because a GPU was repaired."""
         runs = self._runs
         if runs.running or runs.stopping:
             return False
@@ -76,9 +76,9 @@ class ProbeScheduler:
         self._begin_or_wait()
 
     def _begin_or_wait(self) -> None:
-        """Wait while another probe runs, the GPUs have not been read, or the GPUs are not idle long enough.
+        """Begin the due run. Try later if another probe runs, or GPUs are unread or not idle long enough.
 
-        A skip would last until the next run is due.
+        A run that began would be skipped now, and the next one is an interval away.
         """
         if self._waiting is not None:
             self._waiting.cancel()
@@ -104,9 +104,9 @@ class ProbeScheduler:
 
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
-    """Return the seconds until a due run is tried again; None: begin now, even if it will be skipped.
+    """Return the seconds until a due run is tried again; None to begin it now, even if it will be skipped.
 
-    `waited`: seconds since it was due.
+    `waited`: seconds since the run was due.
     """
     if not _is_informed(report, facts, waited):
         return START_INTERVAL
@@ -117,9 +117,9 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
 
 
 def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
-    """Return whether a GPU was repaired since the last run, and nothing prevents a run now.
+    """Return whether a GPU was repaired since the last run and nothing prevents a run now.
 
-    `wall` and `at`: now, in seconds since the epoch and on the boot clock.
+    `wall`: now, in seconds since the epoch. `at`: now, in seconds on the boot clock.
     """
     last = report.probe.last
     attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
@@ -129,20 +129,20 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return whether the GPUs have been read, and whether the host has a scheduler was determined."""
+    """Return whether the GPUs were read, and whether a scheduler exists is determined or was waited for long enough."""
     determined = facts.simulated or facts.gated or facts.schedulers is not None
     return _is_read(report) and (determined or waited > SCHEDULER_PATIENCE)
 
 
 def _is_read(report: Report) -> bool:
-    """Return whether the first poll has ended, or the driver is down, and the store was read or cannot be."""
+    """Return whether the first poll has ended or the driver is down, and the store was read or cannot be read."""
     status = report.internal.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
     return polled and (report.internal.restored or report.node.store_up == 0)
 
 
 def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
-    """Return whether a GPU that a run would measure was repaired since the last all-reduce."""
+    """Return whether a GPU that a run would use was repaired since the last all-reduce."""
     runs = [run for run in report.probe.ran if run.probe == ALL_REDUCE]
     repairs = repairs_since_run(
         runs,

@@ -1,4 +1,4 @@
-"""Ask the scheduler for the node by the operator's command. It runs as a child, so that the loop does not wait."""
+"""Run the operator's scheduler gate command, which answers whether the node is free. The command is a child process."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
-"""Max bytes of output in memory."""
+"""Max bytes of the command's output in memory; the last ones are kept."""
 LINE = 300
-"""Max characters of a line that is shown."""
+"""Max characters of an output line in a hint."""
 END_SECONDS = 3.0
-"""Seconds for the subreaper to end what the command has started; then it is killed."""
+"""Seconds that the subreaper has to end all processes of the command. Then the subreaper is killed."""
 
 NO = 1
-"""Exit code of a scheduler that refuses the node."""
+"""Exit code by which the command refuses the node."""
 
 
 OnAnswer = Callable[[Skip | None], None]
-"""Called with None if the node is free, else with the skip."""
+"""Receives None if the node is free, otherwise the Skip of the run."""
 
 
 class Question:
-    """One run of the command. `on_answer` is called once, from the loop, unless the question is withdrawn."""
+    """One run of the gate command. The loop calls `on_answer` once, unless `withdraw` was called before."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Question:
             loop.call_after(0.0, lambda: self._on_exit(1))
 
     def withdraw(self) -> None:
-        """Withdraw the question: `on_answer` is not called."""
+        """End the command without calling `on_answer`."""
         self._on_answer = None
         self._end()
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
-        """Start the command under the subreaper, which also reports why it cannot be run."""
+        """Start the command under the subreaper; None if the subreaper cannot be started."""
         trouble, writer = os.pipe2(os.O_CLOEXEC)
         try:
             return ChildProcess(self._loop, self._command(command, environment, trouble, writer))
@@ -102,7 +102,10 @@ class Question:
             self._answer(None if code == 0 else self._refusal(code))
 
     def _refusal(self, code: int) -> Skip:
-        """Return the skip for a nonzero exit code. Only NO is a refusal: any other code is no answer."""
+        """Return the skip for a nonzero exit code.
+
+        Code NO is a refusal by the scheduler; any other code is a failure of the gate.
+        """
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(each if each.isprintable() else " " for each in lines[-1].strip()[:LINE]) if lines else ""
         if code == NO:

@@ -1,4 +1,4 @@
-"""Delete shared memory of killed ranks, which would fill /dev/shm run by run."""
+"""Delete the shared memory files of killed ranks, which would otherwise fill /dev/shm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever its settings
 PREFIX = "nccl-"
-"""Prefix of NCCL's files. Gloo makes none, and torch only if processes share tensors."""
+"""Prefix of NCCL's files. Gloo creates none, and torch creates some only if processes share tensors."""
 
 
 def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ...]:
-    """Delete files of our ranks that no process has open, and return their names.
+    """Delete NCCL's files of this user that no process has open, and return their names.
 
-    `since`: only files made after this time, in seconds since the epoch. Files of root may belong to other programs:
-    without `since` they are not deleted.
+    `since`: only files changed after this time, in seconds since the epoch. Without it root deletes nothing, because
+    files of root may belong to other programs.
     """
     if since is None and os.geteuid() == 0:
         return ()
@@ -39,8 +39,8 @@ def _candidates(folder: Path, since: float) -> Iterator[Path]:
 def _delete_unused(path: Path) -> bool:
     """Delete a file unless another process has it open or mapped. Return whether it was deleted.
 
-    The kernel grants a write lease only on an unused file, and counts processes of other containers too. A process that
-    opens the file meanwhile waits, and causes a signal here that is ignored.
+    The kernel grants a write lease only on an unused file, and counts processes of other containers too. If a process
+    opens the file meanwhile, it waits, and this process gets a signal that it ignores.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

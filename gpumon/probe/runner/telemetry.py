@@ -1,4 +1,4 @@
-"""Observe the GPUs of a run while it is in progress."""
+"""Record the readings of a run's GPUs while the run is in progress, as evidence for the location of a fault."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.probe.core.evidence import HELD_DOWN, GpuSample, Observations, add_s
 from gpumon.state.report import Report
 
 _PCIE_ERRORS = ("fatal", "non_fatal")
-"""PCIe error counters without correctable errors, which are normal."""
+"""PCIe error counters that are recorded. Correctable errors are not, because they are normal."""
 
 
 class TelemetryRecorder:
-    """Recorder of the readings of a run's GPUs, from before it begins. `gpus`: their UUIDs."""
+    """Records the readings of a run's GPUs from before the run begins. `gpus`: their UUIDs."""
 
     def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
         self._latest = latest
@@ -23,7 +23,7 @@ class TelemetryRecorder:
         self.record()
 
     def record(self) -> Observations:
-        """Record the last poll, and return all readings until now."""
+        """Record the readings of the last poll, and return all observations until now."""
         report = self._latest()
         at = report.node.snapshot_timestamp_seconds
         if at is not None:
@@ -33,7 +33,7 @@ class TelemetryRecorder:
 
 
 def sample(state: GpuState, at: float) -> GpuSample:
-    """Return the last readings of a GPU."""
+    """Return the last readings of a GPU. `at`: wall time of its poll in seconds since the epoch."""
     gpu = state.gpu
     received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
     return GpuSample(
@@ -62,7 +62,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return the traffic of each NVLink by its other end, if that is reported: a GPU, or the switches."""
+    """Return total bytes by what an NVLink leads to (UUID of a GPU, or a type of peer) and by link number."""
     by_end: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():
         peer = state.peers.get(link)

@@ -27,26 +27,29 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> bool:
-    """Have the kernel end this process with its parent. Return False if the parent has ended already."""
+    """Make the kernel kill this process when its parent ends. Return False if the parent has ended already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 def die_first() -> None:
-    """Have the kernel kill this process first when memory runs out, before the agent and before jobs."""
+    """Make the kernel kill this process before the agent and before jobs if memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write("1000")
 
 
 def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
-    """Queue each line of standard input. Its end ends the process."""
+    """Put each step from standard input into the queue. End the process when standard input closes."""
     for line in iter(sys.stdin.buffer.readline, b""):
         steps.put(json.loads(line))
     os._exit(3)
 
 
 def main() -> int:
-    """Run a rank. Return its exit status."""
+    """Run a rank until it is ordered to end.
+
+    Return its exit status: 0, 1 for an error, 3 if its parent is not the agent.
+    """
     orders = json.loads(sys.stdin.buffer.readline())
     fault = Fault(orders["fault"], orders["rank"])
     reporter = Reporter(orders["result"], fault)

@@ -1,6 +1,7 @@
-"""TABLE: what can be timed. Each collective fills its buffers, runs on them, and counts wrong elements.
+"""TABLE of operations that can be timed. Each one fills its buffers, runs on them, and counts wrong elements.
 
-Sizes are those of nccl-tests: of the whole array, of which each rank holds a share with some collectives.
+The size of an operation is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
+collectives.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpumon_rank.pattern import LARGEST, Pattern
 
 @dataclass(frozen=True)
 class RankContext:
-    """Where a rank runs. `torch` and `group` are the modules torch and torch.distributed."""
+    """What a collective needs to run on this rank. `torch` and `group` are the modules torch and torch.distributed."""
 
     torch: Any
     group: Any
@@ -31,16 +32,19 @@ ALIGNMENT = 16
 
 
 def share(elements: int, ranks: int, width: int) -> int:
-    """Return the elements of an array that each rank holds. The agent's probes.py computes the same."""
+    """Return the number of elements of an array that each rank holds.
+
+    The agent's probes.py computes the same in bytes.
+    """
     aligned = ALIGNMENT // width
     return max(aligned, elements // ranks // aligned * aligned)
 
 
 class Collective(ABC):
-    """One collective at one size, in bytes."""
+    """A collective operation on an array of one size in bytes, with its buffers."""
 
     SUMS = False
-    """Whether the ranks sum what they send."""
+    """Whether the operation adds up the buffers of the ranks."""
 
     def __init__(self, context: RankContext, pattern: Pattern, size: int) -> None:
         self._torch, self._group = context.torch, context.group
@@ -50,32 +54,35 @@ class Collective(ABC):
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)
         self._send: Any
-        """The buffer that this rank sends."""
+        """Buffer that this rank sends."""
         self._receive: Any = None
-        """Where data arrives; None: in the send buffer."""
+        """Buffer that receives data; None if data is received in the send buffer."""
         self.allocate()
 
     @abstractmethod
     def allocate(self) -> None:
-        """Allocate the buffers."""
+        """Allocate the buffers of this rank."""
 
     def fill(self) -> None:
         """Write this rank's pattern into the send buffer."""
         self._pattern.fill(self._send, self._rank)
 
     def prepare(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
-        """Prepare one timed operation."""
+        """Prepare one timed operation, outside of the timed interval."""
 
     @abstractmethod
     def operate(self) -> None:
-        """Run the operation that is timed."""
+        """Run the operation once. It is the part that is timed."""
 
     @abstractmethod
     def count_wrong(self) -> int:
-        """Return the number of wrong elements on this rank after one operation on what `fill` wrote."""
+        """Return the number of wrong elements on this rank. It expects the buffers after `fill` and one `operate`."""
 
     def check(self) -> int:
-        """Fill, run once and return the number of wrong elements. Clear the receive buffer first, to detect a no-op."""
+        """Fill the buffers, run once, and return the number of wrong elements.
+
+        The receive buffer is cleared first, so that an operation without effect is detected.
+        """
         self.fill()
         if self._receive is not None:
             self._receive.zero_()
@@ -89,7 +96,7 @@ class Collective(ABC):
 
 
 class AllReduceCollective(Collective):
-    """All-reduce in place: every rank ends with the sum."""
+    """All-reduce in place: after it every rank has the sum of the buffers of all ranks."""
 
     SUMS = True
 
@@ -116,7 +123,7 @@ class AllReduceCollective(Collective):
 
 
 class AllGather(Collective):
-    """Every rank ends with the shares of all."""
+    """All-gather: after it every rank has the shares of all ranks."""
 
     def allocate(self) -> None:
         self._send, self._receive = self._empty(self._share), self._empty(self._share * self._ranks)
@@ -130,7 +137,7 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
-    """Every rank ends with its share of the sum."""
+    """Reduce-scatter: after it every rank has its share of the sum of all ranks' buffers."""
 
     SUMS = True
 
@@ -149,7 +156,7 @@ class ReduceScatter(Collective):
 
 
 class AllToAll(Collective):
-    """Every rank has a share for each other rank."""
+    """All-to-all: every rank sends a different share to each rank."""
 
     def allocate(self) -> None:
         self._send, self._receive = (self._empty(self._share * self._ranks) for _ in range(2))
@@ -167,7 +174,7 @@ class AllToAll(Collective):
 
 
 class SendReceive(Collective):
-    """Every rank sends to the next one and receives from the one before."""
+    """Send and receive in a ring: every rank sends to the next rank and receives from the previous one."""
 
     def allocate(self) -> None:
         self._send, self._receive = self._empty(self.elements), self._empty(self.elements)
@@ -181,7 +188,7 @@ class SendReceive(Collective):
 
 
 class HostToDevice(Collective):
-    """Each rank by itself: from page-locked host memory to its GPU."""
+    """Copy from page-locked host memory to this rank's GPU. No other rank takes part."""
 
     def allocate(self) -> None:
         self._on_host = self._empty(self.elements, "cpu", pinned=self._device.type == "cuda")
@@ -201,7 +208,7 @@ class HostToDevice(Collective):
 
 
 class DeviceToHost(HostToDevice):
-    """Each rank by itself: from its GPU to page-locked host memory."""
+    """Copy from this rank's GPU to page-locked host memory. No other rank takes part."""
 
     def allocate(self) -> None:
         super().allocate()
@@ -230,7 +237,7 @@ TABLE: dict[str, type[Collective]] = {
 
 
 def exchange(group: Any, out: Any, to: int, into: Any, source: int) -> None:
-    """Send and receive at the same time."""
+    """Send `out` to rank `to` and receive `into` from rank `source` at the same time. Return when both are done."""
     operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, into, source)]
     for work in group.batch_isend_irecv(operations):
         work.wait()

@@ -1,4 +1,4 @@
-"""Faults of a rank that tests order, as `KIND:RANK` and the kind's arguments."""
+"""Faults that tests inject into a rank, in the form `KIND:RANK` with arguments of the kind."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 
 
 class Fault:
-    """The fault of one rank; most ranks have none.
+    """An injected fault of this rank; it does nothing on ranks that it does not name.
 
-    `corrupt:RANK` adds 1 to an element that it sends. `sleep:RANK:SECONDS` sleeps in every timed operation.
-    `link:RANK:PEER:SECONDS` makes two ranks slow with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` do that at a
-    stage. `deaf:RANK` ignores SIGTERM, and hangs while it measures.
+    `corrupt:RANK` adds 1 to an element that the rank sends. `sleep:RANK:SECONDS` sleeps in every timed operation.
+    `link:RANK:PEER:SECONDS` delays exchanges between two ranks. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash
+    at the start of a stage. `deaf:RANK` ignores SIGTERM and hangs in the stage `measure`.
     """
 
     def __init__(self, text: str, rank: int) -> None:
@@ -23,7 +23,7 @@ class Fault:
         self.replace(text)
 
     def replace(self, text: str) -> None:
-        """Replace the fault."""
+        """Replace the fault. Raises ValueError for an unknown kind."""
         kind, *rest = text.split(":")
         if text and kind not in KINDS:
             raise ValueError("no such fault: " + text)
@@ -35,18 +35,21 @@ class Fault:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def apply_at(self, stage: str) -> None:
-        """Hang or crash at the start of a stage, if that is the fault."""
+        """Hang or crash at the start of this stage, if the fault is of that kind."""
         if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
             time.sleep(3600)
         elif self._kind == "crash" and self._rest == stage:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     def delay(self, peer: Optional[int] = None) -> None:  # noqa: UP045 - Python 3.9
-        """Sleep in an operation with this peer alone, or with all ranks, if that is the fault."""
+        """Sleep if the fault delays this operation.
+
+        `peer`: the other rank of an exchange; None if all ranks take part.
+        """
         if self._kind == "sleep" or (self._kind == "link" and (peer is None or peer in self._peers)):
             time.sleep(float(self._rest))
 
     def corrupt(self, elements: Any) -> None:
-        """Corrupt what this rank is about to send, if that is the fault."""
+        """Change one element of the buffer that this rank is about to send, if the fault is `corrupt`."""
         if self._kind == "corrupt":
             elements[len(elements) // 2] += 1

@@ -1,25 +1,31 @@
-"""Contents of the buffers: small whole numbers, whose sum over the ranks the type holds exactly."""
+"""Fill buffers with a pattern, and check it.
+
+Its whole numbers are so small that the data type holds their sums exactly.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 PERIOD = 1021
-"""Period of the elements, a prime, so that a block in the wrong place is detected."""
+"""Number of elements after which the pattern repeats. It is a prime, so that a block in the wrong place is detected."""
 TILE_ELEMENTS = 1 << 20
 EXACT_BFLOAT16 = 256
-"""bfloat16 holds every whole number up to here."""
+"""Largest number up to which bfloat16 holds every whole number."""
 LARGEST = 1e38
-"""Near the end of the range of float32 and bfloat16."""
+"""Max value in a buffer: near the end of the range of float32 and bfloat16."""
 
 
 class Pattern:
-    """Pattern of one type on one device. `summed`: the ranks add theirs up, so the sums must be exact too."""
+    """Pattern for buffers of one data type on one device.
+
+    `summed`: whether the collective adds up the buffers of all ranks.
+    """
 
     def __init__(self, torch: Any, dtype: str, device: Any, ranks: int, *, summed: bool) -> None:
         self.dtype = getattr(torch, dtype)
         self.width: int = torch.empty(0, dtype=self.dtype).element_size()
-        """Bytes of an element."""
+        """Bytes of one element."""
         self._ranks = ranks
         self._marks, period = self._marks_and_period(ranks, narrow=dtype != "float32", summed=summed)
         self.largest = period + self._marks
@@ -28,7 +34,7 @@ class Pattern:
 
     @staticmethod
     def _marks_and_period(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
-        """Return the number of marks, and their period in elements."""
+        """Return the number of different marks, and the period of the pattern in elements."""
         if not narrow:
             return PERIOD, PERIOD
         if summed:
@@ -36,7 +42,7 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """Return the mark that distinguishes the values of one sender from those of another."""
+        """Return the number that is added to the pattern of a sender, so that data of different senders differs."""
         return number % self._marks
 
     def fill(self, elements: Any, number: int) -> None:
@@ -44,11 +50,11 @@ class Pattern:
             chunk.copy_(self._tile[: len(chunk)]).add_(self.mark(number))
 
     def count_wrong(self, elements: Any, number: int) -> int:
-        """Return the number of elements that differ from what `fill` writes."""
+        """Return the number of elements that differ from what `fill` writes for this sender."""
         return self._count_differing(elements, self._tile + self.mark(number))
 
     def count_wrong_sums(self, elements: Any) -> int:
-        """Return the number of elements that differ from the sum of what all ranks fill."""
+        """Return the number of elements that differ from the sum of what `fill` writes on all ranks."""
         marks = sum(self.mark(rank) for rank in range(self._ranks))
         return self._count_differing(elements, self._tile * self._ranks + marks)
 
@@ -57,5 +63,5 @@ class Pattern:
 
 
 def _prime(limit: int) -> int:
-    """Return the largest prime up to this number, at least 2."""
+    """Return the largest prime up to `limit`, but at least 2."""
     return next((n for n in range(limit, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)

@@ -1,4 +1,4 @@
-"""One of the processes that measure together: its stages, and the steps that the agent orders."""
+"""Run one rank: pass through its stages, and carry out the steps that the agent orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon_rank.stopwatch import Stopwatch
 
 
 class Rank:
-    """Initialize the rank. `step` waits for the next order of the agent."""
+    """One rank of a pass. `step` waits for the next order of the agent and returns it."""
 
     def __init__(
         self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
@@ -31,7 +31,7 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run every stage in turn. Raises what torch raises."""
+        """Run all stages and ordered steps until the agent orders the end. Raises what torch raises."""
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
             self._reporter.frame(absent="torch")
@@ -132,7 +132,7 @@ class Rank:
         collective.operate()
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
-        """Exchange round by round: in each round all pairs exchange at once."""
+        """Exchange data with the peers of this rank, round by round. All pairs of a round exchange at the same time."""
         pattern = Pattern(self._torch, step["dtype"], self._device, self._ranks, summed=False)
         elements = step["bytes"] // pattern.width
         out, received = (self._torch.empty(elements, dtype=pattern.dtype, device=self._device) for _ in range(2))
@@ -165,15 +165,15 @@ class Rank:
         self._fault.replace(step["fault"])
 
     def _align_gpus(self) -> None:
-        """Let the GPUs begin together: processes leave a barrier one after the other.
+        """Make the GPUs begin an operation together, because processes leave a barrier one after the other.
 
-        The small all-reduce is queued on the timed stream: the clock starts when it ends.
+        A small all-reduce is queued on the timed stream, and the stopwatch starts when it ends.
         """
         if self._on_gpu:
             self._group.all_reduce(self._token)
 
     def _release_cache(self) -> None:
-        """Free cached buffers: they would add to the next one."""
+        """Free cached GPU buffers, because torch would keep them beside those of the next size."""
         if self._on_gpu:
             self._torch.cuda.empty_cache()
 
@@ -185,5 +185,5 @@ class Rank:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return (2, 10, 1) for 2.10.1+cu130."""
+    """Return a version as numbers: (2, 10, 1) for 2.10.1+cu130."""
     return tuple(int(part) for part in text.partition("+")[0].split(".")[:3] if part.isdigit())

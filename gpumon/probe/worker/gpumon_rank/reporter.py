@@ -1,4 +1,4 @@
-"""Send frames on a descriptor of their own, separate from what libraries print."""
+"""Send frames to the agent through a separate descriptor, so that output of libraries cannot mix with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRESS_INTERVAL = 0.25
 
 
 class Reporter:
-    """Reports where this rank is and what it measured, one JSON object a line."""
+    """Reports the progress and measurements of this rank to the agent, one JSON object a line."""
 
     def __init__(self, descriptor: int, fault: Fault) -> None:
         self._descriptor = descriptor

@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Stopwatch:
-    """On a GPU it times the work of the current stream, not the time to queue it."""
+    """Times operations. On a GPU it times the work on the current stream, without the time to queue it."""
 
     def __init__(self, torch: Any, *, on_gpu: bool) -> None:
         self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
 
     def time(self, operation: Callable[[], None]) -> float:
-        """Return seconds."""
+        """Run the operation and return its duration in seconds."""
         if self._events is None:
             begun = time.monotonic()
             operation()
