@@ -1,4 +1,4 @@
-"""Ties a child to the daemon: it ends when its input closes, on request, or with its parent."""
+"""Tie a child to the daemon: it ends when its input closes, on request, or with its parent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PR_SET_PDEATHSIG = 1
 
 
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
-"""Words that the daemon may send after the orders, one a line."""
+"""Words that the daemon may send on standard input after the orders, one a line."""
 
 
 class DaemonRequests:
-    """The latest requests of the daemon."""
+    """The latest requests that the daemon sent to this child."""
 
     def __init__(self, *, watch: bool = False, end: threading.Event | None = None) -> None:
         self.end = end or threading.Event()
         """Set when the daemon requests an orderly end."""
         self.watch = watch
-        """True if the daemon wants each new process on a GPU reported at once: from WATCH until REST."""
+        """Whether the daemon wants each new process on a GPU reported at once. WATCH sets it, REST clears it."""
 
     def take(self, words: bytes) -> None:
         for word in words.split():
@@ -33,9 +33,9 @@ class DaemonRequests:
 
 
 def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
-    """Exit with the parent.
+    """Make this process end with its parent or when standard input closes. Pass later input lines to `requests`.
 
-    Restores the default signal actions: Python's own handlers would wait for a driver call to return.
+    It restores the default actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
@@ -52,15 +52,18 @@ def _listen(requests: DaemonRequests) -> None:
 
 
 def read_orders() -> bytes:
-    """Return the orders, unbuffered: the next line belongs to the thread that reads the input."""
+    """Return the first line of standard input.
+
+    It is read unbuffered, because the next lines belong to another thread.
+    """
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:
         return unbuffered.readline()
 
 
 def reserve_stdout() -> Callable[[bytes], None]:
-    """Reserve standard output for frames and return their writer.
+    """Reserve standard output for frames and return a function that writes one.
 
-    Anything a library prints goes to standard error.
+    Other output, such as that of libraries, goes to standard error.
     """
     frames = os.dup(1)
     os.dup2(2, 1)

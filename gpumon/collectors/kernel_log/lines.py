@@ -1,4 +1,4 @@
-"""Parses the lines that the kernel and its drivers log about GPUs and their links.
+"""Parse lines that the kernel and its drivers log about errors of GPUs and their links.
 
 Parsing never raises. The text of a parsed line names no process.
 """
@@ -13,11 +13,11 @@ from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 MAX_TEXT = 300
-"""Maximum length of a text in characters."""
+"""Max characters of the text of a parsed line."""
 _KNOWN_LINES = 512
-"""Size of the parser's cache: the lines of a storm repeat."""
+"""Number of lines in the parser's cache. In a storm of errors the same lines repeat."""
 _LONGEST = 1024
-"""Maximum number of characters of a record that are parsed."""
+"""Max characters of a record that are parsed."""
 
 _PCI = (
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
@@ -35,7 +35,7 @@ _SXID = re.compile(
     rf"nvidia-nvswitch\d*: SXid \({_PCI}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
-"""The detail lines of an SXid, which repeat its number and belong to the same error."""
+"""Detail lines of an SXid. They repeat its number and belong to the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(
     rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {_PCI}:? (?:(?:GPU )?has fallen off the bus\.?|"
@@ -71,15 +71,15 @@ _WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An error in a line of the kernel log."""
+    """An error that a line of the kernel log reports."""
 
     kind: str
     code: int
     bus_id: str
-    """In NVML's form, also for an NVSwitch, which is the peer of NVLinks."""
+    """Bus id in NVML's format. An NVSwitch, which is the peer of NVLinks, has one too."""
     text: str
     numbered: bool = True
-    """False if the line describes the error without its code."""
+    """Whether the line contains the error's code. It is False if the line describes the error in words."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
@@ -87,7 +87,7 @@ class Line:
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """Return the error in the text of a record; None for other records, and for lines that quote the driver.
+    """Return the error in the text of a record; None if the record reports none or only quotes the driver.
 
     A line is matched whole: users choose parts of lines that the kernel logs about their processes.
     """
@@ -103,13 +103,13 @@ def parse(text: str) -> Line | None:
 
 
 def parse_quoted(text: str) -> Line | None:
-    """Return the error in a line that begins with a time and a host, as syslog writes it."""
+    """Return the error in a line of syslog, which begins with time and host; None if there is none."""
     begin = _BEGIN.search(text)
     return None if begin is None else parse(text[begin.start() :])
 
 
 def without_processes(text: str) -> str:
-    """Return the text as one printable line of bounded length, without ids and names of processes."""
+    """Return the text as one printable line of at most MAX_TEXT characters, without ids and names of processes."""
     line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line).strip(
         " ,"
@@ -154,7 +154,10 @@ def _sxid(text: str) -> Line | None:
 
 
 def _aer(text: str) -> Line | None:
-    """Return a fatal error of the device that the line names as its source, else of the device that logged it."""
+    """Return the fatal PCIe error in a line; None if there is none.
+
+    Its bus id is that of the source that the line names, else that of the device that logged it.
+    """
     match = _AER.fullmatch(text)
     if match is None:
         return None

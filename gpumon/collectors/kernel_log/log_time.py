@@ -1,4 +1,4 @@
-"""Converts time stamps of the kernel log to CLOCK_BOOTTIME, which counts suspended time and is adjusted by NTP."""
+"""Convert time stamps of the kernel log to CLOCK_BOOTTIME, which counts suspended time and is adjusted by NTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRIFT = 1e-4
 
 
 class KernelClock:
-    """The offset of CLOCK_BOOTTIME to the clock of the time stamps, measured with records that were just written."""
+    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by an offset, which is measured with new records."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now
@@ -21,7 +21,10 @@ class KernelClock:
         self._measured_at: float | None = None
 
     def measure(self, seconds: float) -> None:
-        """Measure the offset with the newest record of the log. It may have waited to be read."""
+        """Measure the offset with the newest record of the log, logged at `seconds`.
+
+        It may have waited before it was read.
+        """
         now = self._now()
         ahead = now - seconds
         if self._measured_at is not None:
@@ -29,5 +32,5 @@ class KernelClock:
         self._ahead, self._measured_at = ahead, now
 
     def at(self, seconds: float) -> float:
-        """Return the boot clock at this time stamp, never in the future."""
+        """Return the time on the boot clock of a time stamp. It is never in the future."""
         return min(self._now(), seconds + self._ahead)

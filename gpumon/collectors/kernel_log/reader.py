@@ -1,4 +1,4 @@
-"""Reads the records of /dev/kmsg, or of a file or FIFO with the same format, without blocking."""
+"""Read the records of /dev/kmsg, or of a file or FIFO in the same format, without blocking."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_LINES = 2000
-"""Maximum number of lines in one read: neither a storm nor a wrong path must block the loop."""
+"""Max number of lines in one read, so that neither a storm of errors nor a wrong path blocks the loop."""
 
 _RECORD_LIMIT = 8192
-"""Size of the read buffer in bytes. The kernel refuses a read into a buffer that is smaller than the record."""
+"""Size of the read buffer in bytes. The kernel refuses a read into a buffer smaller than the record."""
 _USER_SPACE = 8
-"""Priorities from this on have a facility that is not the kernel's: a process has written the record."""
+"""Lowest priority value with a facility other than the kernel's: a process has written the record."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -27,27 +27,27 @@ class Record:
     sequence: int
     """Sequence number since the boot."""
     seconds: float
-    """Time since the boot, by the clock of the kernel log."""
+    """Time stamp of the record in seconds since boot, by the clock of the kernel log."""
     text: str
-    """Empty if a process has written the record to /dev/kmsg."""
+    """Text of the record; empty if a process has written it to /dev/kmsg."""
 
 
 class KernelLog:
-    """A kernel log, of which `read` returns each record once, the oldest first. It reopens the log if necessary.
+    """A kernel log. `read` returns each record once, the oldest first, and reopens the log if necessary.
 
-    Without a path there is no log.
+    With the path None there is no log and no record.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.up: bool | None = None
-        """Whether the log can be read; None if there is none."""
+        """Whether the log can be read; None if there is no log."""
         self.denied = False
         """Whether permission is denied: CAP_SYSLOG is missing, or the mode of the file forbids it."""
         self.caught_up = False
         """Whether the records that existed at the start have been read."""
         self.more = False
-        """Whether the last read ended before the end of the log."""
+        """Whether there may be more records after the last read."""
         self.overruns = 0
         """Number of times that the kernel has overwritten records before they were read."""
         self.lost = 0
@@ -59,13 +59,13 @@ class KernelLog:
         self._open()
 
     def fileno(self) -> int | None:
-        """Return the descriptor for a selector; None for a closed log, and for plain files, which are always ready."""
+        """Return the descriptor for a selector; None if the log is closed or a plain file, which is always ready."""
         if self._descriptor is None or stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             return None
         return self._descriptor
 
     def read(self) -> tuple[Record, ...]:
-        """Return the records since the last call, in one bounded read."""
+        """Return the records since the last call, up to about MAX_LINES lines."""
         if self._descriptor is None:
             self._open()
         records: list[Record] = []
@@ -89,7 +89,7 @@ class KernelLog:
             self._descriptor = None
 
     def _new(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before: a reopened log begins with its oldest record."""
+        """Yield the records that were not returned before. A reopened log begins with its oldest record."""
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
             if record.sequence <= last:
@@ -119,7 +119,7 @@ class KernelLog:
         self.up = self._descriptor is not None
 
     def _chunk(self) -> bytes:
-        """Return one record of /dev/kmsg, or a part of a file; empty at the end, or if the log cannot be read."""
+        """Return one record of /dev/kmsg, or a part of a file; empty at the end of the log or if it cannot be read."""
         while self._descriptor is not None:
             try:
                 return os.read(self._descriptor, _RECORD_LIMIT)
@@ -134,7 +134,7 @@ class KernelLog:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return None for the continuation lines of a record, which name its device, and for other text."""
+    """Return the record in a line; None for continuation lines, which name its device, and for other text."""
     match = _HEADER.fullmatch(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Turns records of the kernel log into error observations, and separates new errors from history."""
+"""Turn records of the kernel log into error observations, and separate new errors from history."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation,
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
 MAX_HELD = 20_000
-"""Maximum number of errors that wait until the stored position is read."""
+"""Max number of errors that wait until the stored position is read."""
 
 
 class KernelLogWatch:
-    """A reader of the kernel log for the loop's thread. Nothing is read before `resume` or `begin`."""
+    """Reads the kernel log in the loop's thread and reports its errors. It reads nothing before `resume` or `begin`."""
 
     def __init__(
         self,
@@ -41,22 +41,21 @@ class KernelLogWatch:
         self._begun = False
         self._resumed = False
         self._history = False
-        """True while the records that are read were logged before the agent was installed."""
+        """Whether the records being read were logged before the agent was installed."""
         self._overruns = 0
         self._was_up: bool | None = None
 
     @property
     def position(self) -> LogPosition | None:
-        """Position at which the next agent continues; None before the stored position was read."""
+        """Position from which the next agent continues; None until the stored position and the log were read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
     def resume(self, stored: LogPosition | None) -> None:
-        """Continue from the stored position.
+        """Continue from the stored position. Later records of this boot are new; after a reboot all records are new.
 
-        Later records of this boot are new, and in another boot all records are. Without a position the agent runs for
-        the first time, and all records that exist are history.
+        Without a stored position the agent runs for the first time, and all existing records are history.
         """
         if self._resumed:
             return
@@ -72,11 +71,11 @@ class KernelLogWatch:
             self._report(self._observations(held, historical=stored is None))
 
     def begin(self) -> None:
-        """Read without the stored position. Errors in the log are held until `resume`."""
+        """Start to read without the stored position. Errors that are already in the log are held until `resume`."""
         self._begun = True
 
     def read(self) -> None:
-        """Read the new records, and report their errors."""
+        """Read the new records and report the errors in them."""
         if not self._begun:
             return
         was_caught_up = self.log.caught_up
@@ -96,7 +95,7 @@ class KernelLogWatch:
         self.log.close()
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Return one observation for each device and code, so that a storm costs little more than its reading."""
+        """Return one observation for each device and error code, so that a storm of errors costs little."""
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
             alike.setdefault((line.kind, line.bus_id, line.code, line.numbered), []).append((record, line))
@@ -150,6 +149,6 @@ class KernelLogWatch:
 
 
 def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Return whether one of them is fatal; None if no line states it."""
+    """Return whether one of the errors is fatal; None if no line states it."""
     stated = {line.fatal for _, line in errors} - {None}
     return any(stated) if stated else None

@@ -1,1 +1,1 @@
-"""The links child: reads ports, services and processes from the kernel's files. Any read may never return."""
+"""The links child: it reads ports, services and processes from files of the kernel. Any read may block for ever."""

@@ -34,14 +34,14 @@ AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The file trees to read."""
+    """The file trees to read: sysfs, and the root of the host."""
 
     sysfs: Files
     root: Files
 
 
 class LinksChild:
-    """The child's main loop."""
+    """The readers of the links child and the state between its polls."""
 
     def __init__(self, orders: LinksOrders, trees: Trees) -> None:
         page = Writer(orders.page)
@@ -57,7 +57,10 @@ class LinksChild:
         self._count_at = 0.0
 
     def poll(self) -> LinksSnapshot:
-        """Read states at every poll; counters and processes at every slow tick."""
+        """Return a snapshot.
+
+        States are read at every poll, port counters and processes at the interval of the slow tier.
+        """
         counting = boot_clock() >= self._count_at
         if counting:
             self._count_at = boot_clock() + SLOW.value
@@ -88,7 +91,7 @@ class LinksChild:
 
 
 def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll until the reader of the output is gone."""
+    """Poll until the daemon closes the output, which raises BrokenPipeError."""
     due = boot_clock()
     while True:
         say(links.poll())
@@ -97,7 +100,10 @@ def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
 
 
 def trees(orders: LinksOrders) -> Trees:
-    """Return the host's trees, or the simulated ones. Waits for a valid scenario, which may be corrected."""
+    """Return the file trees of the host or of the simulation.
+
+    While a scenario is invalid, wait until it is corrected.
+    """
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
     while True:

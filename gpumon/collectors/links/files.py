@@ -1,4 +1,4 @@
-"""File access, on this host or on a simulated one. Each read is noted on the call page while it lasts."""
+"""Read small files of this host or of a simulated one. Each read is written to the call page while it lasts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Protocol
 from gpumon.model.call_progress import Writer
 
 LIMIT = 16384
-"""Maximum bytes: a sysfs file has at most one page."""
+"""Max bytes that are read from a file. A sysfs file has at most one page."""
 
 UNSUPPORTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.ENODATA})
 """Errors that mean "not supported" or "gone". They are not reported."""
 
 
 class Files(Protocol):
-    """A tree of small files. Paths are relative to its root. All methods except `exists` raise OSError."""
+    """A tree of small files. Paths are relative to its root. All methods except `exists` may raise OSError."""
 
     def names(self, folder: str) -> list[str]: ...
 
@@ -38,11 +38,11 @@ class Files(Protocol):
 
 
 Reach = Callable[[str], Files]
-"""Return the same tree with reads noted on the call page under a device or collector."""
+"""Function that returns a tree whose reads are shown on the call page under this device or collector."""
 
 
 class Tree:
-    """The files below a folder of this host."""
+    """The files below a folder of this host, as an implementation of Files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -69,7 +69,7 @@ class Tree:
 
 
 class NotedTree:
-    """A tree whose reads are noted on the call page under `subject`; `shown` formats a path."""
+    """A file tree whose reads are shown on the call page under `subject` while they last. `shown` formats the path."""
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files
@@ -107,7 +107,7 @@ class NotedTree:
 
 
 class ReadErrors:
-    """Read errors of one poll, without "not supported"."""
+    """Read errors of one poll, by path. Errors that mean "not supported" or "gone" are left out."""
 
     def __init__(self, *earlier: ReadErrors) -> None:
         self.found: dict[str, OSError] = {path: error for reader in earlier for path, error in reader.found.items()}
@@ -122,7 +122,7 @@ class ReadErrors:
 
     @property
     def words(self) -> str:
-        """Return the first error and the number of others; empty if there are none."""
+        """Return the first error and the number of others as text; empty if there are none."""
         if not self.found:
             return ""
         path, error = next(iter(self.found.items()))

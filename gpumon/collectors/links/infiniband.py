@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports from /sys/class/infiniband: state and counters."""
+"""Read state and counters of InfiniBand and RoCE ports from /sys/class/infiniband."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon.collectors.links")
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
-"""Maximum number of ports, the first by name: a host with one port a virtual machine must not flood the page."""
+"""Max number of ports, the first ones by name. It limits the metrics of a host with a port for each virtual machine."""
 
 WORD = 4
 """Bytes per unit of port_rcv_data and port_xmit_data."""
@@ -26,7 +26,7 @@ ACTIVE, LINK_UP = 4, 5
 
 
 class PortReader:
-    """All ports. Keeps the counters between two polls that read them."""
+    """Reads all ports. The counters are kept between the polls that read them."""
 
     def __init__(self, reach: Reach, quarantined: Collection[str] = ()) -> None:
         self._reach = reach
@@ -37,10 +37,10 @@ class PortReader:
         self.left_out = 0
         """Number of ports beyond MAX_PORTS."""
         self.read_errors = ReadErrors()
-        """Errors of the last poll of states, and of the last poll of counters."""
+        """Errors of the last poll of states and of the last poll of counters."""
 
     def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
-        """Return every port. Reads the counters if `counting`."""
+        """Return all ports. Read their counters if `counting`; otherwise repeat the last ones."""
         state_errors = ReadErrors()
         if counting:
             self._counter_errors = ReadErrors()
@@ -52,7 +52,7 @@ class PortReader:
         return ports
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
-        """Return device and port, in natural order."""
+        """Return device and port number of each port, in natural order."""
         if COLLECTOR in self._quarantined:
             return []
         devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
@@ -63,10 +63,7 @@ class PortReader:
         ]
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
-        """Return the ports of a device; none for a virtual function.
-
-        Its physical function counts the same traffic.
-        """
+        """Return the ports of a device; empty for a virtual function, because the physical one counts its traffic."""
         files, folder = self._reach(device), f"{CLASS}/{device}"
         return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", read_errors)
 
@@ -87,7 +84,7 @@ class PortReader:
         )
 
     def _guid(self, device: str) -> str:
-        """Return the node GUID of the card, which survives a renaming; "" if there is none or it is zero."""
+        """Return the node GUID of the card, which survives a renaming; "" if it has none or it is zero."""
         text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
         return text if text.strip("0:") else ""
 
@@ -118,7 +115,7 @@ class PortReader:
         )
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
-        """Return the counter's value; None for one that has reached its maximum, where it stops."""
+        """Return a counter's value; None if it cannot be read or has reached its maximum, where it stops."""
         text = _text(files, path, self._counter_errors)
         if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
             return None

@@ -1,6 +1,6 @@
-"""Processes that hold a GPU and are stuck in the kernel: in state D at every poll, without having run.
+"""Find processes that hold a GPU and are stuck in the kernel: in state D at every poll, without having run in between.
 
-Nothing is read that waits for a process's memory map: its command line, maps and environment would block with it.
+Files that need a process's memory map (command line, maps, environment) are not read, because the read would block too.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MAX_STUCK = 256
 """Maximum number of stuck processes reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
-"""The initial PID namespace of any kernel (PROC_PID_INIT_INO)."""
+"""Name of the initial PID namespace, which is the same on every kernel (PROC_PID_INIT_INO)."""
 _KERNEL_THREAD = 0x00200000
 _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
-"""A line of /proc/devices: the major number of the GPUs' device nodes, or of the driver's other ones."""
+"""Lines of /proc/devices with the major numbers of NVIDIA device nodes, of GPUs and others."""
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
 _CONTROL_MINOR = 254
-"""Minor numbers from this on are /dev/nvidia-modeset and /dev/nvidiactl."""
+"""First minor number that is not a GPU: from here on are /dev/nvidia-modeset and /dev/nvidiactl."""
 _NOT_DRIVER = re.compile(
     r"kernel_clone|_*do_fork|wait_for_vfork_done|_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|"
     r"wait_on_page|io_schedule|filemap_"
 )
-"""Kernel functions in which any process can sleep in state D without the driver: vfork, and file systems."""
+"""Kernel functions in which a process can sleep in state D without the driver: vfork and file systems."""
 
 
 class _Stat(NamedTuple):
@@ -48,7 +48,7 @@ class _Stat(NamedTuple):
     parent: str
     flags: int
     ran: tuple[str, ...]
-    """Start time and run time: if both are unchanged, it has not run."""
+    """Start time and run times in clock ticks. If they are unchanged, the thread has not run."""
     threads: int
 
 
@@ -57,13 +57,13 @@ class _Asleep(NamedTuple):
 
     ran: tuple[str, ...]
     since: float
-    """Boot time of the first poll that found it so."""
+    """Time on the boot clock of the first poll that found the thread asleep."""
     gpus: frozenset[str] | None = None
-    """Minor numbers of the GPUs that it holds; None if it holds no NVIDIA device or was not examined."""
+    """Minor numbers of the GPUs that the thread holds; None if it holds no NVIDIA device or was not examined."""
 
 
 class ProcessReader:
-    """Finds stuck processes of the host or container. It stores which ones slept at the last poll."""
+    """Finds stuck processes of the host or container. It remembers the threads that slept at the last poll."""
 
     def __init__(
         self, reach: Reach, quarantined: Collection[str] = (), clock: Callable[[], float] = boot_clock
@@ -75,12 +75,16 @@ class ProcessReader:
         self._asleep: dict[str, _Asleep] = {}
         self.read_errors = ReadErrors()
         self.denied = False
-        """True if the open files of other users cannot be read."""
+        """Whether the open files of other users' processes cannot be read."""
         self.contained: bool | None = None
-        """True if only a container's processes are visible, to NVML too; None if unknown."""
+        """Whether only processes of a container are visible, to NVML as well; None if unknown.
+        """
 
     def poll(self) -> tuple[StuckProcess, ...] | None:
-        """Return the stuck processes; None if that cannot be determined. The agent's own processes are left out."""
+        """Return the stuck processes that hold a GPU; None if that cannot be determined.
+
+        The agent's own are left out.
+        """
         self.read_errors, self.denied, self.contained = ReadErrors(), False, None
         if self._quarantined:
             return None
@@ -108,7 +112,7 @@ class ProcessReader:
         return tuple(sorted(held, key=lambda process: process.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
-        """Return whether the open files of other users' processes may be read, as tried with process 1."""
+        """Return whether open files of other users' processes can be read. Process 1 is tried."""
         try:
             self._files.link("proc/1/fd/0")
         except PermissionError:
@@ -118,7 +122,7 @@ class ProcessReader:
         return True
 
     def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
-        """Yield the folders of threads in state D."""
+        """Yield folder and stat of each thread in state D, except kernel threads and the agent's own processes."""
         self._kernel &= set(pids)
         own = self._own()
         for pid in pids:
@@ -131,7 +135,7 @@ class ProcessReader:
                 yield from self._threads(pid, every=stat.state == "Z")
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
-        """Yield the first thread; `every` remaining thread of a process that was killed and cannot end."""
+        """Yield the main thread if it is in state D. `every`: all such threads, of a killed process that cannot end."""
         try:
             names = self._files.names(f"proc/{pid}/task") if every else [pid]
         except OSError:
@@ -143,7 +147,7 @@ class ProcessReader:
                 yield place, stat
 
     def _own(self) -> set[str]:
-        """Return the pids of this process and of the daemon, which are not reported here."""
+        """Return the pids of this process and of the daemon."""
         pid = self._link("proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
         return {pid for pid in (pid, stat and stat.parent) if pid}
@@ -151,7 +155,7 @@ class ProcessReader:
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return the updated record of a sleeping thread.
 
-        Its devices are read once, when it has not run between two polls.
+        Its open devices are read once, when it has not run between two polls.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
@@ -159,9 +163,9 @@ class ProcessReader:
         return before if before.gpus is not None else before._replace(gpus=self._held(place))
 
     def _held(self, place: str) -> frozenset[str] | None:
-        """Return the GPUs that the thread holds; None if it holds no NVIDIA device.
+        """Return the minor numbers of the GPUs that the thread holds; None if it holds no NVIDIA device.
 
-        An exiting process has closed its files already. It holds a GPU if its kernel stack, if readable, is in the
+        An exiting process has closed its files already. It counts as holding a GPU if its kernel stack is in the
         driver.
         """
         devices = list(self._devices(f"{place}/fd"))
@@ -171,7 +175,7 @@ class ProcessReader:
         return None if in_driver is False else frozenset(minor for minor in devices if minor)
 
     def _in_driver(self, place: str) -> bool | None:
-        """Return whether a thread of the process sleeps in the driver, or waits for one that does; None if unknown."""
+        """Return whether any thread of the process sleeps in the NVIDIA driver; None if unknown."""
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
@@ -180,9 +184,9 @@ class ProcessReader:
         return False if _NOT_DRIVER.match(self._text(f"{place}/wchan")) else None
 
     def _devices(self, folder: str) -> Iterator[str]:
-        """Return minor numbers of open NVIDIA devices; empty for those that are not a GPU.
+        """Yield the minor numbers of open NVIDIA devices; "" for a device that is not a GPU.
 
-        Any process can open another file by the name of a device.
+        Device numbers are compared too, because any process can open another file with the name of a device.
         """
         drivers = self._text("proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
@@ -196,7 +200,7 @@ class ProcessReader:
                 yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
 
     def _device(self, path: str) -> tuple[int, int] | None:
-        """Return the numbers of a device. A file of another name is not read: its file system may not answer."""
+        """Return major and minor number of an open /dev/nvidia file; None for others, which may block a read."""
         if not (self._link(path) or "").startswith("/dev/nvidia"):
             return None
         try:
@@ -217,7 +221,7 @@ class ProcessReader:
             return None  # it has ended, or the file was closed
 
     def _stat(self, folder: str) -> _Stat | None:
-        """Return the fields of /proc/PID/stat; None if it has ended."""
+        """Return the fields of /proc/PID/stat; None if the process has ended."""
         try:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:
@@ -229,5 +233,5 @@ class ProcessReader:
 
 
 def anonymous(path: str) -> str:
-    """Replace the process number in a path of /proc: readers of the API may not see it."""
+    """Replace process ids in a path below /proc, because readers of the API must not see them."""
     return re.sub(r"/\d+", "/*", path)

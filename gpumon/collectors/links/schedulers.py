@@ -1,7 +1,7 @@
-"""Detects schedulers that assign this host to jobs, by their units, programs and processes.
+"""Detect schedulers that assign this host to jobs, by their systemd units, programs and processes.
 
-While one is present, a free GPU may be assigned at any time. An installed unit is sufficient evidence, so that the
-probe needs no attention when a node is put to work.
+If there is one, an idle GPU may be assigned at any time. An installed unit is sufficient evidence, so that the probe
+needs no change when the node is put to work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """Paths below the host's root."""
+    """A job scheduler and how it is detected. Paths are below the host's root."""
 
     name: str
     units: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Scheduler:
     commands: tuple[str, ...] = ()
     """Process names as the kernel truncates them, to 15 characters."""
     variable: str = ""
-    """Environment variables of its jobs: this agent may be one of them."""
+    """Environment variable that its jobs have. The agent itself may run as such a job."""
 
 
 TABLE = (
@@ -52,11 +52,11 @@ TABLE = (
         variable="KUBERNETES_SERVICE_HOST",
     ),
 )
-"""TABLE: add a scheduler by adding a row."""
+"""TABLE of schedulers. To add one, add a row."""
 
 
 class SchedulerReader:
-    """Detects the schedulers of this host. `environment` is that of this process."""
+    """Detects the schedulers of this host. `environment` is the environment of this process."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SchedulerReader:
         self.read_errors = ReadErrors()
 
     def poll(self) -> tuple[str, ...] | None:
-        """Return the names of the schedulers, refreshed from time to time; None if unknown."""
+        """Return the names of the schedulers, detected again every LOOK_SECONDS; None if unknown."""
         if self._quarantined or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS
@@ -94,10 +94,7 @@ class SchedulerReader:
         )
 
     def _is_there(self, path: str) -> bool:
-        """Return whether the path exists, also as a link with a missing target.
-
-        In a container, links of the host may not resolve.
-        """
+        """Return whether the path exists, or is a link with a missing target: in a container links may not resolve."""
         return self._files.exists(path) or self._is_link(path)
 
     def _is_link(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The services that the links need, from systemd's own files: its units and their cgroups.
+"""Read whether the services that the links need are running, from the unit files and cgroups of systemd.
 
 systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
@@ -19,7 +19,7 @@ UNIT_FOLDERS = (
     "usr/lib/systemd/system",
     "lib/systemd/system",
 )
-"""Folders below the host's root; the first that has a unit counts."""
+"""Folders of unit files below the host's root. The first folder that has a unit determines it."""
 
 HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 """Cgroup folders below sysfs: version 2, version 1, and hybrid."""
@@ -31,7 +31,7 @@ _WANTED = (".wants", ".requires")
 """Folders beside units, with links to the units that are started together with them."""
 
 _UNREAD = "?"
-"""Stands for process ids that could not be read."""
+"""Placeholder for process ids that could not be read."""
 
 
 class ServiceReader:
@@ -43,13 +43,13 @@ class ServiceReader:
         self._quarantined = COLLECTOR in quarantined
         self._processes: dict[str, frozenset[str]] = {}
         self.ended: tuple[str, ...] = ()
-        """Units that have no process in common with the previous poll."""
+        """Units that have no process in common with the previous poll, so that all their processes have ended since."""
         self.read_errors = ReadErrors()
 
     def poll(self) -> dict[str, bool]:
-        """Return whether each unit runs, except stopped units that are only started by hand.
+        """Return whether each installed unit runs. Stopped units that are started only by hand are left out.
 
-        Empty if systemd is not visible, as in most containers.
+        The result is empty if systemd is not visible, as in most containers.
         """
         self.read_errors = ReadErrors()
         if self._quarantined:
@@ -62,13 +62,13 @@ class ServiceReader:
         return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], states: Mapping[str, bool]) -> None:
-        """Compare with the previous poll, because a unit that restarts at once is never observed as stopped."""
+        """Set `ended` by comparing process ids with the previous poll: a quick restart is never observed as stopped."""
         before = self._processes
         self.ended = tuple(unit for unit in states if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
         self._processes = {**before, **now, **{unit: frozenset() for unit, runs in states.items() if not runs}}
 
     def _processes_of(self, unit: str, slices: Collection[str]) -> frozenset[str]:
-        """Return the process ids of a unit; if they cannot be read, the previous ones."""
+        """Return the process ids of a unit; the previous ones if they cannot be read."""
         for folder in slices:
             try:
                 text = self._sysfs.read(f"{folder}/{unit}/cgroup.procs")
@@ -88,7 +88,7 @@ class ServiceReader:
         return False
 
     def _watched(self, unit: str) -> bool:
-        """Return whether the unit is enabled: another unit wants it."""
+        """Return whether the unit is enabled, so that another unit starts it."""
         folders = (
             f"{folder}/{name}" for folder in UNIT_FOLDERS for name in self._names(folder) if name.endswith(_WANTED)
         )
@@ -102,7 +102,7 @@ class ServiceReader:
             return []
 
     def _slices(self) -> Iterator[str]:
-        """Yield the slices' folders: a unit is in system.slice unless it is assigned to another."""
+        """Yield the folders of all slices. A unit is in system.slice unless it is assigned to another slice."""
         for hierarchy in HIERARCHIES:
             try:
                 names = self._sysfs.names(hierarchy)
@@ -112,7 +112,7 @@ class ServiceReader:
                 yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
 
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
-        """Return the process ids; None if they cannot be read."""
+        """Return whether the unit has a process; None if that cannot be read."""
         try:
             return any(_populated(self._sysfs, f"{folder}/{unit}") for folder in slices)
         except OSError as error:
@@ -121,7 +121,7 @@ class ServiceReader:
 
 
 def _populated(files: Files, cgroup: str) -> bool:
-    """Return whether a process is in the cgroup or below: systemd removes the cgroup of a unit that has ended."""
+    """Return whether a process is in the cgroup or below it. systemd removes the cgroup of a unit that has ended."""
     for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has only the second
         try:
             text = files.read(f"{cgroup}/{name}")

@@ -1,4 +1,4 @@
-"""TABLE: getters that need our own C structs, with the struct versions that each driver accepts.
+"""TABLE of NVML getters that need gpumon's own C structs, with the struct versions that each driver accepts.
 
 pynvml's wrappers for some of them are incomplete, and its structs have changed size between versions.
 """
@@ -56,7 +56,10 @@ class GpuFabricInfo3(ctypes.Structure):
 
 
 class FabricInfo(NamedTuple):
-    """The meaningful parts of the answer; None for a field that is not valid."""
+    """NVLink fabric membership and health of a GPU.
+
+    A field that the driver does not report, or that is not valid, is None.
+    """
 
     state: int
     status: int | None
@@ -67,7 +70,7 @@ class FabricInfo(NamedTuple):
 
 
 def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
-    """Return the fabric info in the newest version that the driver accepts: 3 from 580 on, 2 from 550 on."""
+    """Return the fabric info by the newest struct version that the driver accepts (580: 3, from 550 on: 2)."""
 
     def ask(function: str, info: ctypes.Structure) -> Any:
         library.raw(function, handle, ctypes.byref(info), bus_id=bus_id)
@@ -99,7 +102,7 @@ def _uuid(raw: bytes) -> str:
 
 
 class RawPlatformInfo(ctypes.Structure):
-    """nvmlPlatformInfo_v2_t. Version 1 has the same layout, but the rack's name in place of the chassis serial."""
+    """nvmlPlatformInfo_v2_t. In version 1, which has the same layout, `chassis` is the name of the rack."""
 
     _fields_ = (
         ("version", _UINT),
@@ -112,7 +115,7 @@ class RawPlatformInfo(ctypes.Structure):
 
 
 class PlatformInfo(NamedTuple):
-    """The GPU's place in the rack; all None if the host is not in one."""
+    """Chassis serial, slot and tray of the GPU in a rack; all None if the host is not in one."""
 
     chassis: str | None
     slot: str | None
@@ -150,7 +153,7 @@ class RawProcess(ctypes.Structure):
 
 
 class GpuProcess(NamedTuple):
-    """A process on the GPU. `memory` is in bytes, None if the driver does not report it."""
+    """A process on the GPU. `memory` is in bytes; None if the driver does not report it."""
 
     pid: int
     memory: int | None
@@ -161,9 +164,9 @@ _USUAL_PROCESSES = 64
 
 
 def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
-    """Return a getter that usually needs one call.
+    """Return a getter for processes of this kind, which usually needs one driver call.
 
-    pynvml first calls for the size, and each call holds the driver's lock for milliseconds.
+    pynvml needs an extra call for the number of processes, and each call holds the driver's lock for milliseconds.
     """
 
     def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[GpuProcess]:
@@ -196,4 +199,4 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "ComputeRunningProcesses": _processes("Compute"),
     "GraphicsRunningProcesses": _processes("Graphics"),
 }
-"""Getters by the name that table rows use. Any other name is pynvml's `nvmlDeviceGet<name>`."""
+"""Getters by the name that rows of metric tables use. Any other name is a function `nvmlDeviceGet<name>` of pynvml."""

@@ -1,4 +1,4 @@
-"""One opened device: its answers, what it does not support, and its errors."""
+"""Query one opened device: cache its answers, remember what it does not support, and count its errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gpumon.model.reading import FAST, ONCE, RARE, Call, Field, Source, Tier
 log = logging.getLogger("gpumon.collectors.nvml")
 
 FAULT_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
-"""Codes that any call may return and that concern the whole GPU."""
+"""Error codes that concern the whole GPU, whichever call returns them, with the names of the faults."""
 
 Key = tuple[str, tuple[int, ...]] | Scoped
-"""Identifies a driver query: a call's name and arguments, or a field."""
+"""Key of a driver query: name and arguments of a call, or a field with its scope."""
 EVERY_FIELD: Key = ("nvmlDeviceGetFieldValues", ())
 
 
 class GpuFaultError(Exception):
-    """The whole GPU does not answer."""
+    """Raised if the whole GPU does not answer. `fault` is the reason, such as lost."""
 
     def __init__(self, fault: str, error: NvmlError) -> None:
         super().__init__(str(error))
@@ -41,11 +41,11 @@ class GpuFaultError(Exception):
 
 
 class AbsentError(Exception):
-    """This source has no value."""
+    """Raised if a source has no value on this device, for example because it is not supported."""
 
 
 class Device:
-    """A GPU or a MIG instance. Answers are cached for the tier that is being read."""
+    """A GPU or MIG instance, queried through NVML. Answers are cached within the tier that is being read."""
 
     def __init__(self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int]) -> None:
         self.library = library
@@ -54,36 +54,36 @@ class Device:
         self._field_ids = field_ids
         self._unsupported: set[Key] = set()
         self._known: set[Key] = set()
-        """Queries that have succeeded before: if one fails now, the failure is transient."""
+        """Queries that have succeeded before. If one of them fails as unsupported now, the failure is transient."""
         self._answers_of: dict[Tier, dict[Any, Any]] = {}
         self._answers: dict[Any, Any] = {}
-        """Answers of the current tier, by Key."""
+        """Answers of the current tier by query. An error is stored as an answer."""
         self._constants: dict[Call, Any] = {}
         self._batches: dict[tuple[Scoped, ...], list[Batch]] = {}
         self._links_have: set[str] = set()
         self._links_lack: set[str] = set()
-        """Fields that at least one link supports, and fields that no link supports."""
+        """`_links_have`: fields that at least one link supports. `_links_lack`: fields that no link supports."""
         self._answered = False
-        """True if any call of the fast tier succeeded."""
+        """Whether any query succeeded since the fast tier began."""
         self._failed: NvmlError | None = None
-        """The last failure of a call that did not succeed."""
+        """The last error that was counted since the fast tier began."""
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
-        """Queries that lacked permission when last made."""
+        """Names of queries that lacked permission when last made."""
         self.missed: set[Tier] = set()
-        """Tiers whose last reading had errors. A rare tier among them is read again early."""
+        """Tiers whose last reading had errors. ONCE and RARE are then read again early."""
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
-        """Return a part of this device, with its own set of supported calls and everything else shared."""
+        """Return a device for a MIG instance. It shares everything but the handle and the set of unsupported calls."""
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
         part.plausibility = self.plausibility
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Clear the cached answers of the previous tier."""
+        """Begin a tier: clear its cached answers and its missed state."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -92,18 +92,21 @@ class Device:
             self._answered, self._failed = False, None
 
     def turn_to(self, tier: Tier) -> None:
-        """Resume a tier that was interrupted to read another one."""
+        """Make this tier the current one again, after another tier was read in between."""
         self.tier = tier
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """Log the rows that became implausible or plausible again. Raises GpuFaultError if no call succeeded."""
+        """End the current tier: log rows that became implausible or plausible again.
+
+        Raises GpuFaultError if a query of the fast tier failed and none succeeded.
+        """
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Forget what the device supports, because its capabilities have changed."""
+        """Discard what is known to be supported or unsupported, because the device's capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -112,13 +115,16 @@ class Device:
         self._batches.clear()
 
     def count(self, error: str) -> None:
-        """Count a failure of the current tier; queries made once count as rare."""
+        """Count an error under the current tier. ONCE counts as RARE."""
         self.errors[f"{(RARE if self.tier is ONCE else self.tier).name.lower()},{error}"] += 1
 
     # Calls
 
     def call(self, call: Call) -> Any:
-        """Return the getter's answer, called once a tier. Raises AbsentError, NvmlError, GpuFaultError."""
+        """Return the answer of a getter, which is called once in a tier.
+
+        Raises AbsentError, NvmlError, GpuFaultError.
+        """
         key = call.name, call.arguments
         if key in self._unsupported:
             raise AbsentError
@@ -130,7 +136,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return the getter's first answer, or `otherwise` until there is one."""
+        """Return the first answer that a getter gave; `otherwise` if it has not succeeded yet."""
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -139,7 +145,7 @@ class Device:
         return self._constants[call]
 
     def link_call(self, name: str, link: int) -> Any:
-        """Return a getter's answer for a link, called each time: "unsupported" may change when the link comes up."""
+        """Return a getter's answer for one link. It is not cached: "unsupported" may change when the link comes up."""
         try:
             return self._driver(name, (link,))
         except NvmlError as error:
@@ -165,7 +171,7 @@ class Device:
         return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
-        """Classify a failure: whole GPU (raises GpuFaultError), unsupported, or counted."""
+        """Classify an error: of the whole GPU (raises GpuFaultError), unsupported, lacking permission, or counted."""
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
         if error.code in GONE:
@@ -181,7 +187,7 @@ class Device:
     # Fields
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
-        """Read all of these fields that may be supported, normally in one call."""
+        """Read these fields into the cache, normally in one driver call. Fields that are unsupported are left out."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
@@ -208,7 +214,7 @@ class Device:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """Return the field's answer. Raises AbsentError, NvmlError."""
+        """Return the cached answer of a field. Raises AbsentError if it was not read, or its NvmlError."""
         answer = self._answers.get(scoped)
         if answer is None:
             raise AbsentError
@@ -217,12 +223,12 @@ class Device:
         return float(answer)
 
     def stop_reading(self, name: str) -> None:
-        """Stop reading this field from links if no link has ever answered it."""
+        """Stop reading this field from links, unless a link has answered it before."""
         if name not in self._links_have:
             self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
-        """Return whether the source is known to be unsupported."""
+        """Return whether the source was found to be unsupported."""
         match source:
             case Call(name=name, arguments=arguments):
                 return (name, arguments) in self._unsupported
@@ -232,7 +238,7 @@ class Device:
                 return False
 
     def has(self, source: Source) -> bool:
-        """Return whether the source is known to be supported."""
+        """Return whether the source is a field that has answered before."""
         return isinstance(source, Field) and Scoped(source.name, source.scope) in self._known
 
     def lacks_field(self, scoped: Scoped) -> bool:
@@ -245,7 +251,7 @@ class Device:
 
 
 def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
-    """Return the fields in batches that this driver accepts.
+    """Return the fields in batches that every driver accepts.
 
     On Blackwell, ECC totals fail in a batch that also has NVLink counters.
     """

@@ -1,4 +1,4 @@
-"""Reads one GPU: its tables, tier by tier. A row's failure stays with the row, a GPU's fault with the GPU."""
+"""Read one GPU, tier by tier. An error of one row does not affect other rows, and a fault of one GPU no other GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
-"""Row of the table Gpu."""
+"""Name of the row of the table Gpu that has the number of processes."""
 GUESTS = frozenset({1, 2})
-"""Virtualization modes of a guest that has the whole GPU, and of one that has a share of it."""
+"""Virtualization modes of a guest: with the whole GPU, or with a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Optional parts of a reading, as configured."""
+    """Optional parts of a reading that the configuration enables: GPM, and names of processes."""
 
     gpm: bool = True
     processes: ProcessNames = NO_PROCESS_NAMES
@@ -37,7 +37,7 @@ EVERYTHING = Extent()
 
 
 class GpuReader:
-    """One opened GPU: its device, the readers of its tables, and their last readings."""
+    """Reads one opened GPU, and keeps the last readings of its tables."""
 
     def __init__(
         self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int], extent: Extent = EVERYTHING
@@ -54,16 +54,16 @@ class GpuReader:
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self.peer_access: Access = {}
-        """Peers that have not been reported yet."""
+        """Peer access that has not been reported yet, by UUID of the other GPU and capability."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
-        """Whether each poll reads the GPU's processes and the bytes of each link."""
+        """Whether each poll reads the GPU's processes, and each slow reading the bytes of each link."""
         self._mig: bool | None = None
         self._parted: bool | None = None
         self._guest = False
 
     def read(self, tier: Tier) -> Iterator[None]:
-        """Read a tier in steps of a few calls each, so that other GPUs can be read in between. Raises GpuFaultError."""
+        """Read a tier in steps of a few calls, so that other GPUs can be read in between. Raises GpuFaultError."""
         self.device.begin(tier)
         for _ in self._steps(tier):
             yield
@@ -116,7 +116,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Forget what the GPU supports, because it differs between MIG enabled and disabled."""
+        """Discard what the GPU supports when MIG is enabled or disabled, because it differs."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -124,7 +124,7 @@ class GpuReader:
         self._mig, self._parted = on, None
 
     def _read_instances(self) -> Iterator[None]:
-        """Read the MIG instances. What is supported differs between a GPU with instances and without."""
+        """Read the MIG instances. Discard what the GPU supports if it has instances for the first time, or no more."""
         yield from self._instances.read()
         parted = bool(self._instances.readings)
         if self._parted not in {None, parted}:
@@ -137,7 +137,10 @@ class GpuReader:
             self._new_peers = self._peers.peers
 
     def readings(self) -> dict[str, Any]:
-        """Return the readings as keyword arguments of GpuReading. Peers are included once: they do not change."""
+        """Return the readings as keyword arguments of GpuReading.
+
+        Peers and peer access are included once after each change.
+        """
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
         return {
@@ -156,10 +159,10 @@ class GpuReader:
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:
-        """Return the increase of our own integrals over this time, by row of Gpu."""
+        """Return the increase of counters that the agent integrates itself, over `seconds`, by row of Gpu."""
         return self._gpu.increments(seconds)
 
     def close(self) -> None:
-        """Free everything allocated from the driver."""
+        """Free everything that was allocated from the driver."""
         self._monitoring.close()
         self._instances.close()

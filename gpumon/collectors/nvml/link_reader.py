@@ -1,4 +1,4 @@
-"""Reads the tables of links: one set of rows a link, and one batch a tier together with the GPU's own fields."""
+"""Read tables with one set of rows for each link. Their fields are in one batch with the fields of the GPU itself."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
     {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
 )
-"""Per direction: alternative fields, of which a GPU supports one (up to Hopper the first), and their unit in bytes."""
+"""Fields of payload bytes for each direction, with their unit in bytes. A GPU supports one of the two (up to Hopper
+the first).
+"""
 
 
 class LinkTable(Table, Protocol):
-    """A table of links."""
+    """A metric table with one instance for each link. COUNT is the field with the number of links."""
 
     COUNT: ClassVar[Field]
 
 
 class LinkReader:
-    """One table of the links of one GPU. `links` is the last reading, by link number."""
+    """Reads one table of the links of one GPU. `links` has the last reading, by link number."""
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -37,7 +39,7 @@ class LinkReader:
         self.links: dict[str, Any] = {}
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """Yield the fields that this tier needs for each link and, at times, the field with the number of links."""
+        """Yield the fields of this tier for each link; in ONCE and RARE also the field with the number of links."""
         if tier in {ONCE, RARE}:
             yield Scoped(self._table.COUNT.name)
         for row in rows_of(self._table, tier).values():
@@ -45,7 +47,7 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Read the rows of a tier whose fields have been read."""
+        """Set `links` from the fields of this tier, which must have been read into the device's cache."""
         if tier in {ONCE, RARE}:
             self._count()
         if rows_of(self._table, tier):
@@ -80,7 +82,7 @@ class LinkReader:
         return decode_error_rate(value) if source.packed else scale_value(value, source.scale)
 
     def stop_reading(self, link: int) -> None:
-        """Note that this link is up: what it does not support, no link of the GPU supports."""
+        """Stop reading fields that this link, which is up, does not support: then no link of the GPU supports them."""
         for row in rows(self._table).values():
             for field in _fields(row.source):
                 try:
@@ -101,15 +103,15 @@ def _fields(source: Source) -> Iterator[LinkField]:
 
 
 class NvlinkReader(LinkReader):
-    """NVLinks. Whether a link that is down should be up is decided by the daemon: see health/products.py."""
+    """Reads NVLinks. The daemon decides whether a link that is down should be up, see health/products.py."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(Nvlink, device)
 
     def judge(self, *, mig: bool) -> None:
-        """Learn what links support from those that are up.
+        """Determine from a link that is up which fields links support.
 
-        With MIG enabled no link is used, and their state has no meaning.
+        If MIG is enabled, clear the state of links, because no link is used and their state has no meaning.
         """
         up = [link for link, state in self.links.items() if state.up]
         if up:
@@ -119,19 +121,19 @@ class NvlinkReader(LinkReader):
 
 
 class TrafficReader:
-    """Bytes moved by each NVLink. Read only on request, because it needs many fields."""
+    """Reads the bytes moved by each NVLink. They are read on request only, because they need many fields."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.moved: dict[str, float] = {}
-        """Payload bytes by link, both directions together."""
+        """Total payload bytes by link number, both directions together."""
 
     def fields(self, links: int) -> Iterator[Scoped]:
         for way in TRAFFIC:
             yield from (Scoped(name, link, link=True) for name in way for link in range(links))
 
     def read(self, links: int) -> None:
-        """Compute the bytes from the fields that have been read."""
+        """Set `moved` from the fields, which must have been read into the device's cache."""
         self.moved = {
             str(link): sum(variants)
             for link in range(links)
@@ -155,9 +157,9 @@ class TrafficReader:
 
 
 class PeerReader:
-    """The devices at the other ends.
+    """Reads which devices the NVLinks lead to.
 
-    Read until they are known, because a link that is down does not report its peer.
+    A link is read until its peer is reported, because a link that is down does not report it.
     """
 
     def __init__(self, device: Device) -> None:
@@ -165,7 +167,7 @@ class PeerReader:
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Read the peers that are not known yet, link by link. Returns whether any is new."""
+        """Read the missing peers, link by link. Return whether a new peer was read."""
         peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:

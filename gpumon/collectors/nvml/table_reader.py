@@ -1,4 +1,4 @@
-"""Reads the rows of a table from a device. A failure stays with its row."""
+"""Read the rows of a metric table from a device. An error of one row does not affect the others."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Maps the name of a GPM metric to its value, 0 to 100. Raises AbsentError, NvmlError."""
+"""Function that returns the value of a GPM metric by its name, 0 to 100. Raises AbsentError, NvmlError."""
 
 
 def no_gpm(_metric: str) -> float:
-    """Raise AbsentError: the substitute for a GPU without performance monitoring."""
+    """Raise AbsentError. It is the GpmValues of a device without GPM."""
     raise AbsentError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """Which processes are named: none, unless the operator configures the largest ones."""
+    """How many of the largest processes are named in metrics (0 by default), and where /proc is."""
 
     largest: int = 0
     procfs: Path = Path("/proc")
 
     def name(self, pid: int) -> str:
-        """Return the kernel's name of the process, "" if it has ended or is in another container."""
+        """Return the kernel's name of the process; "" if it has ended or is in another container."""
         try:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -82,12 +82,12 @@ NO_PROCESS_NAMES = ProcessNames()
 
 @cache
 def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
-    """Return the rows of a table that are read in this tier."""
+    """Return the rows of a table that are read in this tier, by name."""
     return {name: row for name, row in rows(table).items() if row.every is tier}
 
 
 class TableReader:
-    """One table of one device. `values` holds the last reading of each row that has one."""
+    """Reads one table of one device. `values` has the last value of each row that has one."""
 
     def __init__(
         self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
@@ -97,22 +97,22 @@ class TableReader:
         self._gpm = gpm
         self._processes = processes
         self._collectors = table.PREFIX.removeprefix("gpumon_").removeprefix("gpu_")
-        """Prefix of the names in `denied`; all of GPM is one name."""
+        """Prefix of names in `denied`. All GPM rows share one name there."""
         self.links = 0
-        """Number of NVLinks among which the slowest is determined."""
+        """Number of NVLinks of which the speed of the slowest is reported."""
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
-        """Process ids counted at the last reading."""
+        """Ids of the processes on the GPU at the last reading."""
         self.pids_at: float | None = None
-        """Boot time at which that reading began."""
+        """Time on the boot clock at which the reading of `pids` began."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """Yield the fields that the rows of this tier need."""
+        """Yield the fields that rows of this tier need."""
         for row in rows_of(self._table, tier).values():
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the rows of a tier, one a step, except `but`. Returns whether any has a value."""
+        """Read the rows of a tier, one in each step, except row `but`. Return whether any row has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
             if name != but:
@@ -121,11 +121,11 @@ class TableReader:
         return answered
 
     def read_row(self, name: str) -> None:
-        """Read one row outside its tier. Its source must consist of calls only."""
+        """Read one row outside of its tier. Its source must consist of calls, because fields are read by tier."""
         self._take(name, rows(self._table)[name])
 
     def _take(self, name: str, row: Row) -> bool:
-        """Store the row's value. Returns whether it has one."""
+        """Read a row and store its value. Return whether it has one."""
         value = self._row(name, row)
         if value is None:
             self.values.pop(name, None)
@@ -134,7 +134,7 @@ class TableReader:
         return True
 
     def reading(self) -> Any:
-        """Return an instance of the table with the values read; None if there are none."""
+        """Return an instance of the table with the last values; None if there are none."""
         return self._table(**self.values) if self.values else None
 
     def _row(self, name: str, row: Row) -> Any:
@@ -280,7 +280,7 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """Return the increase of our own integrals over this time, by row."""
+        """Return the increase of counters that the agent integrates itself, over `seconds`, by row."""
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
@@ -299,12 +299,12 @@ class TableReader:
 
 
 def scale_value(value: float, scale: float) -> float:
-    """Scale the value. Divides for scales below 1, because 700 mW times 0.001 is not exactly 0.7."""
+    """Return the value times scale. It divides for scales below 1, because 700 mW times 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
 def decode_error_rate(value: float) -> float:
-    """Decode an error rate of NVLink 5: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    """Return the error rate that NVLink 5 encodes: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
     if not math.isfinite(value):
         return value
     return float((int(value) >> 8 & 0xF) * 10.0 ** -(int(value) & 0xFF))
@@ -315,7 +315,7 @@ def _part(mask: int, check: RowCheck) -> int:
 
 
 def words(name: str, value: Any) -> str:
-    """Return an identity value as text, whatever type the driver uses."""
+    """Return an identity value, such as a name or version, as text, whatever type the driver uses."""
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

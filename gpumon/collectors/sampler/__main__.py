@@ -1,4 +1,4 @@
-"""`python -m gpumon.collectors.sampler`: initialise, poll, report, repeat. Any driver call in here may not return."""
+"""`python -m gpumon.collectors.sampler`: initialise NVML, poll, report, repeat. Any driver call may block for ever."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Pci
 _log = logging.getLogger("gpumon.collectors.sampler")
 
 BACK_OFF = (1.0, 30.0)
-"""Minimum and maximum seconds between attempts to initialise: the driver may be installed later."""
+"""Min and max seconds between attempts to initialise NVML. The driver may be installed later."""
 WATCH_SECONDS = 1.0
-"""Maximum seconds between two polls while new processes must be reported at once."""
+"""Max seconds between two polls while new processes must be reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""Seconds without any answering GPU before the driver is initialised again; doubles from the first to the second."""
+"""Seconds without any answering GPU until NVML is initialised again. They double from the first to the second value."""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -51,13 +51,13 @@ REMEDIES = {
 
 
 class SendMessages(Protocol):
-    """Writes messages in one piece: the daemon may end this child as soon as it has the first."""
+    """Writes messages to the daemon in one piece, because it may end this child as soon as it has the first."""
 
     def __call__(self, *messages: ChildMessage) -> None: ...
 
 
 class Sampler:
-    """The sampler's main loop."""
+    """The main loop of the sampler child."""
 
     def __init__(
         self, orders: SamplerOrders, send: SendMessages, around: HostContext, requests: DaemonRequests
@@ -75,7 +75,7 @@ class Sampler:
         self._delay = BACK_OFF[0]
 
     def run(self) -> int:
-        """Poll until asked to end. Returns the exit code."""
+        """Poll until the daemon requests the end. Return the exit code."""
         while not self._requests.end.is_set():
             self._read_bus()
             try:
@@ -98,7 +98,7 @@ class Sampler:
         return 0
 
     def _poll(self, status: DriverStatus) -> None:
-        """Poll until asked to end, or until a new initialisation is due."""
+        """Poll until the daemon requests the end, or until NVML must be initialised again."""
         self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
         while not self._requests.end.is_set():
@@ -119,14 +119,17 @@ class Sampler:
         return min(self._orders.interval, WATCH_SECONDS) if self._requests.watch else self._orders.interval
 
     def _pause(self, until: float) -> None:
-        """Wait until then, or until the watch request changes."""
+        """Wait until this time of the boot clock, or until the daemon changes its watch request or requests the end."""
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
             if self._requests.end.wait(min(left, WATCH_SECONDS)):
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return whether no GPU has answered for so long that a new initialisation may help."""
+        """Return whether no GPU has answered for so long that initialising NVML again may help.
+
+        `since`: time on the boot clock; None if a GPU answers.
+        """
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]
         elif boot_clock() - since > self._blind_seconds:
@@ -138,9 +141,9 @@ class Sampler:
         self._send(*(poll.events.take() if self._orders.events else ()))
 
     def _release(self) -> None:
-        """Shut NVML down, even if the driver is gone.
+        """Shut NVML down, even if the driver was unloaded.
 
-        Otherwise the next initialisation only increments its reference count.
+        Otherwise the next initialisation would only increment NVML's reference count.
         """
         if self._polling is not None:
             self._polling.close()
@@ -149,7 +152,10 @@ class Sampler:
             self._library.call("nvmlShutdown")
 
     def _trial(self, status: DriverStatus, bus_id: str) -> int:
-        """Read one quarantined GPU. Any answer proves that it is no longer stuck."""
+        """Read one quarantined GPU and report the result.
+
+        Any answer, even an error, shows that its driver calls return again.
+        """
         only = {bus_id: self._around.bus().get(bus_id, "")}
         self._node_poll(status, lambda: only, patience=float("inf")).poll()
         self._send(TrialResult(bus_id=bus_id))
@@ -200,7 +206,7 @@ class Sampler:
 
 
 def main() -> int:
-    """Read the orders, then sample until asked to end or until the input closes."""
+    """Read the orders, then poll until the daemon requests the end or closes the input. Return the exit code."""
     orders = SamplerOrders.decode(read_orders())
     write = reserve_stdout()
     requests = DaemonRequests(watch=orders.watch)

@@ -1,4 +1,4 @@
-"""Selects the node this child reads: the real one, or a simulated one behind the same C functions."""
+"""Select the node that this child reads: the real one, or a simulated one behind the same C functions."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """Facts about the GPUs that do not come from the driver."""
+    """Sources of facts about the GPUs other than the driver."""
 
     bus: NvidiaBus
-    """The bound driver, by bus id."""
+    """Returns the bound kernel driver by bus id."""
     uuids: NvidiaBus
-    """Uuids by bus id, as far as known without opening a GPU."""
+    """Returns UUIDs by bus id, as far as the kernel module lists them without opening a GPU."""
     place: str = HOST
-    """One of PLACES. Detected once, because it cannot change while a process runs."""
+    """Where the agent runs: one of PLACES. It is detected once, because it cannot change while the process runs."""
     ports: NvidiaBus = dict
-    """Address of the upstream PCIe port, by bus id."""
+    """Returns the address of the upstream PCIe port by bus id."""
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
-    """Return the facts. For a simulated node this also replaces the driver's library."""
+    """Return the host context of the real or simulated node. For a simulated node, also replace pynvml's library."""
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
@@ -52,9 +52,9 @@ def surroundings(orders: SamplerOrders) -> HostContext:
 
 
 def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
-    """Return the facts.
+    """Return the host context.
 
-    Wait while the scenario is invalid, report what is wrong, and read it again: it may be corrected.
+    While the scenario of a simulation is invalid, report the error and try again each second.
     """
     while True:
         try:
@@ -78,7 +78,7 @@ def _simulate(simulation: Simulation) -> HostContext:
 
 
 def _record(around: HostContext, descriptor: int) -> HostContext:
-    """Record every answer of the driver, and what is known of its GPUs without it."""
+    """Make pynvml record every answer of the driver to a descriptor. Return a host context that is recorded too."""
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
     from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
 
@@ -99,7 +99,7 @@ def _record(around: HostContext, descriptor: int) -> HostContext:
 
 
 def _driver() -> ctypes.CDLL | None:
-    """Load the library as pynvml does. Returns None if there is none; pynvml then reports it."""
+    """Load the NVML library as pynvml does. Return None if there is none; pynvml reports that later."""
     try:
         return ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -107,7 +107,7 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def excluded(orders: SamplerOrders, around: HostContext) -> frozenset[str]:
-    """Return the bus ids excluded by the configuration, under any name. A uuid that is not known yet is left out."""
+    """Return the bus ids that the configuration excludes by index, bus id or UUID. UUIDs not known yet are left out."""
     # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
     ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
