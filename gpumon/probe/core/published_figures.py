@@ -85,8 +85,8 @@ Only boards with soldered GPUs are listed: with separate bridges the expected ba
 def figure(model: str, ranks: int, measurement: Measurement) -> SourcedFigure | None:
     """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
-    Of two equally near sizes the smaller is used. A size above the measured one may be up to NEAR times larger: a much
-    smaller size instead would have a low figure, which a default without NVLink SHARP exceeds.
+    Of two equally near sizes the smaller is used. Larger sizes count only up to NEAR times the measured size. They are
+    needed because a much smaller size has a low figure, which hosts reach even if NVLink SHARP is lost.
     """
     if measurement.collective != "all_reduce":
         return None
