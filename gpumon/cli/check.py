@@ -11,6 +11,7 @@ import sys
 from gpumon.cli import job_gpus
 from gpumon.cli.check_result import CheckResult, check_result, unknown
 from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.duration_arguments import duration
 from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
 from gpumon.config import default_paths
 
@@ -46,10 +47,10 @@ def add(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--max-age",
-        type=float,
+        type=duration,
         default=MAX_AGE_SECONDS,
-        metavar="SECONDS",
-        help=f"age from which the health file is stale ({MAX_AGE_SECONDS:g})",
+        metavar="DURATION",
+        help=f"age from which the health file is stale ({MAX_AGE_SECONDS:g}s)",
     )
     parser.add_argument(
         HEALTH_FILE,

@@ -52,10 +52,12 @@ def run(args: argparse.Namespace) -> int:
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
             raise
+        if args.json:
+            print(json.dumps(refusal.problem, indent=2))
         print(f"gpumon: {refusal}", file=sys.stderr)
         return STILL_ACTIVE
     print(json.dumps(response, indent=2) if args.json else "\n".join(_lines(response)))
-    return 0
+    return STILL_ACTIVE if response["refused"] and not args.every else 0
 
 
 def _lines(response: Any) -> list[str]:

@@ -11,8 +11,10 @@ from gpumon.config.effective_configuration import show
 
 def add(parser: CommandParser) -> None:
     parser.set_examples("gpumon config check --config.file /etc/gpumon/gpumon.yml", "gpumon config show")
-    parser.add_argument("action", choices=("check", "show"), help="check: validate the configuration; show: print it")
-    add_flags(parser)
+    for name, meaning in (("check", "validate the configuration"), ("show", "print the effective configuration")):
+        add_flags(
+            parser.add_action(name, meaning, f"gpumon config {name}", f"gpumon config {name} --config.file new.yml")
+        )
 
 
 def run(args: argparse.Namespace) -> int:

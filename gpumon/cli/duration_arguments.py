@@ -19,6 +19,14 @@ def accept_negative_values(parser: argparse.ArgumentParser) -> None:
     parser._negative_number_matcher = _NEGATIVE  # noqa: SLF001 - argparse has no public setting for this
 
 
+def duration(text: str) -> float:
+    """Return the seconds of a duration, as `type` of an argument."""
+    seconds = durations.seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 90s, 5m or 1h30m")
+    return seconds
+
+
 def parse_duration(text: str, flag: str = "") -> float:
     """Return the seconds of a duration, such as 1h30m, above 0.
 

@@ -34,7 +34,7 @@ def add(parser: CommandParser) -> None:
         "parts", nargs="*", metavar="PART", help="only this GPU (uuid or PCI address) or port (mlx5_3/1)"
     )
     for action in (show, accept):
-        add_client_flags(action)
+        add_client_flags(action, changes=action is accept)
 
 
 def run(args: argparse.Namespace) -> int:

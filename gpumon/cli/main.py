@@ -14,6 +14,9 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import USAGE_ERROR, UserError
 
 SEPARATOR = "--"
+FOREIGN_ANSWER = (
+    "the answer is not that of this version of gpumon: restart the agent, or name another one with --socket or --url"
+)
 
 
 class Command(NamedTuple):
@@ -75,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command.module.run(args))
     except UserError as error:
         print(f"gpumon: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if "socket" not in args:  # only the commands that ask an agent have this flag
+            raise
+        print(f"gpumon: {FOREIGN_ANSWER} ({error!r})", file=sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:  # the reader has ended, as in `gpumon metrics | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

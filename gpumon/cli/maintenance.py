@@ -40,7 +40,7 @@ def add(parser: CommandParser) -> None:
         "end", "end the maintenance before its deadline", "gpumon maintenance end", "gpumon maintenance end --json"
     )
     for action in (show, start, end):
-        add_client_flags(action)
+        add_client_flags(action, changes=action is not show)
 
 
 def run(args: argparse.Namespace) -> int:

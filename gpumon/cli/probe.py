@@ -78,7 +78,7 @@ def _wait(agent: Client, run: str) -> Any:
         if "outcome" in document:
             _show("")
             return document
-        _show(_bar(document.get("progress") or {}))
+        _show(_bar(document["progress"] or {}))
         time.sleep(POLL_SECONDS)
 
 
@@ -88,7 +88,7 @@ def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
     except RefusedError as refusal:
         if refusal.status != http.client.NOT_FOUND or not patient:
             raise
-        return {}
+        return {"progress": None}
 
 
 def _bar(progress: Mapping[str, Any]) -> str:

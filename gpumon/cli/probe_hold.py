@@ -32,6 +32,7 @@ RETRY_SECONDS = 0.1
 UNCERTAIN = 1
 NO_HOLD = "No hold is in force."
 FREE = "No process of a probe is on a GPU."
+NOT_CERTAIN = "it is not certain that no probe runs. Restart the agent."
 NOT_HELD = "Nothing was changed: only a running agent can begin or end a hold."
 
 
@@ -86,10 +87,9 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
     if args.json:
         print(json.dumps(response, indent=2))
         return 0
-    try:
-        held = holds(response["hold"])
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ClientError("the answer is not that of this version of gpumon: restart the agent") from error
+    held = holds(response["hold"])
+    if success and not held:
+        raise ClientError(f"the agent answered, and no hold is in force: {NOT_CERTAIN}")
     remarks = [success, "" if response["stored"] else STORED_LATER]
     print(*filter(None, [*(held or [NO_HOLD]), *remarks]), sep="\n")
     return 0

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         response, code = _send(agent, args), 0
     except RefusedError as refusal:
-        if refusal.status != http.client.CONFLICT:
+        if refusal.status != http.client.CONFLICT or "release" not in refusal.problem:
             raise
         print(f"gpumon: {refusal}", file=sys.stderr)
         response, code = refusal.problem["release"], STILL_OPEN

@@ -100,7 +100,7 @@ def _check_interpreter(python: str, name: str) -> None:
     """Raise UserError unless the interpreter runs, is new enough, and has pynvml."""
     try:
         checked = subprocess.run(
-            [python, "-c", QUESTION], check=True, capture_output=True, text=True, timeout=INTERPRETER_SECONDS
+            [python, "-I", "-c", QUESTION], check=True, capture_output=True, text=True, timeout=INTERPRETER_SECONDS
         )
         *version, has_bindings = checked.stdout.splitlines()[-1].split()
     except (OSError, subprocess.SubprocessError, IndexError) as error:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
+from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text
@@ -81,7 +82,9 @@ def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
     return Problem(
         404,
         "Unknown check" if unknown_check else "No such verdict",
-        f"There is no check {selection.check!r}." if unknown_check else f"There is no verdict {wanted}.",
+        f"There is no check {selection.check!r}; {did_you_mean(selection.check or '', BY_NAME)}."
+        if unknown_check
+        else f"There is no verdict {wanted}.",
         f"Existing verdicts: {names}." if verdicts else "The node has no verdict.",
         verdicts=verdicts,
     )

@@ -37,7 +37,7 @@ below the description of an alert:
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
 GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
-file; `--stale-seconds` changes the threshold of GpumonStale.
+file; `--stale-after 2m` changes the threshold of GpumonStale.
 
 ## When the agent is away
 
@@ -52,7 +52,7 @@ stopped or upgraded, the host is off or reboots, or the target was removed from 
   exports resolves.
 - What ended while the agent was scraped (cleared, or a GPU released or removed) does not come back.
 - After {duration(KEEP_SECONDS)} without a scrape the alerts resolve, and GpumonDown remains. The limit is set by
-  `gpumon rules render --keep-seconds`. To mute a node that was dismantled before that, silence its `instance`.
+  `gpumon rules render --keep-for 72h`. To mute a node that was dismantled before that, silence its `instance`.
 
 A pause of Prometheus of up to an hour loses nothing; but Alertmanager resolves an alert that no Prometheus has sent for
 some minutes. The rules need Prometheus 2.42 or newer.

@@ -131,7 +131,7 @@ def test_a_token_goes_only_to_a_given_url(tmp_path: Path, capsys: pytest.Capture
 
         listener = threading.Thread(target=listen)
         listener.start()
-        main(["maintenance", "show", url, f"--token-file={token}"])
+        main(["maintenance", "show", url])
         main(["maintenance", "end", url, f"--token-file={token}"])
         listener.join(10)
     assert [b"Bearer a-token-of-this-test" in request for request in heard] == [False, True]

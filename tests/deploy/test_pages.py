@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 from each_case import each_case
 
 from gpumon import DEFAULT_PORT
-from gpumon.cli.main import COMMANDS
+from gpumon.cli.main import COMMANDS, command_parser
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.metric_catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 MADE = re.compile(r"^([a-z-]+):.*## (.+)$", re.MULTILINE)
+
+PLACEHOLDERS = {"DURATION": "5m", "SECONDS": "5", "CODE": "79", "NAME": "allreduce"}
 
 every_page = each_case("page", PAGES, ids=[page.name for page in PAGES])
 
@@ -47,6 +50,31 @@ def test_modules_named_exist(page: Path) -> None:
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:[.]py|/))`", page.read_text(encoding="utf-8")))
     assert named
     assert [name for name in named if not any(f"/{name.rstrip('/')}/" in module for module in modules)] == []
+
+
+def test_every_command_named_is_valid() -> None:
+    """The parser accepts each `gpumon` command line in the pages, which hold the runbooks and the README's examples."""
+    invalid = [line for page in PAGES for line in commands(page.read_text(encoding="utf-8")) if not is_valid(line)]
+    assert invalid == []
+
+
+def commands(text: str) -> set[str]:
+    """Return the command lines in a page that have a value for each placeholder."""
+    text = re.sub(r"\\\n\s*", "", text)
+    quoted = re.findall(r"`(?:sudo )?gpumon ([^`\n]+)`", text)
+    shown = re.findall(r"^(?:    |\$ |)(?:\$ )?(?:sudo )?gpumon (\w[^\n#]*)", text, re.MULTILINE)
+    lines = {re.split(r" [|>&;] ?| 2>", line)[0].strip() for line in (*quoted, *shown)}
+    names = {command.name for command in COMMANDS}
+    return {line for line in lines if line.split()[0] in names and "-" in line}  # others may name a command only
+
+
+def is_valid(line: str) -> bool:
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
+    try:
+        command_parser().parse_args(words[: words.index("--")] if "--" in words else words)
+    except SystemExit:
+        return False
+    return True
 
 
 def test_every_file_names_the_default_port() -> None:

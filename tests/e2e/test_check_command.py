@@ -26,7 +26,7 @@ code = main(sys.argv[1:])
 print(*sorted(sys.modules))
 sys.exit(code)
 """
-SHORT = "--max-age=8"
+SHORT = "--max-age=8s"
 """Longer than the 5 s between evaluations, and short enough for a test."""
 
 

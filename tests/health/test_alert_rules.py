@@ -186,7 +186,7 @@ def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Pat
 
 
 def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: Path) -> None:
-    """`--keep-seconds` ends the alert of a node that was removed, and nothing of it is recorded any more."""
+    """`--keep-for` ends the alert of a node that was removed, and nothing of it is recorded any more."""
     away = without_agent(ALWAYS, until=MINUTES)
     [case, *_] = CHECK_CASES
     none = [{"expr": f"{LAST_VERDICT} or {LAST_SEEN}", "eval_time": f"{AWAY + 7}m", "exp_samples": []}]

@@ -83,7 +83,8 @@ def test_active_verdict_is_refused(sick: Node, port: int) -> None:
 @each_case(
     ("query", "status", "words"),
     [
-        ("check=nonsense", 404, "There is no check 'nonsense'."),
+        ("check=nonsense", 404, "There is no check 'nonsense'; valid names"),
+        ("check=gpu_xid_critcal", 404, "did you mean gpu_xid_critical?"),
         ("check=gpu_row_remap_failed", 404, "There is no verdict of check 'gpu_row_remap_failed'."),
         ("check=gpu_xid_critical&gpu=3", 404, "There is no verdict of check 'gpu_xid_critical' and of device"),
         ("gpu=17", 404, "There is no GPU '17'"),

@@ -19,6 +19,7 @@ from serving import TOKEN, Node, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.main import main
+from gpumon.outputs.terminal import STATUS
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report
@@ -71,10 +72,58 @@ def test_other_server_is_an_error(
 ) -> None:
     """One line has the address and the remedy."""
     with stranger(says) as port:
-        code = main([*command, *flags(port, token_file)])
+        code = main(
+            [*command, *(flags(port, token_file) if "probe" in command else [f"--url=http://127.0.0.1:{port}"])]
+        )
     shown = capsys.readouterr()
     assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
     assert f"127.0.0.1:{port} is not gpumon" in shown.err
+
+
+FOREIGN: list[tuple[list[str], dict[str, object]]] = [
+    (["maintenance"], {"maintenance": {}}),
+    (["maintenance", "start", "--for=5m", "--reason=x"], {"maintenance": {}, "stored": True}),
+    (["release"], {"windows": [{}]}),
+    (["inventory"], {"gpus_expected": 1, "gpus": [{}], "ports": [], "former_gpus": []}),
+    (["clear", "--all"], {"cleared": [{}], "refused": [], "stored": True}),
+    (["probe", "history"], {"probes": [{}]}),
+    (["probe", "hold"], {"hold": None, "stored": True}),
+    (["status"], dict.fromkeys(STATUS)),
+]
+
+
+@each_case(("command", "document"), FOREIGN)
+def test_an_answer_of_another_version_is_an_error(
+    command: list[str], document: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that cannot read the answer prints one line with the remedy, no traceback, and no success."""
+    body = json.dumps(document).encode()
+    with local_stranger(tmp_path / "s", OK + f"{len(body)}\r\n\r\n".encode() + body):
+        code = main([*command, f"--socket={tmp_path / 's'}"])
+    shown = capsys.readouterr()
+    assert code in {1, 2}, shown
+    assert shown.err.count("\n") == 1
+    assert "estart the agent" in shown.err
+
+
+@contextlib.contextmanager
+def local_stranger(path: Path, says: bytes) -> Iterator[None]:
+    """A unix socket that answers each of a few connections with these bytes."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(says)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join(10)
 
 
 def test_missing_agent_is_an_error(token_file: Path) -> None:
@@ -146,9 +195,9 @@ def test_run_in_progress_is_a_bar_on_a_terminal(
     assert shown.out.startswith("# all-reduce, nccl, 8 ranks")
 
 
-def test_history_comes_from_the_agent(port: int, token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_comes_from_the_agent(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """As lines or as JSON; the agent applies the filters."""
-    given = flags(port, token_file)
+    given = [f"--url=http://127.0.0.1:{port}"]
     assert main(["probe", "history", "--since", "2h30m", "--probe", "allreduce", *given]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[1:]] == [example.run(hours).id for hours in range(3)]
@@ -156,11 +205,9 @@ def test_history_comes_from_the_agent(port: int, token_file: Path, capsys: pytes
     assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [example.run(hours).id for hours in range(3)]
 
 
-def test_history_that_cannot_be_read_is_an_error(
-    port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_that_cannot_be_read_is_an_error(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, with the remedy."""
-    assert main(["probe", "history", "--since", "yesterday", *flags(port, token_file)]) == 2
+    assert main(["probe", "history", "--since", "yesterday", f"--url=http://127.0.0.1:{port}"]) == 2
     assert "since='yesterday' is invalid" in capsys.readouterr().err
 
 

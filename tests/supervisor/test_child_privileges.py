@@ -14,7 +14,7 @@ from agents import Agent, eventually
 
 CAP_SYSLOG = 1 << 34
 GPUMON = str(Path(sys.executable).with_name("gpumon"))
-MODULES = ("gpumon/__init__.py", "json.py", "bisect.py", "gzip.py", "torch.py")
+MODULES = ("gpumon/__init__.py", "importlib/__init__.py", "json.py", "bisect.py", "gzip.py", "torch.py")
 """Modules that an attacker leaves in a folder in which root may start a command."""
 
 
@@ -32,8 +32,12 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("hostile_folder")
 def test_commands_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    """`gpumon once` and `gpumon record` run as root in any folder."""
+    """`gpumon once`, `record` and `simulate` run as root in any folder; `simulate` tries another interpreter."""
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable} -I\nprint('ran')\n", encoding="utf-8")
+    program.chmod(0o755)
     for command in (
+        ["simulate", "t4x1", "--", str(program)],
         ["once", "--simulate=t4x1"],
         ["record", "--simulate=t4x1", "--for=1s", str(tmp_path / "x.capture")],
     ):
