@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +50,20 @@ class _LocalConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
+        self._limit = timeout
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
+        # The kernel waits for a full listen queue only if the socket blocks, which Python's timeout prevents.
+        self.sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(int(self._limit * 1e6), 10**6))
+        )
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")  # a socket's path has at most 107 bytes
         finally:
             os.close(folder)
+        self.sock.settimeout(self._limit)
 
 
 @dataclass(frozen=True, slots=True)

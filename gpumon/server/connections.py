@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import h11
@@ -23,7 +24,7 @@ the response.
 MAX_CONNECTIONS = 256
 """Maximum number of TCP connections. For a further one, the connection that was idle longest is closed."""
 MAX_LOCAL_CONNECTIONS = 64
-"""Maximum number of connections to the unix socket. It is separate, so that remote clients cannot use them up."""
+"""Maximum number of connections to the unix socket from users who may write, and as many from all other users."""
 KEPT_FOR_METRICS = 32
 """Number of TCP connections that are reserved for /metrics and /-/."""
 KEPT_PATHS = ("/metrics", "/-/")
@@ -141,12 +142,24 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _alike(self) -> list[Connection]:
-        """Return all connections, this one included, of the same kind: TCP or unix socket."""
-        return [other for other in self.connections if (other.peer is None) == (self.peer is None)]  # type: ignore[union-attr, misc]
+        """Return all connections, this one included, of the same kind: TCP, local users who may write, other users."""
+        everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
+        return [other for other in everyone if other.kind == self.kind]
+
+    @property
+    def kind(self) -> bool | None:
+        """Return whether the local user may write; None for a TCP connection."""
+        return None if self.peer is None else self.peer.may_write
 
     def _make_room(self) -> None:
-        """Close the connection that was idle longest; if none is idle, close this one."""
-        idle = [other for other in self._alike() if other is not self and other.is_idle]
+        """Close the longest idle connection of the user with most connections; if none is idle, close this one."""
+        alike = self._alike()
+        by_user = Counter(other.peer and other.peer.uid for other in alike)
+        largest = max(by_user.values())
+        users = {user for user, count in by_user.items() if count == largest}
+        idle = [
+            other for other in alike if other is not self and other.is_idle and (other.peer and other.peer.uid) in users
+        ]
         min(idle, key=lambda other: other.used_at, default=self).transport.abort()
         self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")
 

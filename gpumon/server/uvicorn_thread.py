@@ -72,6 +72,7 @@ def listen_locally(path: Path) -> socket.socket:
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            _refuse_foreign(folder)
             _bind(listener, Path(f"/proc/self/fd/{folder}/{path.name}"))  # the name of a socket has at most 107 bytes
         finally:
             os.close(folder)
@@ -82,6 +83,13 @@ def listen_locally(path: Path) -> socket.socket:
     return listener
 
 
+def _refuse_foreign(folder: int) -> None:
+    """Raise OSError if the folder belongs to another user, who could replace the socket."""
+    owner = os.fstat(folder).st_uid
+    if owner not in {0, os.geteuid()}:
+        raise OSError(errno.EPERM, f"its folder belongs to uid {owner}, who could replace the socket")
+
+
 def _bind(listener: socket.socket, path: Path) -> None:
     """Bind the socket. Replace a socket file that a killed agent has left. Raise OSError."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
@@ -89,8 +97,11 @@ def _bind(listener: socket.socket, path: Path) -> None:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     if path.is_socket():
         path.unlink()
-    listener.bind(str(path))
-    path.chmod(0o666)  # whatever the umask; the server checks the user
+    before = os.umask(0o111)  # every user may connect; the server checks the user. A chmod would follow a link
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
     listener.listen(BACKLOG)
 
 

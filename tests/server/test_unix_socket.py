@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,105 @@ def test_network_clients_do_not_use_up_its_connections(path: Path, monkeypatch: 
             stack.enter_context(socket.socket(socket.AF_UNIX)).connect(f"/proc/self/fd/{folder}/{path.name}")
         assert Client(path).get("/api/v1/health", ("level",))
         assert node.refusals.counts["connections"] >= 4
+
+
+HOLD_CONNECTIONS = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = [socket.socket(socket.AF_UNIX) for _ in range(12)]
+for one in held:
+    one.connect(sys.argv[1])
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_cannot_use_up_the_places_of_root(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connection of root, opened first, outlives more connections of an unprivileged user than there may be."""
+    monkeypatch.setattr(connections, "MAX_LOCAL_CONNECTIONS", 4)
+    node = Node()
+    with served(path, node), contextlib.ExitStack() as stack:
+        folder = os.open(path.parent, os.O_PATH)
+        stack.callback(os.close, folder)
+        name = f"/proc/self/fd/{folder}/{path.name}"
+        mine = stack.enter_context(socket.socket(socket.AF_UNIX))
+        mine.settimeout(60)
+        mine.connect(name)
+        crowd = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", HOLD_CONNECTIONS, name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[folder],
+            )
+        )
+        assert crowd.stdout
+        assert crowd.stdout.readline() == b"connected\n"
+        assert Client(path).get("/api/v1/health", ("level",))
+        assert node.refusals.counts["connections"] >= 8
+        mine.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert mine.recv(4096).startswith(b"HTTP/1.1 200")
+        crowd.communicate()
+
+
+def test_a_full_listen_queue_is_waited_for(tmp_path: Path) -> None:
+    """A local user may fill it faster than the agent accepts; a command waits within its timeout."""
+    path = tmp_path / "gpumon.sock"
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        listener.bind(str(path))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler = stack.enter_context(socket.socket(socket.AF_UNIX))
+                filler.settimeout(0)
+                filler.connect(str(path))
+        answer = pool.submit(Client(path).get, "/", ())
+        assert not wait([answer], 0.3).done
+        stack.close()  # the queue's clients end, and the command is served after them
+        while not answer.done():
+            with listener.accept()[0] as accepted, contextlib.suppress(ConnectionError):
+                if accepted.recv(4096):
+                    accepted.sendall(body)
+                    answer.result(60)
+        assert answer.result() == {}
+
+
+def test_a_queue_that_stays_full_is_an_error(tmp_path: Path) -> None:
+    """The command does not wait longer than its timeout."""
+    path = tmp_path / "gpumon.sock"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(str(path))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler = stack.enter_context(socket.socket(socket.AF_UNIX))
+                filler.settimeout(0)
+                filler.connect(str(path))
+        with pytest.raises(ClientError, match="no agent answers"):
+            Client(path, timeout=0.2).get("/", ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_a_folder_of_another_user_is_refused(path: Path) -> None:
+    """Its owner could replace the socket by a link while the agent starts."""
+    os.chown(path.parent, 65534, 65534)
+    with pytest.raises(ListenError, match=r"its folder belongs to uid 65534.*--web\.socket"):
+        listen_locally(path)
+
+
+def test_every_user_may_connect_whatever_the_umask(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode is set by the bind itself: a chmod afterwards could reach another file through a link."""
+    monkeypatch.delattr(Path, "chmod")
+    monkeypatch.delattr(os, "chmod")
+    before = os.umask(0o077)
+    try:
+        with listen_locally(path):
+            assert os.umask(0o077) == 0o077
+            assert path.stat().st_mode & 0o777 == 0o666
+    finally:
+        os.umask(before)
 
 
 def test_the_socket_of_a_killed_agent_is_replaced(path: Path) -> None:
