@@ -12,7 +12,7 @@ from gpumon.model.audit_entry import AuditEntry
 from gpumon.server.connections import Peer
 
 MAX_LENGTH = 500
-"""Maximum number of characters of a request that are recorded."""
+"""Maximum number of characters of a request, and of its reason, that are recorded."""
 _NO_LOGIN = 0xFFFFFFFF
 
 
@@ -24,7 +24,7 @@ def entry_of(scope: Scope, status: int) -> AuditEntry:
     return AuditEntry(
         wall=time.time(),
         request=f"{scope['method']} {scope['path']}{'?' if query else ''}{query}"[:MAX_LENGTH],
-        reason=next(iter(given.get("reason", []) + given.get("note", [])), ""),
+        reason=next(iter(given.get("reason", []) + given.get("note", [])), "")[:MAX_LENGTH],
         client=(scope["client"] or ("unknown",))[0] if peer is None else "local",
         uid=None if peer is None else peer.uid,
         login_uid=None if peer is None else _login_uid(peer.pid),

@@ -40,6 +40,12 @@ def test_writes_over_tcp_are_recorded_with_their_answer(node: Node, port: int) -
     assert node.refusals.counts["token"] == 1
 
 
+def test_a_long_reason_is_cut(node: Node, port: int) -> None:
+    """The store keeps thousands of entries, so that none may be large."""
+    ask(port, f"/api/v1/maintenance?for_seconds=60&reason={'x' * 20_000}", "POST", BEARER)
+    assert [len(entry.reason) for entry in node.changes] == [500]
+
+
 def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
     """A request that was authorized and failed may have changed something."""
     node.answer = None
