@@ -121,6 +121,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._limit_close()
         if self.conn.trailing_data[0]:  # the next request has already begun
             self._start_deadline("request", REQUEST_DEADLINE)
 
@@ -130,6 +131,7 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         self._end_deadline("write")
+        self._limit_close()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -162,6 +164,11 @@ class Connection(H11Protocol):
         ]
         min(idle, key=lambda other: other.used_at, default=self).transport.abort()
         self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")
+
+    def _limit_close(self) -> None:
+        """Start the write deadline if the connection is closing: asyncio alone would wait for ever for the client."""
+        if self.transport.is_closing():
+            self._start_deadline("write", WRITE_DEADLINE)
 
     def _start_deadline(self, name: str, seconds: float) -> None:
         if name not in self._deadlines:

@@ -164,6 +164,25 @@ def test_clients_that_do_not_read_shut_no_scrape_out(monkeypatch: pytest.MonkeyP
                     pass
 
 
+def test_a_client_that_closes_and_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a response with `Connection: close` has a deadline, also when it fits the agent's own buffer."""
+    monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.5)
+    monkeypatch.setattr(uvicorn_thread, "SEND_BUFFER", 4096)
+    node = Node()
+    with serving(node) as port, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        length = len(ask(port, "/metrics").body)
+        threading.Event().wait(2)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(1 << 20):
+                received += len(data)
+        assert received < length
+
+
 def test_connections_are_kept_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """While requests wait for the main loop, other requests are refused and /metrics is served."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
