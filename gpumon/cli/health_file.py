@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import stat
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gpumon import trusted_file
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config.default_paths import HEALTH_FILE_VERSION, StrPath
 from gpumon.health.verdict import Level
@@ -93,7 +92,9 @@ def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
 
 def _document(path: StrPath) -> Any:
     try:
-        content = _content(path)
+        content = trusted_file.read(path, MAX_BYTES)
+    except trusted_file.UntrustedFileError as error:
+        raise CheckError(f"{path} {error.reason}: remove it, and {RESTART}.") from error
     except OSError as error:
         raise CheckError(_reason(path, error)) from error
     try:
@@ -110,31 +111,6 @@ def _document(path: StrPath) -> Any:
 
 def _invalid_file(path: StrPath) -> CheckError:
     return CheckError(f"{path} is not a health file of this version of gpumon: {RESTART} after an upgrade.")
-
-
-def _content(path: StrPath) -> bytes:
-    """Return the content of the health file. Raise CheckError unless it is a regular file of a trusted owner.
-
-    Opening another kind of file, such as a named pipe, does not block.
-    """
-    with contextlib.ExitStack() as stack:
-        folder, name = os.path.split(path)
-        directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, directory)
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        stack.callback(os.close, descriptor)
-        status, owner = os.fstat(descriptor), os.fstat(directory).st_uid
-        if not stat.S_ISREG(status.st_mode):
-            raise CheckError(f"{path} is not a regular file: remove it, and {RESTART}.")
-        if status.st_uid not in {0, owner, os.geteuid()}:
-            raise CheckError(
-                f"{path} belongs to uid {status.st_uid}, not to root or to the owner of its folder (uid {owner}): "
-                f"the agent did not write it. Remove it, and {RESTART}."
-            )
-        if status.st_size > MAX_BYTES:
-            raise CheckError(f"{path} has more than {MAX_BYTES} bytes: remove it, and {RESTART}.")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES)
 
 
 def _reason(path: StrPath, error: OSError) -> str:

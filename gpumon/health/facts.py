@@ -54,6 +54,10 @@ class Facts:
     """True if NVML lists the processes of the agent's container only; None if unknown."""
     recalled: bool = True
     """Whether the stored state has been read since the agent's start."""
+    lost_to: str = ""
+    """New path of the damaged store that was replaced by an empty one at this start; empty if the store was intact."""
+    started: float = 0.0
+    """Start of the agent in seconds since the epoch."""
     interval: float = 1.0
     """Seconds between polls of the fast readings."""
     catalogue: Catalogue = SHIPPED

@@ -24,6 +24,8 @@ OK, UNKNOWN, WARN, FAIL = Level
 
 
 HISTORY_UNREAD = "gpumon_history_unread"
+LOST_TO = "damaged_store"
+"""Evidence of a HISTORY_UNREAD verdict about verdicts that are lost."""
 """Name of the check that reports an unread store. For it `gpumon check` exits with unknown, even with warnings."""
 
 

@@ -122,7 +122,8 @@ def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
         return ""
     state = report.gpu(verdict.device) if verdict.device else None
     flag = "" if not verdict.device else f" --gpu {state.index}" if state else f" --device {verdict.device}"
-    until = f"until {' or '.join(clearing_conditions(check))}"
+    conditions = " or ".join(clearing_conditions(check))
+    until = f"until {conditions}" if conditions else "and does not end by itself"
     if check.latch.repair and verdict.boot_id != report.boot_id:
         until = f"until it has been ok for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     elif check.latch.repair and performed_repair(verdict, report.boot_id) is Clearance.RESET:

@@ -8,7 +8,10 @@ import secrets
 import stat
 from pathlib import Path
 
+from gpumon import trusted_file
+
 MODE = 0o640
+MAX_BYTES = 4096
 MIN_LENGTH = 16
 """Minimum number of characters. A token that `ensure` creates has 43."""
 
@@ -36,11 +39,13 @@ def ensure(path: Path) -> str:
 def read(path: Path) -> str:
     """Return the token in the file. Raise TokenError if the file is missing, unreadable or invalid."""
     try:
-        token = path.read_text(encoding="ascii").strip()
+        token = trusted_file.read(path, MAX_BYTES).decode("ascii").strip()
     except FileNotFoundError as error:
         raise TokenError(
             f"there is no token file {path}. The agent creates it at its start; give its path with --web.token-file."
         ) from error
+    except trusted_file.UntrustedFileError as error:
+        raise TokenError(f"the token file {path} {error.reason}. Delete it and restart the agent.") from error
     except OSError as error:
         raise TokenError(
             f"cannot read the token file {path}: {error.strerror}. Use sudo, or join the file's group."

@@ -12,6 +12,7 @@ from gpumon.services.persistence import Persistence
 from gpumon.store import audit
 
 _log = logging.getLogger("gpumon.audit")
+_log.setLevel(logging.INFO)  # whatever log.level is: the journal is the record that survives the store
 
 
 class AuditLog:

@@ -147,7 +147,8 @@ class Persistence:
     def _read_stored_state(self, store: Store) -> None:
         """Read the stored state and post it to the loop. Runs in the writer's thread."""
         with store.reading() as connection, count_left_out() as left_out:
-            stored = stored_state.read(connection, self._probe)
+            moved_aside = str(self._writer.moved_aside or "")
+            stored = replace(stored_state.read(connection, self._probe), lost_to=moved_aside)
         self._left_out = left_out
         self._loop.post(lambda: self._restore(stored))
 

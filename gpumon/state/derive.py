@@ -243,13 +243,14 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Return the Unix time at which maintenance ends, 0 without maintenance.
+    """Return the end of the maintenance, 0 if there is none.
 
-    Return None until the verdicts from before a restart are exported, because alert rules keep their state until then.
+    None while verdicts from before the start are not exported: alert rules keep them until then.
     """
     if report.maintenance is not None:
         return report.maintenance.until
-    return 0.0 if report.internal.restored and not report.hides_verdicts else None
+    hidden = not report.internal.restored or report.hides_verdicts or report.lost_history
+    return None if hidden else 0.0
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:

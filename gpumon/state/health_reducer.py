@@ -50,6 +50,8 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         known_ports=port_inventory.by_name(internal.ports),
         ports_listed=bool(report.ports) and links is not None and links_status.lists_all_ports(internal.links),
         recalled=internal.restored,
+        lost_to=internal.lost_to,
+        started=report.started,
         interval=settings.interval,
         catalogue=report.catalogue,
         history=internal.history,

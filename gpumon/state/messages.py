@@ -75,6 +75,8 @@ class VerdictTransitions:
 class StoredState:
     """Content of the store at the start of the agent."""
 
+    lost_to: str = ""
+    """New path of the damaged store that this one replaces, so that it is empty; empty if the store was intact."""
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[ErrorEvent, ...] = ()
     """Error events, the newest last."""

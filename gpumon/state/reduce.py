@@ -171,7 +171,7 @@ def _stored_state(report: Report, stored: StoredState, now: Now) -> Report:
     inventory = gpu_inventory.restore(internal.inventory, stored, report.boot_id)
     ports = port_inventory.restore(internal.ports, stored.ports)
     probe = probe_state.restore(report.probe, stored.probe_results, stored.probe_runs, stored.probe_skips)
-    internal = replace(internal, inventory=inventory, ports=ports, restored=True)
+    internal = replace(internal, inventory=inventory, ports=ports, restored=True, lost_to=stored.lost_to)
     return health_reducer.restore(replace(report, internal=internal, probe=probe), stored, now)
 
 

@@ -14,6 +14,7 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
+from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -72,6 +73,8 @@ class InternalState:
     """Arrival of the last poll or part of a poll, as Now.uptime; None before the first."""
     restored: bool = False
     """True after the store has been read."""
+    lost_to: str = ""
+    """StoredState.lost_to."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
@@ -147,6 +150,15 @@ class Report:
         """Return True if an open verdict is not exported yet, because its GPU may still get an index."""
         here = {state.uuid for state in self.gpus}
         return any(device not in here and self._may_be_renamed(device) for _, device in self.health.open)
+
+    @property
+    def lost_history(self) -> bool:
+        """Return True if a damaged store was replaced, until an operator has cleared the verdict about it."""
+        key = (HISTORY_UNREAD, NODE)
+        cleared, verdict = self.health.cleared.get(key), self.health.open.get(key)
+        if verdict is not None:
+            return LOST_TO in verdict.evidence
+        return bool(self.internal.lost_to) and (cleared is None or cleared.wall < self.started)
 
     def _may_be_renamed(self, device: str) -> bool:
         """Return True if the device is a GPU without a uuid that may still get an index.

@@ -179,16 +179,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply the missing migrations in one transaction. Raise StoreError if a newer gpumon wrote the store."""
-    version = _version(connection, path)
-    if version > len(MIGRATIONS):
+    """Apply the missing migrations in one transaction. Raise StoreError if a newer gpumon wrote the store.
+
+    A complete schema needs none, whatever the table of migrations contains: a damaged cell must not cost the store.
+    """
+    version = _version(connection)
+    if isinstance(version, int) and version > len(MIGRATIONS):
         problem = f"a newer gpumon has written it (schema {version}, this gpumon supports {len(MIGRATIONS)})"
         raise StoreError(path, problem, "install that gpumon again, or set --store.path to another place")
-    if version == len(MIGRATIONS):
+    if is_intact(connection):
         return
+    if version is not None and (not isinstance(version, int) or version < 1):
+        raise damage_error(path, f"its schema has the version {version!r}")
     with connection:  # commits, or rolls back if an exception is raised
         connection.execute("BEGIN IMMEDIATE")
-        _apply(connection, version)
+        _apply(connection, version or 0)
 
 
 def is_intact(connection: sqlite3.Connection) -> bool:
@@ -212,12 +217,10 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
         connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, time.time()))
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the number of applied migrations; 0 for an empty file. Raise StoreError if the file is damaged."""
+def _version(connection: sqlite3.Connection) -> object:
+    """Return the number of applied migrations as it is stored; None for an empty file."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
-        return 0
+        return None
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
-    if not isinstance(version, int):
-        raise damage_error(path, "its schema has no version")
-    return version
+    return version or 0

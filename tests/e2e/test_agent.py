@@ -252,12 +252,24 @@ def test_an_unusable_store_does_not_stop_the_agent(agent: Agent, trouble: str) -
     if trouble == "corrupt":
         eventually(lambda: agent.metrics().value("gpumon_store_up") == 1)
         eventually(lambda: list(agent.folder.glob("gpumon.db.corrupt-*")))
+        assert agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") is None, "rules keep the last verdicts"
+        eventually(lambda: "gpumon_history_unread" in checks_of(agent))
+        agent.stop()
+        agent.start(quiet(agent))
+        eventually(lambda: "gpumon_history_unread" in checks_of(agent))
+        assert agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") is None
+        eventually(lambda: agent.post("/api/v1/clear?check=gpumon_history_unread")[0] == 200)
+        eventually(lambda: agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") == 0)
     else:
         eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
         notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
         assert str(store) in " ".join(one["message"] for one in notices)
-        verdicts = eventually(lambda: agent.get("/api/v1/health")["verdicts"])
-        assert "gpumon_history_unread" in [verdict["check"] for verdict in verdicts]
+        eventually(lambda: "gpumon_history_unread" in checks_of(agent))
+
+
+def checks_of(agent: Agent) -> list[str]:
+    """Return the checks of the open verdicts."""
+    return [verdict["check"] for verdict in agent.get("/api/v1/health")["verdicts"]]
 
 
 @pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])

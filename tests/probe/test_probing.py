@@ -378,8 +378,20 @@ def test_a_run_of_a_killed_agent_is_recorded_at_the_next_start(bench: Bench, tmp
     bench.probing.stop()
     bench.turn_until(lambda: not bench.probing.running)
     assert record.interrupted_run() is None
-    (tmp_path / "run.json").write_text("garbage")
+    for text in ("garbage", "[" * 100_000, '{"agent": 5, "run": {}, "probe": "allreduce"}', "[]", '{"agent": null}'):
+        (tmp_path / "run.json").write_text(text)
+        assert record.interrupted_run() is None
+        assert not (tmp_path / "run.json").exists(), "the next start must not meet it again"
+    os.mkfifo(tmp_path / "run.json")
     assert record.interrupted_run() is None
+
+
+def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """A rank may replace the record by a link: the file that it names is neither read nor deleted."""
+    (tmp_path / "other").write_text("{}")
+    (tmp_path / "run.json").symlink_to(tmp_path / "other")
+    assert RunRecord(tmp_path / "run.json").interrupted_run() is None
+    assert (tmp_path / "other").exists()
 
 
 def test_the_run_of_another_live_agent_is_not_recorded(bench: Bench, tmp_path: Path) -> None:

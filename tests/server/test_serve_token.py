@@ -53,8 +53,14 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     """A directory in its place, and a file in place of its directory."""
-    with pytest.raises(TokenError, match=r"cannot read the token file"):
+    with pytest.raises(TokenError, match=r"is not a regular file"):
         read(tmp_path)
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    with pytest.raises(TokenError, match=r"cannot read the token file .*symbolic links"):
+        read(tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TokenError, match=r"is not a regular file"):
+        read(tmp_path / "pipe")
     (tmp_path / "file").touch()
     with pytest.raises(TokenError, match=r"cannot create the token file"):
         ensure(tmp_path / "file" / "token")

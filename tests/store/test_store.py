@@ -355,6 +355,17 @@ def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
     assert path.exists()
 
 
+@pytest.mark.parametrize("version", [0, -5])
+def test_a_damaged_version_costs_nothing(path: Path, version: int) -> None:
+    """A store whose schema is complete is used, although the cell with its version is damaged."""
+    Store.open(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE migrations SET version = ?", (version,))
+        connection.commit()
+    with Store.open(path) as store:
+        assert store.moved_aside is None
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """The error for a missing folder has the command that creates it."""
     with pytest.raises(StoreError, match=f"its folder does not exist; create it: mkdir -p {tmp_path}/missing"):

@@ -8,7 +8,19 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import HISTORY_UNREAD, NODE, OFF, PASSED, WARN, Action, Finding, unknown, warn
+from gpumon.health.verdict import (
+    HISTORY_UNREAD,
+    LOST_TO,
+    NODE,
+    OFF,
+    PASSED,
+    WARN,
+    Action,
+    Finding,
+    recovered,
+    unknown,
+    warn,
+)
 from gpumon.model.error_event import OVERRUN
 
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
@@ -32,8 +44,13 @@ def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
 
 
 def stored_state_unread(facts: Facts) -> Finding | None:
+    key = (HISTORY_UNREAD, NODE)
+    if facts.recalled and facts.lost_to and facts.cleared.get(key, 0.0) < facts.started:
+        reason = f"The store was damaged, and verdicts from before the start are lost. The file is now {facts.lost_to}."
+        return unknown(reason, Action.INSPECT, **{LOST_TO: facts.lost_to})._replace(at=facts.started)
     if facts.recalled:
-        return PASSED
+        verdict = facts.open.get(key)
+        return PASSED if verdict is not None and LOST_TO in verdict.evidence else recovered()
     words = facts.notices.get("store", "it does not respond").rstrip(".")
     return unknown(f"Stored health state could not be read at startup; do not treat this node as healthy: {words}.")
 
@@ -139,8 +156,11 @@ CHECKS = (
 1. The reason names the file and the error. Fix it, or configure another path (`--store.path`). The agent retries.
 2. If the store was written by another version, run that version.
 3. If the file cannot be repaired, move it away. The agent then starts with an empty store.
+4. If the store was damaged, faults that cannot be observed again are lost with it. The alert rules keep the alerts of
+   before for a day: carry out their actions, then run `gpumon clear gpumon_history_unread`.
 """,
         node=stored_state_unread,
+        latch=Latch(repair=False),
         notice="store",
         clear_after=0.0,
     ),

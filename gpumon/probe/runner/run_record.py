@@ -10,6 +10,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
+from gpumon import trusted_file
 from gpumon.probe.core.conclusion import skipped_result
 from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip
@@ -18,6 +19,8 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
 
 log = logging.getLogger("gpumon.probe")
+
+MAX_BYTES = 64 * 1024
 
 _CUT_SHORT = Skip(
     reason="interrupted",
@@ -53,14 +56,14 @@ class RunRecord:
     def interrupted_run(self) -> ProbeResult | None:
         """Return the result of a run that an earlier agent left unfinished, once; None if there is none."""
         try:
-            document = json.loads(self._path.read_text(encoding="ascii"))
+            document = json.loads(trusted_file.read(self._path, MAX_BYTES))
             if is_other_agent_alive(document["agent"]):  # that agent owns the store and the run
                 return None
             run, probe = Run(**document["run"]), PROBES[document["probe"]]
             result = skipped_result(probe, run, _CUT_SHORT, simulated=document["simulated"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             log.warning("cannot read the record of a run from before the start", extra={"error": str(error)})
             result = None
         self.end()

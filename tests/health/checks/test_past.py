@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from judging import Ward
+from judging import Ward, clear
 
 from gpumon.health.verdict import FAIL, OK, UNKNOWN
 
@@ -32,3 +32,23 @@ def test_current_faults_are_reported_beside_it() -> None:
     ward.report = replace(ward.report, internal=replace(ward.report.internal, restored=False))
     ward.fault(3, "lost")
     assert ward.go_on(60).report.health.level is FAIL
+
+
+def test_a_store_that_was_lost_leaves_the_node_unknown_until_an_operator_clears_it() -> None:
+    """A damaged store takes its verdicts with it: the node is not healthy, and alert rules keep the last verdicts."""
+    ward = Ward()
+    ward.report = replace(
+        ward.report, internal=replace(ward.report.internal, lost_to="/var/lib/gpumon/gpumon.db.corrupt")
+    )
+    ward.go_on(600, every=60)
+    verdict = ward.verdict("gpumon_history_unread")
+    assert verdict is not None
+    assert (verdict.level, verdict.active, ward.report.health.level) == (UNKNOWN, False, UNKNOWN)
+    assert "gpumon.db.corrupt" in verdict.reason
+    assert ward.report.lost_history
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, lost_to=""))  # after the next start
+    ward.go_on(600, every=60)
+    assert ward.report.lost_history
+    clear(ward, "gpumon_history_unread")
+    assert ward.go_on().report.health.level is OK
+    assert not ward.report.lost_history

@@ -1,0 +1,41 @@
+"""Read a small file in a folder in which other users may create files, links and named pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+StrPath = str | os.PathLike[str]
+
+
+class UntrustedFileError(OSError):
+    """Raised for a file that gpumon did not write. `reason` completes the sentence that begins with its path."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.strerror = self.reason = reason
+
+
+def read(path: StrPath, max_bytes: int) -> bytes:
+    """Return the content of a regular file that belongs to root, to this user or to the owner of its folder.
+
+    Follow no link, and block on no named pipe. Raise UntrustedFileError, also for more than `max_bytes`, or OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        folder, name = os.path.split(path)
+        directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, directory)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        stack.callback(os.close, descriptor)
+        status, owner = os.fstat(descriptor), os.fstat(directory).st_uid
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedFileError("is not a regular file")
+        if status.st_uid not in {0, owner, os.geteuid()}:
+            raise UntrustedFileError(
+                f"belongs to uid {status.st_uid}, not to root or to the owner of its folder (uid {owner})"
+            )
+        if status.st_size > max_bytes:
+            raise UntrustedFileError(f"has more than {max_bytes} bytes")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(max_bytes)
