@@ -173,8 +173,9 @@ def test_a_client_that_closes_and_does_not_read_is_disconnected(monkeypatch: pyt
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.settimeout(60)
         client.connect(("127.0.0.1", port))
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        length = len(ask(port, "/metrics").body)
+        client.sendall(b"GET /api/v1/gpus HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        length = len(ask(port, "/api/v1/gpus").body)
+        assert 16_384 < length < 65_536
         threading.Event().wait(2)
         received = 0
         with contextlib.suppress(ConnectionResetError):
