@@ -27,7 +27,7 @@ def rows() -> Iterator[Fault]:
         name="busy without work: a kernel spins",
         check="gpu_spin",
         action=Action.RESTART,
-        steps=once(set={"utilization": 100, "power": 120}, gpm={"*": 0}),
+        steps=once(set={"utilization": 100, "memory_utilization": 0, "power": 120}, gpm={"*": 0}),
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
     )

@@ -26,10 +26,14 @@ SPIN = 15 * MINUTE
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", SPIN)
 DRAW = SampleWindow("gpumon_gpu_power_watts", SPIN)
 TRAFFIC = SampleWindow("gpumon_gpu_dram_active_ratio", SPIN)
+MEMORY_BUSY = SampleWindow("gpumon_gpu_memory_utilization_ratio", SPIN)
 SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Minimum utilization at which a GPU counts as busy.", SHARE)
 SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Maximum power, as a share of the limit, of busy GPUs that stall.", SHARE)
 SPIN_TRAFFIC = Limit(
-    "spin_dram_ratio", 0.05, "Minimum share of the memory bandwidth at which busy GPUs do work.", Range(0, 1)
+    "spin_dram_ratio",
+    0.05,
+    "Minimum share of the memory bandwidth, without GPM of the time, at which busy GPUs do work.",
+    Range(0, 1),
 )
 
 
@@ -77,7 +81,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 def spin(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    Its kernel seems to wait for a peer.
+    Its kernel seems to wait for a peer. There is no verdict if the driver does not report memory reads.
     """
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
@@ -87,20 +91,24 @@ def spin(gpu: GpuCase) -> Finding | None:
         return None
     if now < busy:
         return PASSED
-    utilization, draw = gpu.mean(BUSY), gpu.peak(DRAW)
-    if utilization is None or draw is None:
+    utilization, draw, reads = gpu.mean(BUSY), gpu.peak(DRAW), _reads_memory(gpu)
+    if utilization is None or draw is None or reads is None:
         return None
-    if utilization < busy or draw >= low * limit or _reads_memory(gpu):
+    if utilization < busy or draw >= low * limit or reads:
         return PASSED
     at_most = f"at no more than {draw:.0f} W of {limit:.0f}"
     reason = f"It was busy {utilization:.0%} of 15 minutes {at_most}: its kernels probably wait for a peer."
     return warn(reason, Action.RESTART, utilization_ratio=round(utilization, 3), power_watts=round(draw))
 
 
-def _reads_memory(gpu: GpuCase) -> bool:
-    """Return whether the GPU reads its memory; False if performance monitoring does not report that."""
+def _reads_memory(gpu: GpuCase) -> bool | None:
+    """Return whether the GPU reads its memory, by GPM or else by NVML's memory utilization; None if unknown."""
     most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
-    return most is not None and traffic is not None and traffic > most
+    if most is None:
+        return False
+    if traffic is None:
+        traffic = gpu.mean(MEMORY_BUSY)
+    return None if traffic is None else traffic > most
 
 
 def persistence_off(gpu: GpuCase) -> Finding | None:
@@ -163,7 +171,7 @@ CHECKS = (
 3. If light work is intended (small kernels, one stream): lower `health.thresholds.spin_power_ratio`.
 """,
         gpu=spin,
-        windows=(BUSY, DRAW, TRAFFIC),
+        windows=(BUSY, DRAW, TRAFFIC, MEMORY_BUSY),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
         inhibited_by={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
     ),

@@ -170,10 +170,15 @@ def test_light_kernels_with_periodic_work_raise_no_spin_verdict() -> None:
     assert not ward.transitions
 
 
-def test_without_gpm_the_spin_check_uses_power_alone() -> None:
-    """Ampere GPUs report no memory activity, so power alone decides."""
-    ward = ward_with_waiting_kernels(dram_active_ratio=None)
-    assert ward.go_on(16 * MINUTE, every=15).level("gpu_spin", 3) is Level.WARN
+@each_case(
+    ("memory_utilization", "expected"),
+    [(0.01, Level.WARN), (0.2, Level.OK), (None, Level.OK)],
+    ids=["waits", "reads memory", "unknown"],
+)
+def test_without_gpm_the_spin_check_uses_memory_utilization(memory_utilization: float | None, expected: Level) -> None:
+    """Up to Ada NVML's memory utilization shows whether kernels work; without that there is no verdict."""
+    ward = ward_with_waiting_kernels(dram_active_ratio=None, memory_utilization_ratio=memory_utilization)
+    assert ward.go_on(16 * MINUTE, every=15).level("gpu_spin", 3) is expected
 
 
 def test_disabled_persistence_mode_is_a_warning() -> None:
