@@ -36,6 +36,7 @@ MISSING_METRICS = (
     MissingMetrics(("gpu_pcie_receive_bytes_total", "gpu_pcie_transmit_bytes_total"), ("t4", "h100pcie"), "driver 555"),
     MissingMetrics(("gpu_thermal_margin_celsius",), ("t4", "h100pcie"), "driver 570"),
     MissingMetrics(("gpu_thermal_margin_celsius",), AMPERE, "Ada and later"),
+    MissingMetrics(("gpu_thermal_margin_slowdown_celsius",), (*TURING, *AMPERE), "Ada and later"),
     MissingMetrics(
         ("gpu_utilization_ratio", "gpu_memory_utilization_ratio", "gpu_busy_seconds_total"),
         ("h100mig",),

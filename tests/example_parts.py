@@ -115,6 +115,7 @@ def _readings(index: int) -> Gpu:
         temperature_celsius=round(34 + 30 * load),
         memory_temperature_celsius=round(45 + 40 * load),
         thermal_margin_celsius=round(53 - 30 * load),
+        thermal_margin_slowdown_celsius=-2.0,
         temperature_slowdown_celsius=87.0,
         temperature_shutdown_celsius=92.0,
         memory_temperature_max_celsius=95.0,

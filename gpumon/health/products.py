@@ -1,4 +1,4 @@
-"""TABLE: properties of GPU products: the NVLinks in use, and the thermal margin at which the hardware slows down.
+"""TABLE: properties of GPU products: the NVLinks in use.
 
 A link that is down is a fault only if the product uses it.
 """
@@ -90,15 +90,6 @@ PRODUCTS = (
     ),
 )
 
-SLOWDOWN_MARGINS = (
-    (r"NVIDIA B[23]00.*", -3.0),
-    (r"NVIDIA (GB[23]00|GH200|H100|H200|H800|H20|L40|L40S)\b.*", -2.0),
-)
-"""(Regular expression of the product name, thermal margin in degrees) below which the hardware reduces the clocks;
-above it the software does.
-
-Source: `GPU Slowdown T.Limit Temp` of published nvidia-smi output, and NVSentinel's design 042.
-"""
 COHERENT = r"NVIDIA (GH|GB)\d+.*"
 """Names of GPUs that share their memory with a Grace CPU: the kernel may allocate it to any process."""
 
@@ -163,12 +154,6 @@ def link_speed(name: str | None) -> float | None:
 @cache
 def _product(name: str) -> Product | None:
     return next((product for product in PRODUCTS if re.fullmatch(product.names, name)), None)
-
-
-@cache
-def slowdown_margin(name: str) -> float | None:
-    """Return the thermal margin in degrees below which hardware reduces the clocks; None if not listed."""
-    return next((margin for names, margin in SLOWDOWN_MARGINS if re.fullmatch(names, name)), None)
 
 
 @cache

@@ -54,7 +54,7 @@ CLOCK_EVENTS: Mapping[str, int] = {
 _RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
 """Clock event reasons that are rare on compute GPUs or set by the operator."""
 
-# The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet observed on hardware.
+# The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
     reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9), Integral("clock_event_active"))
     for reason in ("sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake")
@@ -233,21 +233,28 @@ class Gpu:
         every=SLOW,
         note="Ada and later, driver 570 and later. For the hottest spot: not the threshold minus the core temperature.",
     )
+    thermal_margin_slowdown_celsius: float | None = reading(
+        "Thermal margin below which the hardware reduces the clocks.",
+        Field("TEMPERATURE_SLOWDOWN_TLIMIT"),
+        every=RARE,
+        note="Ada and later. Usually negative: at a margin of 0 the software reduces the clocks.",
+        detail=True,
+    )
     temperature_slowdown_celsius: float | None = reading(
         "Core temperature at which the GPU slows down.",
-        Call("TemperatureThreshold", (1,)),
+        Call("TemperatureThreshold", (1,), unknown=0),
         every=RARE,
         note="Up to Hopper; later GPUs report the margin only.",
     )
     temperature_shutdown_celsius: float | None = reading(
         "Core temperature at which the GPU shuts down.",
-        Call("TemperatureThreshold", (0,)),
+        Call("TemperatureThreshold", (0,), unknown=0),
         every=RARE,
         detail=True,
     )
     memory_temperature_max_celsius: float | None = reading(
         "Memory temperature at which the GPU slows down.",
-        Call("TemperatureThreshold", (2,)),
+        Call("TemperatureThreshold", (2,), unknown=0),
         every=RARE,
     )
     fan_speed_ratio: float | None = reading(

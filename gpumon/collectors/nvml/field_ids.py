@@ -76,6 +76,7 @@ FIELD_IDS = (
     FieldId("POWER_DEFAULT_LIMIT", 189, since=(530,)),
     FieldId("POWER_CURRENT_LIMIT", 190, since=(530,)),
     FieldId("POWER_REQUESTED_LIMIT", 192, since=(530,)),
+    FieldId("TEMPERATURE_SLOWDOWN_TLIMIT", 194, since=(530,)),
     FieldId("PCIE_COUNT_TX_BYTES", 197, since=(555,)),
     FieldId("PCIE_COUNT_RX_BYTES", 198, since=(555,)),
     FieldId("NVLINK_COUNT_XMIT_BYTES", 202, since=(560,)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import Limit, Range
-from gpumon.health.products import slowdown_margin
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
@@ -14,7 +13,7 @@ MARGIN = Limit("margin_celsius", 0.0, "Margin to slowdown in degrees below which
 SLOWDOWN = Limit(
     "slowdown_margin_celsius",
     None,
-    "Margin below which the hardware slows a GPU down; if unset, the product's.",
+    "Margin below which the hardware slows a GPU down; if unset, the one that the driver reports.",
     _MARGINS,
 )
 CORE = Limit("core_celsius", 85.0, "Maximum core temperature if the driver reports no margin.", _DEGREES)
@@ -22,14 +21,16 @@ MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver
 _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
 2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors at the same time.
-3. Until it is cooler, reduce the load or the power limit (`nvidia-smi -pl`): it is slower than its neighbours.
+3. If it is cool and no thermal reason is active, the margin itself may be wrong, as on some H100: update the driver.
+4. Until it is cooler, reduce the load or the power limit (`nvidia-smi -pl`): it is slower than its neighbours.
 """
 
 
 def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
-    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small.
+    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. The margin alone is no
+    failure: some boards report 0 or less while they are cool.
     """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
@@ -41,23 +42,38 @@ def margin_low(gpu: GpuCase) -> Finding | None:
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
     if least is None:
         return OFF
-    reason = (
-        f"It is {_degrees(-margin)} above its limit: it is being slowed down."
-        if margin < 0
-        else f"It has {_degrees(margin)} left until it slows down for heat."
-    )
-    return warn(reason, Action.INSPECT, thermal_margin_celsius=margin)
+    return warn(_small_margin(gpu, margin), Action.INSPECT, thermal_margin_celsius=margin)
 
 
 def _degrees(count: float) -> str:
     return f"{count:.0f} degree{'' if round(count) == 1 else 's'}"
 
 
+def _small_margin(gpu: GpuCase, margin: float) -> str:
+    if margin >= 0:
+        return f"It has {_degrees(margin)} left until it slows down for heat."
+    if _is_confirmed_hot(gpu):
+        return f"It is {_degrees(-margin)} above its limit: it is being slowed down."
+    unconfirmed = "neither a clocks event reason nor its core temperature confirms that"
+    return f"It is {_degrees(-margin)} above its limit by its thermal margin; {unconfirmed}."
+
+
 def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
-    """Return whether the hardware reduces the clocks, by its clocks event reason or by the product's thermal margin."""
+    """Return whether the hardware reduces the clocks: by its clocks event reason, or by a confirmed thermal margin."""
     limit = gpu.facts.limit(SLOWDOWN)
-    offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
-    return bool((gpu.now.clock_event_active or {}).get("hw_thermal")) or (offset is not None and margin < offset)
+    offset = gpu.now.thermal_margin_slowdown_celsius if limit is None else limit
+    below = offset is not None and margin < offset
+    return _is_reduced(gpu, "hw_thermal") or (below and _is_confirmed_hot(gpu))
+
+
+def _is_confirmed_hot(gpu: GpuCase) -> bool:
+    core, slowdown = gpu.now.temperature_celsius, gpu.now.temperature_slowdown_celsius
+    is_hot = core is not None and slowdown is not None and core >= slowdown
+    return is_hot or _is_reduced(gpu, "sw_thermal") or _is_reduced(gpu, "hw_thermal")
+
+
+def _is_reduced(gpu: GpuCase, reason: str) -> bool:
+    return bool((gpu.now.clock_event_active or {}).get(reason))
 
 
 def _core_hot(gpu: GpuCase) -> Finding | None:

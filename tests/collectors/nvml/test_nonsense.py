@@ -87,6 +87,21 @@ def _utilization(gpu: int, memory: int) -> object:
     return rates
 
 
+def test_a_temperature_threshold_of_zero_is_absent() -> None:
+    """A threshold of 0 is none: every GPU would exceed it."""
+
+    def zero(_handle: int, _threshold: int, out: int) -> int:
+        ctypes.memset(out, 0, 4)
+        return 0
+
+    with polled() as poll, overlaid({"nvmlDeviceGetTemperatureThreshold": zero}):
+        gpu = poll.poll().gpus[0].gpu
+
+    assert gpu is not None
+    assert gpu.temperature_celsius is not None
+    assert (gpu.temperature_slowdown_celsius, gpu.memory_temperature_max_celsius) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

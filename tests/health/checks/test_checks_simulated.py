@@ -15,9 +15,12 @@ from scripts.simulated_reports import report_of
 
 WORK = "jobs: [{load: 0.9}]\n"
 IDLE = "idle: true\n"
+LIGHT = 'jobs: [{load: 0.1}]\ngpus: {"*": {set: {utilization: 100, memory_utilization: 20, '
+"""Small kernels one after another, as of an inference server: utilization counts any resident kernel (nvml.h)."""
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
     ("gpu_thermal_margin_low", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {temperature: 88}}}"),
     ("gpu_thermal_margin_low", "b200x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 92}}}"),
+    ("gpu_thermal_margin_low", "l40sx4"): (Level.WARN, WORK + "gpus: {3: {set: {margin: -5}}}"),
     ("gpu_thermal_margin_low", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 91}}}"),
     ("gpu_thermal_margin_low", "t4x1"): (Level.WARN, WORK + "gpus: {0: {set: {temperature: 86}}}"),
     ("gpu_memory_temperature_high", "h200x8"): (Level.WARN, WORK + "gpus: {3: {set: {memory_temperature: 97}}}"),
@@ -71,9 +74,15 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
         ("h100guestx2", "busy: true"),
         ("gb200x4", IDLE + 'gpus: {"*": {set: {memory_used: 60000000000}}}'),
         ("t4x1", "busy: true"),
+        ("l40sx4", LIGHT + "power: 95}}}"),
+        ("t4x1", LIGHT + "power: 24}}}"),
+        ("a100x8", LIGHT + "power: 120}}}"),
         ("a100x8", "gpus: {3: {set: {power_limit: 350, power_limit_requested: 350}}}\nbusy: true"),
     ],
-    ids=["at the power limit", "idle", "mig", "a guest", "memory of a Grace host", "old driver", "a lower limit"],
+    ids=[
+        *("at the power limit", "idle", "mig", "a guest", "memory of a Grace host", "old driver"),
+        *("light inference on L40S", "light inference on T4", "light inference on A100", "a lower limit"),
+    ],
 )
 def test_what_is_normal_gives_no_verdict(profile: str, text: str, tmp_path: Path) -> None:
     """For an hour and more."""
