@@ -32,10 +32,16 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="reboot",
     ),
     3: NicError(
-        r"High temperature on sensors? with bit set[\w ,.]{0,80}"
-        r"|Port module event(?:\[error\])?: module \d+, [\w /]+, High Temperature",
-        "The adapter or its transceiver is too hot",
+        r"High temperature on sensors? with bit set[\w ,.]{0,80}",
+        "The adapter is too hot",
         fatal=True,
+        action="inspect",
+    ),
+    # No failure: the port works until its module shuts down, which is a verdict of its own (ib_port_down).
+    6: NicError(
+        r"Port module event(?:\[error\])?: module \d+, [\w /]+, High Temperature",
+        "The adapter's transceiver is too hot",
+        fatal=False,
         action="inspect",
     ),
     4: NicError(

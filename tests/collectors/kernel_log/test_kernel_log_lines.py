@@ -258,7 +258,7 @@ def test_corrected_and_routine_errors_are_ignored(printed: str) -> None:
         ),
         (
             "Port module event[error]: module 0, Cable error, High Temperature",
-            3,
+            6,
             "Port module event[error]: module 0, Cable error, High Temperature",
         ),
         (

@@ -455,6 +455,7 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
         (2, Level.FAIL, Action.REBOOT),
         (3, Level.FAIL, Action.INSPECT),
         (4, Level.WARN, Action.NONE),
+        (6, Level.WARN, Action.INSPECT),
         (77, Level.WARN, Action.INSPECT),
     ],
 )
