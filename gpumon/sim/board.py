@@ -16,6 +16,8 @@ HIDDEN_SWITCH = "fffffff:ffff:ff"
 """Address that NVML reports for an NVSwitch that is not a PCI function of this host: from Blackwell on, and in
 guests.
 """
+RACK_SWITCH = "FFFFFFFF:FF:FF.0"
+"""The same for an NVSwitch outside the host, in a rack (GB200): an address of all ones in the usual form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,4 +206,5 @@ class Profile:
             if link < links:
                 return PEER_SWITCH, address
             link -= links
-        return PEER_SWITCH, HIDDEN_SWITCH
+        rack = self.fabric is not None and self.fabric.several_nodes
+        return PEER_SWITCH, RACK_SWITCH if rack else HIDDEN_SWITCH

@@ -116,6 +116,8 @@ def test_remote_devices_of_links_depend_on_the_generation() -> None:
         ]
     with simulated("b200x8") as simulation:
         assert set(peers(simulation.handles()[0])) == {(2, "fffffff:ffff:ff")}
+    with simulated("gb200x4") as simulation:
+        assert set(peers(simulation.handles()[0])) == {(2, "FFFFFFFF:FF:FF.0")}
     with simulated("h100pciex2") as simulation:
         first, second = simulation.handles()
         assert set(peers(first)) == {(0, pynvml.nvmlDeviceGetPciInfo(second).busId)}
