@@ -14,7 +14,7 @@ from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
-HOST, GUEST, CONTAINER = PLACES = ("host", "guest", "container")
+HOST, GUEST, CONTAINER, SANDBOX = PLACES = ("host", "guest", "container", "sandbox")
 """Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a
 container the PCI bus still lists all of them.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.model.orders import SimulationError
+from gpumon.model.snapshot import SANDBOX
 from gpumon.sim import (
     batch,
     ecc,
@@ -62,6 +63,8 @@ class SimulatedNode:
     def pci_functions(self) -> dict[str, str]:
         """Return the bound driver of each GPU on the PCI bus, by bus id; "" if none is bound."""
         scenario = self._node.scenario()
+        if scenario.place == SANDBOX:
+            return {}
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in scenario.identities}
         unloaded = any(fault.key == "driver" and value != "mismatch" for fault, value in scenario.node)
         return {

@@ -290,7 +290,7 @@ FAULTS: Mapping[str, SimFault] = {
         ),
         SimFault(
             key="place",
-            value="`host`, `guest`, `container`",
+            value="`host`, `guest`, `container`, `sandbox`",
             help="the system that the agent's children detect when they start, see below",
             shape=shapes.one_of(*PLACES),
             gpu=False,

@@ -12,7 +12,7 @@ from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.snapshot import PortReading
+from gpumon.model.snapshot import SANDBOX, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, in_force
 from gpumon.state import links_status
 from gpumon.state.derive import NOT_READ
@@ -37,6 +37,8 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a log line for each change between two Reports that an operator should see."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
+    if after.internal.inventory.place == SANDBOX != before.internal.inventory.place:
+        yield LogLine(logging.WARNING, "sysfs shows no NVIDIA GPU; monitoring those that the driver lists", {})
     if before.gpus is not after.gpus:
         previous = {state.bus_id: state for state in before.gpus}
         for state in after.gpus:

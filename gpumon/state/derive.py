@@ -13,6 +13,7 @@ from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
+from gpumon.model.snapshot import SANDBOX
 from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, released
 from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
@@ -232,7 +233,7 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
         nvml_stuck_seconds=samplers.stuck_seconds,
         gpus_expected=None if bus is None else float(expected.count),
         gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=_by_driver(bus),
+        gpus_on_pci_bus=None if internal.inventory.place == SANDBOX else _by_driver(bus),
         maintenance_end_timestamp_seconds=_maintenance_end(report),
         sampler_restarts_total=dict(samplers.restarts),
         abandoned_children=float(len(samplers.abandoned) + len(internal.links.child.abandoned)),

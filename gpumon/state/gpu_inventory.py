@@ -11,7 +11,7 @@ from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import Neighbours, board_size
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.now import Now
-from gpumon.model.snapshot import CONTAINER, HOST, PciBus, Snapshot
+from gpumon.model.snapshot import CONTAINER, HOST, SANDBOX, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_identity import DISPLACED, Bus, Records, add_stored, identify, identify_from_store, unidentified
 from gpumon.state.gpu_record import GpuRecord, fail, read
@@ -103,7 +103,7 @@ def finish_poll(
     records = inventory.gpus
     if snapshot.complete:
         missing = {
-            bus_id: fail(gpu, "missing", _location(gpu, inventory.drivers), now.wall)
+            bus_id: fail(gpu, "missing", _location(gpu, inventory), now.wall)
             for bus_id, gpu in records.items()
             if bus_id not in present
         }
@@ -115,10 +115,13 @@ def finish_poll(
     return inventory
 
 
-def _location(gpu: GpuRecord, bus: Bus) -> str:
+def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
     if gpu.bus_id.startswith(DISPLACED):
         return f"another GPU is at its last address {gpu.stored.bus_id}" if gpu.stored else "another GPU is there now"
-    return "on the PCI bus, but the driver does not list it" if gpu.bus_id in bus else "no longer on the PCI bus"
+    if inventory.place == SANDBOX:
+        return "the driver does not list it, and the PCI bus is not visible here"
+    on_bus = gpu.bus_id in inventory.drivers
+    return "on the PCI bus, but the driver does not list it" if on_bus else "no longer on the PCI bus"
 
 
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
@@ -228,8 +231,8 @@ def _neighbours(records: Records, bus: Bus) -> Neighbours:
 
 
 def _own_bus(inventory: GpuInventory) -> Bus:
-    """Return the drivers by bus id. In a container return none, because there the bus lists all GPUs of the host."""
-    return {} if inventory.place == CONTAINER else inventory.drivers
+    """Return the drivers by bus id; none in a container or sandbox, where the bus may list other GPUs than are given."""
+    return {} if inventory.place in {CONTAINER, SANDBOX} else inventory.drivers
 
 
 def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:

@@ -339,6 +339,22 @@ def _without(agent: Agent, gpu: str) -> Metrics | None:
     return page if gpu not in page.gpus("gpumon_gpu_up") else None
 
 
+def test_without_a_pci_bus_the_gpus_of_the_driver_are_read(agent: Agent) -> None:
+    """Where sysfs shows no GPU, as in gVisor or WSL, those that NVML lists are read; a failing one hides no other."""
+    agent.simulate({"idle": True, "place": "sandbox", "gpus": {2: {"lookup": 999}}})
+    agent.start(quiet(agent, gpus={"exclude": ["00000000:DF:00.0"]}))
+    eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up")) == {"0", "1", "3", "4", "5", "6"})
+    page = agent.metrics()
+    assert (page.value("gpumon_gpus_visible"), page.value("gpumon_gpus_expected")) == (8, 8)
+    assert "gpumon_gpus_on_pci_bus" not in page.families
+    assert agent.get("/api/v1/inventory")["place"] == "sandbox"
+    assert agent.log.read_text(encoding="utf-8").count("sysfs shows no NVIDIA GPU") == 1
+
+    agent.simulate({"idle": True, "place": "sandbox", "gpus": {3: {"lost": True}}})
+    eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="3", fault="lost") == 1)
+    assert agent.metrics().gpus("gpumon_gpu_up")["0"] == 1
+
+
 def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
     """GPUs excluded by index, bus id or uuid are not looked up, so a lookup that hangs does no harm."""
     bus_id, uuid = "00000000:61:00.0", "GPU-d32d5608-a5a9-2291-d10c-8bddd0823832"

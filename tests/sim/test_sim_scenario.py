@@ -44,7 +44,7 @@ from gpumon.sim.library import open_node
         ("seed: 1.5\n", "must be a whole number"),
         ("jobs: [{start: 9, end: 3}]\n", r"jobs\.0: ends before it starts"),
         ("driver_version: 580.65\n", "driver version in quotes"),
-        ("place: vm\n", "place: must be one of 'host', 'guest', 'container'"),
+        ("place: vm\n", "place: must be one of 'host', 'guest', 'container', 'sandbox'"),
         ("gpus: {*: {lost: true}}\n", "not YAML.*has to be quoted"),
         ("gpus: {\n", "not YAML"),
         ('seed: 1\nplace: "\\UFFFFFFFF"\n', r"not YAML \(line 2: Python int too large"),

@@ -14,6 +14,7 @@ import pynvml
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import DaemonRequests, read_orders, reserve_stdout, tie_to_parent
+from gpumon.collectors.nvml.driver_list import DriverList
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import (
     DRIVER_NOT_LOADED,
@@ -30,7 +31,7 @@ from gpumon.collectors.sampler.node_reader import HostContext, await_surrounding
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
-from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
+from gpumon.model.snapshot import SANDBOX, ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -67,10 +68,11 @@ class Sampler:
         self._send = send
         self._around = around
         self._library = Library(Writer(orders.page))
+        self._driver_list = DriverList(self._library, (*orders.first, *orders.do_not_open))
         self._polling: NodePoll | None = None
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
-        self._excluded = excluded(orders, around)
+        self._excluded = self._list_excluded()
         self._blind_seconds = BLIND_SECONDS[0]
         self._delay = BACK_OFF[0]
 
@@ -80,7 +82,7 @@ class Sampler:
             self._read_bus()
             try:
                 status = start(self._library)
-                self._excluded = excluded(self._orders, self._around)  # the kernel module may list more of them now
+                self._excluded = self._list_excluded()  # the kernel module may list more of them now
                 self._send(status)
                 if self._orders.survey:
                     return self._survey(status)
@@ -99,7 +101,7 @@ class Sampler:
 
     def _poll(self, status: DriverStatus) -> None:
         """Poll until the daemon requests the end, or until NVML must be initialised again."""
-        self._polling = poll = self._node_poll(status, self._around.bus)
+        self._polling = poll = self._node_poll(status, self._list_gpus)
         due = boot_clock()
         while not self._requests.end.is_set():
             poll.watching = self._requests.watch
@@ -156,7 +158,7 @@ class Sampler:
 
         Any answer, even an error, shows that its driver calls return again.
         """
-        only = {bus_id: self._around.bus().get(bus_id, "")}
+        only = {bus_id: (self._around.bus() or {bus_id: "nvidia"}).get(bus_id, "")}
         self._node_poll(status, lambda: only, patience=float("inf")).poll()
         self._send(TrialResult(bus_id=bus_id))
         return 0
@@ -164,7 +166,7 @@ class Sampler:
     def _survey(self, status: DriverStatus) -> int:
         from gpumon.sim.recording.survey import survey  # noqa: PLC0415 - only a recorder asks so much
 
-        bound = sorted(bus_id for bus_id, driver in self._around.bus().items() if driver == "nvidia")
+        bound = sorted(bus_id for bus_id, driver in self._list_gpus().items() if driver == "nvidia")
         survey(
             self._library,
             pynvml.nvmlLib,
@@ -192,17 +194,25 @@ class Sampler:
             ),
         )
 
+    def _list_gpus(self) -> Mapping[str, str]:
+        """Return the bound driver by bus id, from sysfs, or from the driver where sysfs shows no NVIDIA GPU."""
+        return self._around.bus() or self._driver_list.read()
+
+    def _list_excluded(self) -> frozenset[str]:
+        return excluded(self._orders.exclude, self._list_gpus(), self._around.uuids())
+
     def _read_bus(self) -> None:
         if boot_clock() < self._bus_at:
             return
         self._bus_at = boot_clock() + BUS_SECONDS
-        bus = dict(self._around.bus())
+        bus = dict(self._list_gpus())
         if bus != self._bus or not self._bus:
             self._bus = bus
             if self._polling is not None:
                 self._polling.bus_changed = True
             excluded, around = tuple(sorted(self._excluded)), self._around
-            self._send(PciBus(functions=bus, excluded=excluded, place=around.place, ports=dict(around.ports())))
+            place = SANDBOX if bus and not around.bus() else around.place
+            self._send(PciBus(functions=bus, excluded=excluded, place=place, ports=dict(around.ports())))
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,19 +106,19 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def excluded(orders: SamplerOrders, around: HostContext) -> frozenset[str]:
+def excluded(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
     """Return the bus ids that the configuration excludes by index, bus id or UUID. UUIDs not known yet are left out."""
     # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
-    ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})
-    uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
+    ours = sorted(bus_id for bus_id, driver in gpus.items() if driver in {"", "nvidia"})
+    by_uuid = {uuid: bus_id for bus_id, uuid in uuids.items()}
     bus_ids: set[str] = set()
-    for name in orders.exclude:
+    for name in names:
         if name.isdigit():
             bus_ids.update(ours[int(name) : int(name) + 1])
         elif bus_id := parse_bus_id(name):
             bus_ids.add(bus_id)
-        elif name in uuids:
-            bus_ids.add(uuids[name])
+        elif name in by_uuid:
+            bus_ids.add(by_uuid[name])
         else:
             log.warning(
                 "an excluded uuid is known only after its GPU was opened; exclude it by its bus id",

@@ -26,7 +26,7 @@ from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, fail, recovered, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import XID
-from gpumon.model.snapshot import CONTAINER
+from gpumon.model.snapshot import CONTAINER, SANDBOX
 
 STORM = Limit("xid_storm_per_minute", 100, "Minimum number of log messages a minute of one Xid that is a storm.", COUNT)
 
@@ -102,7 +102,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
     """
     if facts.bus is None:
         return None
-    if facts.expectation.place == CONTAINER:
+    if facts.expectation.place in {CONTAINER, SANDBOX}:
         return PASSED
     unplaced_xids = list(_unplaced_xids(facts))
     if not unplaced_xids:

@@ -1,0 +1,43 @@
+"""The GPUs that the driver lists by index, for a container, a sandbox or WSL whose sysfs shows no NVIDIA GPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from gpumon.collectors.nvml.library import Library, NvmlError
+
+log = logging.getLogger("gpumon.collectors.nvml")
+
+
+class DriverList:
+    """Addresses of the GPUs that the driver has listed. An address remains when its GPU fails.
+
+    `bus_ids`: addresses from earlier child processes. They are not looked up again, because the lookup of a GPU that
+    hangs does not return.
+    """
+
+    def __init__(self, library: Library, bus_ids: Iterable[str]) -> None:
+        self._library = library
+        self._drivers = dict.fromkeys(bus_ids, "nvidia")
+
+    def read(self) -> Mapping[str, str]:
+        """Return "nvidia" by bus id. Looks up every index while the driver counts more GPUs than are listed."""
+        try:
+            count = int(self._library.call("nvmlDeviceGetCount"))
+        except NvmlError:  # not initialised, or the driver is gone
+            return self._drivers
+        if count > len(self._drivers):
+            for index in range(count):
+                self._look_up(index)
+        return self._drivers
+
+    def _look_up(self, index: int) -> None:
+        """Add the GPU with this index. A GPU that fails does not hide the others."""
+        try:
+            handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
+            bus_id = self._library.call("nvmlDeviceGetPciInfo", handle).busId
+        except NvmlError as error:
+            log.debug("a GPU cannot be listed", extra={"index": index, "error": error.name})
+            return
+        self._drivers[bus_id.decode() if isinstance(bus_id, bytes) else bus_id] = "nvidia"
