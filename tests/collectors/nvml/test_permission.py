@@ -11,7 +11,9 @@ from polled import polled
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.table_reader import ProcessNames
-from gpumon.model.reading import SLOW
+from gpumon.model.gpu import Gpu
+from gpumon.model.reading import SLOW, rows
+from gpumon.sim.profiles import PROFILES
 
 NOT_ROOT = "root: false"
 PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t: pid, memory, GPU instance, compute instance
@@ -30,6 +32,26 @@ def test_privileged_calls_are_denied_and_not_errors(tmp_path: Path) -> None:
     assert "ecc_sram_threshold_exceeded" in first.denied
     assert slow.denied == first.denied
     assert (first.errors, slow.errors, after) == ({}, {}, before)
+
+
+def readings_of(profile: str, text: str, folder: Path) -> set[str]:
+    """Return the names of the series that the GPUs of a simulated node have."""
+    with polled(profile, text, folder=folder) as poll:
+        gpus = [poll.poll_all_tiers().gpus, poll.poll_later(all_tiers=True).gpus]
+    tables = [gpu.gpu for poll in gpus for gpu in poll if gpu.gpu is not None]
+    return {f"gpumon_gpu_{name}" for table in tables for name in rows(Gpu) if getattr(table, name) is not None}
+
+
+def test_what_only_root_can_read_is_documented(tmp_path: Path) -> None:
+    """docs/install.md names each series of a GPU that root has and another user lacks, on every kind of node."""
+    lacking: set[str] = set()
+    for profile in PROFILES:
+        folder = tmp_path / profile
+        folder.mkdir()
+        lacking |= readings_of(profile, "", folder) - readings_of(profile, NOT_ROOT, folder)
+    table = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
+    documented = {line.split("`")[1] for line in table.splitlines() if "| root | `gpumon_gpu_" in line}
+    assert lacking == documented != set()
 
 
 def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
