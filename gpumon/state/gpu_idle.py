@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from gpumon.health.products import is_coherent
 from gpumon.model.gpu import Gpu
 from gpumon.model.now import Now
 from gpumon.model.reading import Integral, rows
@@ -47,12 +48,17 @@ def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
     return sum(gains) / reading.watched if gains else None
 
 
+def own_memory(gpu: Gpu) -> float | None:
+    """Return the bytes in use by processes of the GPU. None if unknown: the kernel of Grace puts pages there too."""
+    return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
+
+
 def in_use(gpu: Gpu, moved: float | None) -> bool:
     """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second."""
     return bool(
         gpu.processes
         or (gpu.utilization_ratio or 0.0) > IDLE_UTILIZATION
-        or (gpu.memory_used_bytes or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
+        or (own_memory(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
         or (moved or 0.0) > IDLE_TRAFFIC
     )
 

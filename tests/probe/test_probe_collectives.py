@@ -10,7 +10,7 @@ import pytest
 
 from gpumon.probe.core.frames import Sized
 from gpumon.probe.core.passes import Pass
-from gpumon.probe.core.plan import Measure, Misbehave, Step, make_plans
+from gpumon.probe.core.plan import CHECKS, Measure, Misbehave, Step, make_plans
 from gpumon.probe.core.probes import KIB, MIB, PROBES
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
@@ -101,7 +101,7 @@ def test_worker_and_agent_compute_the_same_aligned_shares() -> None:
 def test_a_wrong_element_is_counted_on_each_rank_that_receives_it(
     measurements: tuple[RankMeasurements, RankMeasurements],
 ) -> None:
-    """A wrong element is counted by every rank that receives it, and by no other."""
+    """A wrong element is counted by every rank that receives it, in each checked operation, and by no other."""
     expected = {
         "all_reduce": [1, 1, 1],
         "all_gather": [1, 1, 1],
@@ -113,4 +113,8 @@ def test_a_wrong_element_is_counted_on_each_rank_that_receives_it(
     }
     _, corrupted = measurements
     for (collective, dtype, size), ranks in corrupted.items():
-        assert [sized.wrong for sized in ranks] == expected[collective], (collective, dtype, size)
+        assert [sized.wrong for sized in ranks] == [CHECKS * number for number in expected[collective]], (
+            collective,
+            dtype,
+            size,
+        )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from each_case import each_case
 
 from gpumon.probe.core.baseline import Floors, Judge
 from gpumon.probe.core.nvlink_sharp import LOST, compare_algorithms, missing_gain
+from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import GIB, MIB, PROBES
 from gpumon.probe.core.published_figures import NEAR, TABLE, figure, gain
 from gpumon.probe.core.result import Measurement
@@ -52,6 +54,23 @@ def test_a_figure_applies_to_one_product_rank_count_and_algorithm() -> None:
     assert figure_bandwidth(H200, 8, make_measurement(GIB, algorithm="ring")) is None
     assert figure_bandwidth(H200, 8, make_measurement(4 * GIB, algorithm="ring")) == 367.6e9
     assert figure_bandwidth(H200, 8, make_measurement(GIB, collective="all_gather")) is None
+
+
+def test_a_host_without_nvlink_sharp_is_compared_with_the_ring() -> None:
+    """Where a variable or /etc/nccl.conf switches NVLink SHARP off, the ring's figure is expected of the default."""
+    off = "NCCL_NVLS_ENABLE"
+    for environment, conf, sharp in [
+        ({}, "", True),
+        ({off: "0"}, "", False),
+        ({}, "NCCL_DEBUG=WARN\nNCCL_NVLS_ENABLE = 0", False),
+        ({off: "1"}, "NCCL_NVLS_ENABLE=0", True),
+    ]:
+        plan, *_ = make_plans(
+            PROBES["allreduce"], ("GPU-a", "GPU-b"), python="python", environment=environment, nccl_conf={"conf": conf}
+        )
+        assert plan.uses_sharp is sharp, (environment, conf)
+    whole = make_measurement(4 * GIB)
+    assert figure(H200, 8, whole, sharp=False) == figure(H200, 8, replace(whole, algorithm="ring"))
 
 
 @pytest.mark.parametrize("profile", ["a100x8", "h100x8", "h200x8", "b200x8"])

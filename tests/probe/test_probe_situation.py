@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
 from each_case import each_case
 
 from gpumon.model.gpu import Gpu
@@ -7,6 +11,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
+from gpumon.state.gpu_idle import in_use
 from gpumon.state.report import Report
 
 OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
@@ -68,3 +73,23 @@ def test_a_skip_for_an_unread_store_names_the_error() -> None:
     skip = may_run(gather_facts(unread, 0.0))
     assert skip is not None
     assert (skip.reason, skip.hint.endswith("it is not a store of gpumon; move it away.")) == ("held", True)
+
+
+def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
+    """On a Grace host the kernel puts pages on the GPU, so memory in use without a process prevents no run."""
+    for name, reason in [("NVIDIA GH200 480GB", None), ("NVIDIA H100 80GB HBM3", "busy")]:
+        gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_used_bytes=9e9)
+        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
+        skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+        assert (skip and skip.reason) == reason, name
+        assert in_use(gpu, None) is (reason is not None)
+
+
+def test_the_processes_that_hold_a_gpu_are_named() -> None:
+    """The hint names a process, such as a display server that never ends; a pid of another namespace has no name."""
+    gpu = Gpu(processes=2.0, utilization_ratio=0.0, memory_used_bytes=0.0)
+    pids = (os.getpid(), 2**22 + 1)
+    states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=pids) for n in range(2))
+    skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+    assert skip is not None
+    assert f"GPU 0 ({Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()})" in skip.hint

@@ -33,7 +33,7 @@ import gpumon
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.conclusion import LOG_LIMIT
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.plan import Plan, Run
+from gpumon.probe.core.plan import CHECKS, Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner import ranks
@@ -133,10 +133,17 @@ def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
 def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     """A wrong element of one rank is counted on each rank at each size, and on the peer of its pair."""
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
-    assert (result.outcome, result.wrong_elements) == ("wrong", 2 * len(QUICK.cpu.sizes) + 1), result
-    assert [measurement.wrong_elements for measurement in result.measurements] == [2, 2]
+    assert (result.outcome, result.wrong_elements) == ("wrong", 2 * CHECKS * len(QUICK.cpu.sizes) + 1), result
+    assert [measurement.wrong_elements for measurement in result.measurements] == [2 * CHECKS] * 2
     assert result.location is not None
     assert result.location.ranks == (1,)
+
+
+@pytest.mark.slow
+def test_one_corrupt_operation_among_many_is_found(probing: Probing) -> None:
+    """A rank that sends one wrong element in a single operation is found: a fault of the hardware may come and go."""
+    result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1:13"))
+    assert (result.outcome, result.wrong_elements) == ("wrong", 2), result
 
 
 @pytest.mark.slow

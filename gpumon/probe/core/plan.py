@@ -10,6 +10,8 @@ from gpumon.probe.core.probes import ALGORITHMS, Probe, Setting
 
 WARM_UPS = 5
 OPERATIONS = 20
+CHECKS = 20
+"""Operations whose result is checked at each size, with a pattern of its own each: some faults are intermittent."""
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
@@ -27,6 +29,7 @@ class Measure:
     """Sizes of the array in bytes."""
     warm_ups: int = WARM_UPS
     operations: int = OPERATIONS
+    checks: int = CHECKS
     do: str = field(default="measure", init=False)
 
 
@@ -82,6 +85,7 @@ CPU_OVERHEAD_BYTES = 400 << 20
 CPU_SHARE = 0.5
 """Share of the host's available memory that a run may use, because other processes use it too."""
 
+NVLS = "NCCL_NVLS_ENABLE"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
     "PATH": _PATH,
@@ -94,6 +98,11 @@ _ENVIRONMENT = {
     "NCCL_DEBUG": "WARN",
     "NCCL_DEBUG_FILE": "/dev/stderr",  # standard output is block-buffered, and a kill would lose the last block
     "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
+    # Nothing leaves the host. NCCL would open every network adapter, and fail or hang at a broken one, and a plugin of
+    # the cloud would choose other algorithms than the published figures are of.
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET_PLUGIN": "none",
+    "NCCL_TUNER_PLUGIN": "none",
 }
 
 
@@ -152,6 +161,12 @@ class Plan:
         """NCCL settings for the result: NCCL_ variables, and the text of nccl.conf by its path."""
         variables = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
         return variables | dict(self.nccl_conf)
+
+    @property
+    def uses_sharp(self) -> bool:
+        """Return whether NCCL may use NVLink SHARP: some hosts switch it off in /etc/nccl.conf."""
+        lines = [line.replace(" ", "") for text in self.nccl_conf.values() for line in text.splitlines()]
+        return self.environment.get(NVLS, "0" if f"{NVLS}=0" in lines else "1") != "0"
 
     @property
     def command(self) -> tuple[str, ...]:

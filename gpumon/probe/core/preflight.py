@@ -173,7 +173,7 @@ def _compute_mode_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
 
 def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes:
-        yield f"GPU {gpu.index} ({gpu.processes:.0f})"
+        yield f"GPU {gpu.index} ({'; '.join(gpu.holders) or f'{gpu.processes:.0f}'})"
 
 
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:

@@ -14,6 +14,8 @@ class GpuUse:
     uuid: str
     processes: float | None
     """Number of processes on the GPU; None if unknown. Between runs it is read less often than the load below."""
+    holders: Sequence[str] = ()
+    """Names and pids of some of these processes; empty if they cannot be read."""
     foreign: float | None = None
     """Number of processes that do not belong to the agent."""
     utilization: float | None = None

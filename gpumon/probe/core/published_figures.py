@@ -82,15 +82,20 @@ Only boards with soldered GPUs are listed: with separate bridges the expected ba
 """
 
 
-def figure(model: str, ranks: int, measurement: Measurement) -> SourcedFigure | None:
+def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = True) -> SourcedFigure | None:
     """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
     Of two equally near sizes the smaller is used. Larger sizes count only up to NEAR times the measured size. They are
-    needed because a much smaller size has a low figure, which hosts reach even if NVLink SHARP is lost.
+    needed because a much smaller size has a low figure, which hosts reach even if NVLink SHARP is lost. `sharp`: False
+    if NVLink SHARP is switched off on this host; the figure is then that of the ring.
     """
     if measurement.collective != "all_reduce":
         return None
-    rows = [row for row in _rows(model, ranks, measurement.algorithm) if row.bytes <= NEAR * measurement.bytes]
+    rows = [
+        row
+        for row in _rows(model, ranks, measurement.algorithm if sharp else "ring")
+        if row.bytes <= NEAR * measurement.bytes
+    ]
     best = min(rows, key=lambda row: max(row.bytes / measurement.bytes, measurement.bytes / row.bytes), default=None)
     return None if best is None else (best.busbw, best.source)
 

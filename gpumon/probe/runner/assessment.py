@@ -18,13 +18,13 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
     """Return the reference figures for a run. Published figures exist only for ranks on GPUs."""
-    conditions = _conditions(probe, plan, report)
+    conditions, sharp = _conditions(probe, plan, report), plan.uses_sharp
 
     def expected(measurement: Measurement) -> SourcedFigure | None:
-        return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
+        return figure(conditions.model, plan.ranks, measurement, sharp=sharp) if plan.gpus else None
 
     def sharp_gain(size: int) -> float | None:
-        return gain(conditions.model, plan.ranks, size) if plan.gpus and probe.name == ALL_REDUCE else None
+        return gain(conditions.model, plan.ranks, size) if plan.gpus and sharp and probe.name == ALL_REDUCE else None
 
     return Judge(
         probe=probe.name,

@@ -9,6 +9,8 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
+from gpumon.probe.runner.process_marks import process_names
+from gpumon.state.gpu_idle import own_memory
 from gpumon.state.report import Report
 
 
@@ -32,7 +34,10 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         report.gpus, own or OwnProcesses(), contained=None if links is None else links.contained
     )
     return PreflightFacts(
-        gpus=tuple(_use(state, foreign[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
+        gpus=tuple(
+            _use(state, foreign[state.uuid], at, own=state.uuid in loaded, simulated=report.simulated is not None)
+            for state in report.gpus
+        ),
         expected=expected_gpus(report),
         simulated=report.simulated is not None,
         released=bool(in_force(report.windows, WindowKind.RELEASE)),
@@ -59,16 +64,17 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
     return min((size for size in free if size is not None), default=None) if None not in free else None
 
 
-def _use(state: GpuState, foreign: float | None, at: float, *, own: bool) -> GpuUse:
+def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
     """Return the use of one GPU. `own`: whether its current or recent load is caused by the probe."""
     gpu = state.gpu
     return GpuUse(
         index=state.index,
         uuid=state.uuid,
         processes=gpu.processes,
+        holders=() if simulated else process_names(state.pids or ()),
         foreign=foreign,
         utilization=None if own else gpu.utilization_ratio,
-        memory_used=gpu.memory_used_bytes,
+        memory_used=own_memory(gpu),
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,
         traffic=None if own else state.traffic,

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 log = logging.getLogger("gpumon.probe")
@@ -17,6 +18,15 @@ AGENT = "GPUMON_AGENT"
 RANK = "GPUMON_RANK"
 """Variable of ranks. Its value is the number of the pass, a dot, and the number of the rank."""
 PROC = Path("/proc")
+
+
+def process_names(pids: Iterable[int]) -> tuple[str, ...]:
+    """Return the first two processes, as `Xorg, pid 812`, without those that cannot be read in this PID namespace."""
+    names = list[str]()
+    for pid in islice(sorted(pids), 2):
+        with contextlib.suppress(OSError):
+            names.append(f"{(PROC / str(pid) / 'comm').read_text(errors='replace').strip()}, pid {pid}")
+    return tuple(names)
 
 
 def environment() -> Mapping[str, str]:

@@ -78,11 +78,16 @@ class Collective(ABC):
     def count_wrong(self) -> int:
         """Return the number of wrong elements on this rank. It expects the buffers after `fill` and one `operate`."""
 
-    def check(self) -> int:
+    def check(self, operations: int) -> int:
+        """Run this number of operations, each with its own pattern. Return the number of wrong elements of all."""
+        return sum(self._check_one(turn) for turn in range(operations))
+
+    def _check_one(self, turn: int) -> int:
         """Fill the buffers, run once, and return the number of wrong elements.
 
         The receive buffer is cleared first, so that an operation without effect is detected.
         """
+        self._pattern.turn = turn
         self.fill()
         if self._receive is not None:
             self._receive.zero_()

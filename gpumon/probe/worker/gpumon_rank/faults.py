@@ -13,7 +13,8 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 class Fault:
     """An injected fault of this rank; it does nothing on ranks that it does not name.
 
-    `corrupt:RANK` adds 1 to an element that the rank sends. `sleep:RANK:SECONDS` sleeps in every timed operation.
+    `corrupt:RANK` adds 1 to an element that the rank sends; `corrupt:RANK:N` only in its N-th send, from 0.
+    `sleep:RANK:SECONDS` sleeps in every timed operation.
     `link:RANK:PEER:SECONDS` delays exchanges between two ranks. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash
     at the start of a stage. `deaf:RANK` ignores SIGTERM and hangs in the stage `measure`.
     """
@@ -31,6 +32,8 @@ class Fault:
         self._kind = kind if self._rank in ranks else ""
         self._peers = ranks - {self._rank}
         self._rest = rest[-1] if rest else ""
+        self._corrupt_at = int(rest[1]) if kind == "corrupt" and len(rest) > 1 else None
+        self._sent = 0
         if self._kind == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -51,5 +54,6 @@ class Fault:
 
     def corrupt(self, elements: Any) -> None:
         """Change one element of the buffer that this rank is about to send, if the fault is `corrupt`."""
-        if self._kind == "corrupt":
+        if self._kind == "corrupt" and self._corrupt_at in {None, self._sent}:
             elements[len(elements) // 2] += 1
+        self._sent += 1

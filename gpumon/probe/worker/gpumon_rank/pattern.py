@@ -31,6 +31,8 @@ class Pattern:
         self.largest = period + self._marks
         copies = max(1, TILE_ELEMENTS // period)
         self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
+        self.turn = 0
+        """Shifts the marks, so that data of an earlier operation does not pass for that of a later one."""
 
     @staticmethod
     def _marks_and_period(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
@@ -43,7 +45,7 @@ class Pattern:
 
     def mark(self, number: int) -> int:
         """Return the number that is added to the pattern of a sender, so that data of different senders differs."""
-        return number % self._marks
+        return (number + self.turn) % self._marks
 
     def fill(self, elements: Any, number: int) -> None:
         for chunk in elements.split(len(self._tile)):

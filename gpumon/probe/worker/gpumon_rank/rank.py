@@ -118,7 +118,8 @@ class Rank:
             seconds.append(self._time(collective))
         self._reporter.enter("check", **place)
         self._barrier()
-        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=collective.check())
+        wrong = collective.check(step["checks"])
+        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=wrong)
 
     def _time(self, collective: Collective) -> float:
         """Return the seconds that one operation took on this rank."""
