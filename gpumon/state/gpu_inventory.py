@@ -231,7 +231,7 @@ def _neighbours(records: Records, bus: Bus) -> Neighbours:
 
 
 def _own_bus(inventory: GpuInventory) -> Bus:
-    """Return the drivers by bus id; none in a container or sandbox, where the bus may list other GPUs than are given."""
+    """Return the drivers by bus id; none in a container or sandbox, where the bus may list other GPUs than ours."""
     return {} if inventory.place in {CONTAINER, SANDBOX} else inventory.drivers
 
 
