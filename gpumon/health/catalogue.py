@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, recovery, registers, xids
+from gpumon.health.sxids import LINK_DOWN, is_fatal
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
@@ -65,7 +66,7 @@ class Catalogue:
         NVSwitch error is fatal; None if its line does not contain that.
         """
         if kind == SXID:
-            return _sxid(fatal=fatal)
+            return _sxid(code, fatal=fatal)
         if kind == OVERRUN:
             return OVERRUN_EXPLAINED
         if kind == AER:
@@ -176,17 +177,29 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     )
 
 
-def _sxid(*, fatal: bool | None) -> Explanation:
-    grade = {True: "fatal", False: "not fatal", None: "of unknown severity"}[fatal]
+def _sxid(code: int, *, fatal: bool | None) -> Explanation:
+    if code in LINK_DOWN:
+        return _SWITCH_LINK_DOWN
+    resets_all = is_fatal(code, fatal=fatal)
+    grade = {True: "fatal", False: "not fatal", None: "of unknown severity"}[resets_all or fatal]
     return Explanation(
         name=f"NVSwitch error, {grade}",
-        severity=Severity.CRITICAL if fatal else Severity.WARNING,
+        severity=Severity.CRITICAL if resets_all else Severity.WARNING,
         action="drain the node and reboot it: its GPUs and NVSwitches must be reset together"
-        if fatal
+        if resets_all
         else "monitor the NVLinks of all GPUs",
-        verdict_action=Action.REBOOT if fatal else Action.NONE,
+        verdict_action=Action.REBOOT if resets_all else Action.NONE,
         if_it_recurs=SUPPORT,
     )
+
+
+_SWITCH_LINK_DOWN = Explanation(
+    name="A link of an NVSwitch went down",
+    severity=Severity.CRITICAL,
+    action="reset the GPU behind the link, unless it was reset or lost at that time",
+    verdict_action=Action.RESET,
+    if_it_recurs="check the GPU's seating, the baseboard and the NVLink cartridge",
+)
 
 
 OVERRUN_EXPLAINED = Explanation(

@@ -29,6 +29,9 @@ from gpumon.model.snapshot import PortReading, StuckProcess
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState
 
+RELEASED_SECONDS = 60.0
+"""Seconds after a release in which the links of a GPU that was reset are trained."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -83,6 +86,8 @@ class Facts:
     """Version by component (driver, nccl) of the software that every job uses, if it is reported."""
     maintenances: Windows = ()
     """Maintenance windows, newest last, including those that have ended."""
+    releases: Windows = ()
+    """Windows in which a GPU was released, in the same order."""
     probe: ProbeState = ProbeState()
     """State of the all-reduce probe."""
     probe_interval: float = 21600.0
@@ -151,6 +156,15 @@ class Facts:
         """Return whether the error event began and ended within one maintenance window. Such events do not count."""
         return self._in_maintenance(event.first_wall, event.last_wall)
 
+    def is_planned(self, event: ErrorEvent) -> bool:
+        """Return whether the error event belongs to planned work: a maintenance, or a release of a GPU.
+
+        A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
+        """
+        released = ((begin, end + RELEASED_SECONDS) for begin, end in self._times(self.releases))
+        in_release = any(begin <= event.first_wall and event.last_wall <= end for begin, end in released)
+        return in_release or self.in_maintenance(event)
+
     def was_in_maintenance(self, transition: VerdictTransition) -> bool:
         """Return whether a verdict that this transition cleared was raised and last active in maintenance.
 
@@ -168,6 +182,9 @@ class Facts:
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
         """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
+        return self._times(self.maintenances)
+
+    def _times(self, windows: Windows) -> tuple[tuple[float, float], ...]:
         return tuple(
             (
                 self.on_this_clock(window.start, window.start_at, window.boot_id),
@@ -175,7 +192,7 @@ class Facts:
                 if window.ended is None
                 else self.on_this_clock(window.ended, window.deadline, window.boot_id),
             )
-            for window in self.maintenances
+            for window in windows
         )
 
     @cached_property

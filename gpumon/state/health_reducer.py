@@ -71,6 +71,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         transitions=report.health.history,
         agent_runs=report.agent_runs,
         maintenances=of_kind(report.windows, WindowKind.MAINTENANCE),
+        releases=of_kind(report.windows, WindowKind.RELEASE),
     )
     cleared = {
         key: read.on_this_clock(clearing.wall, clearing.at, clearing.boot_id)

@@ -10,6 +10,9 @@ from benchmarks.truth.faults.where import c2c, fabric, fabric_health, imex, link
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
+SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+"""Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
+
 
 def rows() -> Iterator[Fault]:
     down = {"state": "down"}
@@ -19,6 +22,13 @@ def rows() -> Iterator[Fault]:
         action=Action.RESET,
         steps=once(nvlinks={3: down}),
         on=linked,
+    )
+    yield Fault(
+        name="one NVLink is down, and the NVSwitch reports it too",
+        check="nvlink_down",
+        action=Action.RESET,
+        steps=(Step(gpu={"nvlinks": {3: down}}, log=(SWITCH_LINK_DOWN,)),),
+        on=lambda profile: linked(profile) and bool(profile.switches),
     )
     yield Fault(
         name="all NVLinks of a GPU are down",

@@ -149,6 +149,8 @@ def rows() -> Iterator[Fault]:
         check="nvswitch_error",
         action=Action.REBOOT,
         where="node",
-        steps=(Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",)),),
+        steps=(
+            Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12020, Fatal, Link 30 egress sequence ID error",)),
+        ),
         on=lambda profile: bool(profile.switches),
     )

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check_row import MINUTE, Check, Latch, Where, XidCause
-from gpumon.health.checks.xid import LINKS
+from gpumon.health.checks.xid import LINKS, sxid_events
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.sxids import LINK_DOWN
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, recovered, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """Xids of links that blame the GPU at the other end, or that are about chip-to-chip links."""
@@ -117,6 +118,24 @@ def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER
 
 
+def switch_link_down(facts: Facts) -> Finding | None:
+    """Return a failure for a link of an NVSwitch that went down in this boot and is not up again.
+
+    The line of the switch does not name the GPU behind the link. No such GPU is left once all links of the node are up.
+    """
+    events = tuple(event for event in sxid_events(facts, "nvswitch_link_down") if event.code in LINK_DOWN)
+    if not events:
+        return PASSED
+    if any(state.released for state in facts.gpus):
+        return None
+    links = [link.up for state in facts.gpus for link in state.links.values()]
+    if links and all(links) and not any(state.fault for state in facts.gpus):
+        return recovered()
+    last = max(events, key=lambda event: event.last_wall)
+    words = f"A link of NVSwitch {last.bus_id} went down: SXid {last.code}."
+    return fail(words, Action.RESET, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)
+
+
 FAILED_LINK: Mapping[str, Where | XidCause] = {**_LOST, "nvlink_down": "same", "nvlink_recovery_failed": "same"}
 
 CHECKS = (
@@ -161,5 +180,22 @@ CHECKS = (
         grace=True,
         limits=(SPEED,),
         inhibited_by=FAILED_LINK,
+    ),
+    Check(
+        name="nvswitch_link_down",
+        help="An NVSwitch reported that a link to a GPU went down.",
+        steps="""\
+1. Drain the node and reset the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down.
+2. The verdict ends when all NVLinks of the node are up again.
+3. If it recurs: check the seating of the GPU, the baseboard and the NVLink cartridge.
+""",
+        node=switch_link_down,
+        after=MINUTE,
+        inhibited_by={
+            **dict.fromkeys(("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "nvlink_down"), "any"),
+            "gpu_xid_critical": XidCause("any", LINK_XIDS),
+            "nvswitch_error": "node",
+        },
+        inhibited_if=lambda _verdict, _cause, together: together,
     ),
 )

@@ -12,6 +12,7 @@ from gpumon.health.check_row import DAY, Check, Latch, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
+from gpumon.health.sxids import LINK_DOWN, is_fatal
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -131,25 +132,34 @@ def reason(events: Sequence[ExplainedXid]) -> str:
     return f"{worst(events).words}{f' Also Xid {also}.' if also else ''}"
 
 
+def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
+    """Yield the SXids of this boot since the check's verdict was last cleared, without those of planned work."""
+    cleared = facts.cleared.get((check, NODE), 0.0)
+    for events in facts.errors.values():
+        for event in events:
+            current = event.kind == SXID and event.boot_id == facts.boot_id and event.last_wall > cleared
+            if current and not facts.is_planned(event):
+                yield event
+
+
+def _is_fatal(event: ErrorEvent) -> bool:
+    return is_fatal(event.code, fatal=event.fatal)
+
+
 def nvswitch_error(facts: Facts) -> Finding | None:
     """Return a failure for a fatal SXid of this boot, or else a warning for another one of the last day."""
     key = ("nvswitch_error", NODE)
-    cleared = facts.cleared.get(key, 0.0)
     events = [
         event
-        for events in facts.errors.values()
-        for event in events
-        if event.kind == SXID
-        and event.boot_id == facts.boot_id
-        and event.last_wall > cleared
-        and (event.fatal or age(event, facts) <= DAY)
+        for event in sxid_events(facts, "nvswitch_error")
+        if event.code not in LINK_DOWN and (_is_fatal(event) or age(event, facts) <= DAY)
     ]
     if not events:
         minor = (verdict := facts.open.get(key)) is not None and verdict.level is WARN
         return recovered(Clearance.QUIET) if minor else PASSED
-    worst = max(events, key=lambda event: (bool(event.fatal), event.last_wall))
-    make, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
-    words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."
+    worst = max(events, key=lambda event: (_is_fatal(event), event.last_wall))
+    make, action = (fail, Action.REBOOT) if _is_fatal(worst) else (warn, Action.NONE)
+    words = f"NVSwitch {worst.bus_id} had {'a fatal' if _is_fatal(worst) else 'an'} error: SXid {worst.code}."
     return make(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
 
 

@@ -543,12 +543,12 @@ def test_nvswitch_error() -> None:
     where: dict[str, Any] = {"bus_id": "0000:05:00.0", "uuid": None, "kind": SXID}
     ward.event(0, 12028, fatal=False, **where)
     assert ward.go_on(60).level("nvswitch_error") is Level.WARN
-    ward.event(0, 20034, fatal=True, **where)
+    ward.event(0, 12020, fatal=True, **where)
     verdict = ward.go_on().verdict("nvswitch_error")
     assert verdict is not None
     assert (verdict.level, verdict.action, verdict.device) == (Level.FAIL, Action.REBOOT, "")
     assert "NVSwitch 0000:05:00.0" in verdict.reason
-    assert "SXid 20034" in verdict.reason
+    assert "SXid 12020" in verdict.reason
     assert ward.go_on(DAY, every=HOUR).verdicts
     ward.reboot()
     assert ward.go_on(590, every=10).verdicts
@@ -562,6 +562,59 @@ def test_nvswitch_error_that_is_not_fatal() -> None:
     assert ward.go_on(DAY - 600, every=600).level("nvswitch_error") is Level.WARN
     assert not ward.go_on(1800, every=300).verdicts
     assert ward.transitions[-1].cleared_by is Clearance.QUIET
+
+
+def switch_line(ward: Ward, code: int, *, fatal: bool | None) -> None:
+    ward.event(0, code, fatal=fatal, bus_id="00000000:05:00.0", uuid=None, kind=SXID)
+
+
+@each_case("code", [26006, 26008])
+def test_a_dead_processor_of_a_switch_is_fatal_without_a_severity(code: int) -> None:
+    """A halt or a watchdog of the switch's processor fails the node, though its line has no severity."""
+    ward = Ward(gpus=2)
+    switch_line(ward, code, fatal=None)
+    assert ward.go_on(60).level("nvswitch_error") is Level.FAIL
+
+
+def test_a_link_of_a_switch_that_stays_down_asks_for_a_reset() -> None:
+    """The verdict asks for a reset of the GPU, not for a reboot, and ends when all NVLinks are up again."""
+    ward = Ward(gpus=2)
+    ward.link(1, 3, up=None)
+    switch_line(ward, 20034, fatal=True)
+    verdict = ward.go_on(120).verdict("nvswitch_link_down")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
+    assert ward.level("nvswitch_error") is not Level.FAIL
+    ward.link(1, 3, up=1.0)
+    assert not ward.go_on(120).verdicts
+
+
+def test_the_link_of_a_switch_follows_the_fault_of_the_gpu() -> None:
+    """What the switch reports when a GPU is lost, or its own links are down, is a consequence of that verdict."""
+    for fault, cause in (("lost", "gpu_lost"), (None, "nvlink_down")):
+        ward = Ward(gpus=2)
+        if fault:
+            ward.gpu(1, state={"fault": fault, "links": {}})
+        else:
+            ward.link(1, 3, up=0.0)
+        switch_line(ward, 20034, fatal=True)
+        ward.go_on(600)
+        verdict = ward.verdict("nvswitch_link_down")
+        assert verdict is not None
+        assert verdict.inhibited_by is not None, cause
+        assert verdict.inhibited_by[0] == cause
+
+
+def test_a_switch_that_reports_planned_work_is_no_fault() -> None:
+    """A GPU that is reset in a maintenance or a release takes its links down: no verdict begins."""
+    ward = Ward(gpus=2)
+    ward.maintain(600)
+    ward.go_on(60)
+    switch_line(ward, 20034, fatal=True)
+    switch_line(ward, 12020, fatal=True)
+    ward.link(1, 3, up=None)
+    ward.go_on(900)
+    assert not [key for key in ward.report.health.open if key[0].startswith("nvswitch")]
 
 
 def unplaced(ward: Ward, code: int) -> None:

@@ -1,0 +1,22 @@
+"""TABLE: SXids of NVSwitches whose action does not follow from the severity in their line.
+
+Source: NVIDIA, Fabric Manager user guide, SXid errors (v1.3); 26006 and 26008: NVIDIA/NVSentinel, whose lines have no
+severity.
+"""
+
+from __future__ import annotations
+
+LINK_DOWN = frozenset({20034, 22012})
+"""The link to a GPU or switch went down: LTSSM fault up, Minion link NA. The line says "Fatal", also when a GPU that is
+reset takes its links down. A reset of the GPU behind the link is the repair.
+"""
+ALWAYS_FATAL = frozenset(
+    {10003, 12020, 22003, 22011, *range(23001, 23018)}  # the whole fabric, by the guide
+    | {26006, 26008}  # the switch's own processor halted, or its watchdog fired
+)
+"""Fatal to the fabric even if the line has no severity: GPUs and NVSwitches must be reset together."""
+
+
+def is_fatal(code: int, *, fatal: bool | None) -> bool:
+    """Return whether all NVSwitches must be reset. `fatal`: severity in the line; None if the line has none."""
+    return code in ALWAYS_FATAL or (bool(fatal) and code not in LINK_DOWN)
