@@ -163,7 +163,7 @@ def test_the_verdict_of_a_disabled_service_is_cleared() -> None:
 def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - a test case
     """A fatal NVSwitch error remains until a reboot, any other expires after a day."""
     ward = Ward()
-    ward.event(0, 20034, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
+    ward.event(0, 12022, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
     verdict = ward.go_on().verdict("nvswitch_error")
     assert verdict is not None
     assert (verdict.level, verdict.evidence["nvswitch"]) == (level, SWITCH)

@@ -119,7 +119,7 @@ def reset_required(ward: Ward) -> None:
 
 def switch(ward: Ward) -> None:
     """Report a switch error, which each GPU reports for its links."""
-    ward.event(0, 20034, kind=SXID, bus_id="0000:05:00.0", uuid=None, fatal=True)
+    ward.event(0, 12020, kind=SXID, bus_id="0000:05:00.0", uuid=None, fatal=True)
     for index in (0, 1):
         ward.event(index, 74, text=LINK_ERROR)
 
