@@ -91,6 +91,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="delay", value=_any_of({"nvmlDevice*": 0.01}), node=True),
     Trouble(key="root", value=lambda _: False, node=True),
     Trouble(key="ports", value=_any_of({"mlx5_2": {"state": "down"}}, {"mlx5_5": {"hang": True}}), node=True),
+    Trouble(key="nics", value=_any_of(["azure_vf"], ["limited_pf", "bond"]), node=True),
     Trouble(key="stuck_processes", value=_any_of([{"gpus": [3]}]), node=True),
     Trouble(key="services", value=_any_of({"fabric_manager": "stopped"}), node=True),
 )

@@ -155,11 +155,12 @@ def late_links(world: World) -> None:
 
 
 def node_for(seconds: float, **fault: Any) -> Callable[[World], None]:
-    """Return an action that applies a scenario to the whole node for this time."""
+    """Return an action that applies a scenario to the whole node for this time. Adapters under `nics` stay."""
+    before = {**BUSY, **{key: value for key, value in fault.items() if key == "nics"}}
 
     def act(world: World) -> None:
         world.edit(scenario({**BUSY, **fault}, [], world.now))
-        world.after(seconds, partial(recover, world))
+        world.after(seconds, partial(recover, world, before))
 
     return act
 

@@ -279,9 +279,24 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(
         name="the firmware of a network adapter is upgraded",
-        act=acts.node_for(90.0, ports={PORT: {"absent": True}}),
+        act=acts.node_for(5 * MINUTE, ports={PORT: {"absent": True}}),
         every=20 * MINUTE,
         on=_ported,
+    ),
+    Disturbance(
+        name="functions of the fabric manager, whose counters may not be read, go down with it",
+        before={**BUSY, "nics": ["limited_pf"]},
+        act=acts.node_for(9 * MINUTE, nics=["limited_pf"], ports={"mlx5_20": {"state": "down"}}),
+        every=20 * MINUTE,
+        on=_ported,
+    ),
+    Disturbance(
+        name="a cloud removes the virtual function of accelerated networking",
+        before={**BUSY, "nics": ["azure_vf"]},
+        act=acts.node_for(9 * MINUTE, nics=["azure_vf"], ports={"mlx5_an0": {"absent": True}}),
+        every=20 * MINUTE,
+        on=_ported,
+        expected_verdicts={"ib_device_missing": "warns: an adapter that is not of the fabric is gone."},
     ),
     Disturbance(name="a job is killed: Xid 45 of each GPU", act=acts.killed_job, every=20 * MINUTE),
     Disturbance(

@@ -16,6 +16,7 @@ from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
 from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
+from gpumon.model.port_patterns import PortPatterns
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.probe_metrics import INITIAL
@@ -76,6 +77,7 @@ def reducer_settings(configuration: Configuration) -> ReducerSettings:
         probe_gated=bool(configuration.probe.scheduler_gate),
         catalogue=xid_catalogue(configuration),
         policy=check_policy(configuration),
+        ports=PortPatterns(exclude=configuration.links.exclude, fabric=configuration.links.fabric),
     )
 
 
@@ -115,6 +117,7 @@ def links_orders(configuration: Configuration, page: int, epoch: float) -> Links
     return LinksOrders(
         page=page,
         parent=os.getpid(),
+        exclude=configuration.links.exclude,
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
         root=str(configuration.links.root),
         simulation=_simulation(configuration, epoch),

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
 from gpumon.config.probe_section import ProbeSection
-from gpumon.config.setting import NEEDS, Section, SomePath, check_address, check_gpu, setting, split
+from gpumon.config.setting import NEEDS, Section, SomePath, check_adapter, check_address, check_gpu, setting, split
 from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES
 
@@ -244,6 +244,9 @@ class PciSection(Section):
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
 
+Adapters = Annotated[tuple[Annotated[str, AfterValidator(check_adapter)], ...], BeforeValidator(split)]
+
+
 class LinksSection(Section):
     """Settings of InfiniBand and RoCE ports, and of the services that NVLink requires."""
 
@@ -252,6 +255,17 @@ class LinksSection(Section):
     )
     root: SomePath = setting(
         Path("/"), "Mount point of the root of the host, whose systemd units show what is installed.", restart=True
+    )
+    exclude: Adapters = setting(
+        (),
+        "Network adapters that are never read, by device name, PCI address or board id, or a pattern of one.",
+        example=["mlx5_an*", "0000:05:00.0"],
+    )
+    fabric: Adapters = setting(
+        (),
+        "Network adapters of the fabric, named like those of `links.exclude`. Only their ports can fail the node.",
+        default_in_words="determined by link layer, position and speed: docs/links.md",
+        example=["mlx5_[0-7]"],
     )
 
 

@@ -15,6 +15,7 @@ NEEDS: Final = "needs"
 
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
+_ADAPTER = re.compile(r"[\w.:*?\[\]!-]{1,100}", re.ASCII)
 _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
@@ -55,6 +56,16 @@ def check_gpu(value: object) -> object:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or _GPU.fullmatch(text) is None:
         raise ValueError("must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index")
+    return text
+
+
+def check_adapter(text: str) -> str:
+    """Return text that can name a network adapter unchanged; raise ValueError for any other text."""
+    if _ADAPTER.fullmatch(text) is None or not text.strip("*?"):
+        raise ValueError(
+            "must be a device (mlx5_3), a PCI address (0000:86:00.0), a board id (MT_0000000838), "
+            "or a pattern of one with * and ? (mlx5_an*), without a port number"
+        )
     return text
 
 

@@ -11,8 +11,21 @@ from gpumon.health.device_case import DeviceCases, GpuCase, PortCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import ACTIONS, FAIL, NODE, PASSED, WARN, Action, Finding, Level, Verdict
+from gpumon.health.verdict import (
+    ACTIONS,
+    FAIL,
+    NODE,
+    PASSED,
+    WARN,
+    Action,
+    Clearance,
+    Finding,
+    Level,
+    Verdict,
+    recovered,
+)
 from gpumon.model.gpu import Gpu
+from gpumon.model.infiniband import FABRIC
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -79,6 +92,23 @@ def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable
         return None if value is None else finding if value else PASSED
 
     return evaluate
+
+
+def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Finding | None:
+    """Return the finding of a check on a port, limited to a warning unless the port is of the fabric.
+
+    The reason is completed by the GPUs beside the port, or by why it is not of the fabric. A restricted port passes.
+    """
+    if port.port.restricted:
+        return recovered(Clearance.GONE)
+    finding = check(port)
+    if finding is None or finding.level not in {WARN, FAIL}:
+        return finding
+    if port.port.role == FABRIC:
+        return finding._replace(reason=f"{finding.reason}{port.neighbours}")
+    why = f" ({port.port.role_reason})" if port.port.role_reason else ""
+    action = Action.INSPECT if finding.action is Action.REBOOT else finding.action
+    return finding._replace(level=WARN, action=action, reason=f"{finding.reason} It is not a fabric port{why}.")
 
 
 _CAMEL_CASE = {"allreduce": "AllReduce"}
@@ -162,6 +192,6 @@ class Check:
         if self.gpu is not None:
             yield from ((case.device, partial(self.gpu, case)) for case in devices.gpus)
         if self.port is not None:
-            yield from ((case.device, partial(self.port, case)) for case in devices.ports)
+            yield from ((case.device, partial(by_role, self.port, case)) for case in devices.ports)
         if self.node is not None:
             yield NODE, partial(self.node, devices.facts)

@@ -87,6 +87,12 @@ class PortCase(_DeviceCase):
         return f"{self.port.device}/{self.port.port}"
 
     @property
+    def neighbours(self) -> str:
+        """Return a sentence about the GPUs below the same PCIe switch; "" if there are none."""
+        gpus = [str(state.index) for state in self.facts.gpus if state.bus_id in self.port.placement.gpus]
+        return f" It is on the PCIe switch of GPU {', '.join(gpus)}." if gpus else ""
+
+    @property
     def accepted(self) -> bool:
         """Return whether an operator has accepted that the port is down."""
         record = self.facts.known_ports.get(self.device)

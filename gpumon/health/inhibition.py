@@ -12,8 +12,10 @@ from gpumon.health.remediation import performed_repair, rebooted_causes
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
-LEAD_SECONDS = 300.0
-"""Maximum seconds by which a consequence may become a verdict before its cause: both must last before that."""
+LEAD_SECONDS = 420.0
+"""Maximum seconds by which a consequence may become a verdict before its cause: both must last before that, a missing
+adapter for six minutes.
+"""
 LAG_SECONDS = 300.0
 """Maximum seconds from the end of a cause to the start of a consequence, without the consequence's own delay."""
 

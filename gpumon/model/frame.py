@@ -15,12 +15,12 @@ from typing import Any
 from gpumon.model import snapshot
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort, Placement
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the messages. Increase it when a message changes: a daemon and a child of different versions must not
 communicate.
 """
@@ -185,4 +185,6 @@ def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
 
 def _port(values: dict[str, Any]) -> snapshot.PortReading:
     parts = {"link": InfinibandLink(**values["link"]), "counts": InfinibandPort(**values["counts"])}
-    return snapshot.PortReading(**values | parts)
+    placement = values["placement"]
+    placement["gpus"] = tuple(placement["gpus"])
+    return snapshot.PortReading(**values | parts | {"placement": Placement(**placement)})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import SLOW, Sysfs, reading
+from gpumon.model.reading import AGENT, SLOW, Sysfs, identity, reading
 
 STATE_SECONDS = 5.0
 """Interval in seconds at which port states are read. Counters are read in the SLOW tier."""
@@ -32,11 +32,46 @@ reset.
 HARDWARE_ERRORS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart"),
+    "req_transport_retries_exceeded",
     *("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"),  # EFA
 )
 """Files of hw_counters/ that count lost or retransmitted packets. The device's driver determines which of them
 exist.
 """
+DEVICE_ERRORS = ("no_completion_cmds", "cmds_err")
+"""Files of hw_counters/ of an EFA device that count failed admin commands."""
+
+
+EFA = "efa"
+"""Kernel driver of the Elastic Fabric Adapter. It reports every port as active and has no port counters."""
+FABRIC, OTHER = ROLES = ("fabric", "other")
+"""Roles of a port. Jobs communicate between nodes over fabric ports; the others are for management and storage."""
+SWITCH, NUMA, APART = ("switch", "numa", "apart")
+"""Positions of an adapter: below the PCIe switch of a GPU, on the NUMA node of one, or neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a network adapter is on the PCIe bus, relative to the GPUs."""
+
+    position: str = ""
+    """SWITCH, NUMA or APART; "" if it is not reported, as in many virtual machines."""
+    gpus: tuple[str, ...] = ()
+    """PCI addresses of the GPUs below the same PCIe switch, in NVML's form."""
+    kind: str = ""
+    """Why the adapter is probably not for the fabric unless it is beside a GPU: a leg of a bond, or a DPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfinibandPortInfo:
+    """Role of one InfiniBand or RoCE port."""
+
+    PREFIX: ClassVar[str] = "gpumon_infiniband_port_"
+    LABELS: ClassVar[tuple[str, ...]] = ("device", "port")
+
+    role: str | None = identity("Role: `fabric` if jobs communicate between nodes over it, else `other`.", AGENT)
+    link_layer: str | None = identity("Link layer: InfiniBand, or Ethernet for RoCE.", Sysfs(("link_layer",)))
+    gpu: str | None = identity("Index of the GPUs below the same PCIe switch, joined by commas.", AGENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +88,7 @@ class InfinibandLink:
         "Speed of the port per direction, from sysfs.",
         Sysfs(("rate",)),
         every=SLOW,
-        note="Read every 5 s. Absent while the port is down.",
+        note="Read every 5 s. On EFA from the network interface, if there is one. Absent while the port is down.",
     )
 
 
@@ -78,7 +113,7 @@ class InfinibandPort:
     )
     errors_total: dict[str, float] | None = reading(
         "Port errors by kind, from sysfs.",
-        Sysfs((*ERRORS, *HARDWARE_ERRORS)),
+        Sysfs((*ERRORS, *HARDWARE_ERRORS, *DEVICE_ERRORS)),
         every=SLOW,
         label="kind",
         detail=(
@@ -89,7 +124,7 @@ class InfinibandPort:
     )
     link_downs_total: float | None = reading(
         "Number of times the link went down, from sysfs.",
-        Sysfs(("link_downed",)),
+        Sysfs(("link_downed", "carrier_down_count", "carrier_changes")),
         every=SLOW,
-        note="Full at 255: see errors_total.",
+        note="Full at 255: see errors_total. On Ethernet the larger number of the port and its network interface.",
     )

@@ -50,6 +50,12 @@ NIC_ERRORS: Mapping[int, NicError] = {
         fatal=False,
         action="none",
     ),
+    5: NicError(
+        r"The device didn't send any completion for admin cmd .{0,200}|Admin queue is closed",
+        "The EFA device does not answer its driver",
+        fatal=True,
+        action="reboot",
+    ),
 }
 """Errors of network adapters by code. The codes are gpumon's own, because adapters have none. Power messages also
 appear at each boot of healthy adapters.

@@ -89,6 +89,8 @@ class LinksOrders:
     parent: int
     quarantined: tuple[str, ...] = ()
     """Names of devices and collectors that are not read, because reading their files blocks."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of the network adapters that the configuration excludes. Their ports are never read."""
     sysfs: str = "/sys"
     root: str = "/"
     """Root directory of the host's file system, where systemd units are."""
@@ -101,7 +103,7 @@ class LinksOrders:
 
     @staticmethod
     def decode(line: bytes) -> LinksOrders:
-        return LinksOrders(**_decode(line, lists=("quarantined",)))
+        return LinksOrders(**_decode(line, lists=("quarantined", "exclude")))
 
 
 def _encode(orders: SamplerOrders | LinksOrders) -> bytes:

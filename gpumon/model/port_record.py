@@ -34,6 +34,8 @@ class PortRecord:
     """Highest observed speed per direction in bytes per second. Restarts when the operator accepts that the port is
     slower or down.
     """
+    role: str | None = None
+    """Role at the last reading, one of ROLES; None if an earlier version of the agent wrote the record."""
     expected: bool | None = None
     """Whether the port should be up. True: it was in use, or it replaced a port that was. None: it was never in use,
     so it is probably not connected. False: it was replaced, or the operator accepted that it is down or gone.

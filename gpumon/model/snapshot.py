@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import EFA, FABRIC, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
@@ -156,11 +156,23 @@ class PortReading:
     guid: str = ""
     """Node GUID, which identifies the card in any slot; "" if the card has none."""
     firmware: str = ""
+    driver: str = ""
+    """Kernel driver of its card; "" if it has none that sysfs names."""
+    restricted: bool = False
+    """True if reading any of its counters is invalid: a function that the fabric manager or another host manages."""
+    placement: Placement = Placement()
+    role: str = FABRIC
+    role_reason: str = ""
+    """Role of the port, FABRIC or OTHER, and the reason for it. The daemon sets them."""
 
     @property
     def used(self) -> bool:
-        """Return True if the port is up, or was up or received data since its driver was loaded."""
-        return bool(self.link.port_up or self.counts.link_downs_total or self.counts.receive_bytes_total)
+        """Return True if the port is up, or was up or received data since its driver was loaded.
+
+        An EFA port counts as used, because its state is not reported.
+        """
+        counted = self.counts.link_downs_total or self.counts.receive_bytes_total
+        return bool(self.link.port_up or counted or self.driver == EFA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

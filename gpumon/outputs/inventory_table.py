@@ -28,6 +28,7 @@ PORT_COLUMNS = {
     "device": "DEVICE",
     "port": "PORT",
     "state": "STATE",
+    "role": "ROLE",
     "link_layer": "LINK LAYER",
     "gigabits_per_second": "GBIT/S",
     "pci_bus_id": "PCI BUS ID",

@@ -13,7 +13,7 @@ from functools import cache
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.health_metrics import HealthMetrics
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
@@ -34,6 +34,7 @@ TABLES: tuple[type[Table], ...] = (
     Nvlink,
     NvlinkPeer,
     C2cLink,
+    InfinibandPortInfo,
     InfinibandLink,
     InfinibandPort,
     AllReduce,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.model.fabric import COMPLETED
+from gpumon.model.infiniband import OTHER
 from gpumon.outputs.formatting import count, line_rate
 from gpumon.outputs.link_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document
@@ -131,6 +132,8 @@ def _port(port: Document) -> PortItem:
     notes = (
         "" if speed is None else line_rate(speed),
         port["link_layer"],
+        f"GPU {port['gpu']}" if port["gpu"] else "",
+        f"not of the fabric: {port['role_reason']}" if port["role"] == OTHER else "",
         f"went down {count(downs)} times" if downs else "",
     )
     return PortItem(

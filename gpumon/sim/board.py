@@ -157,6 +157,8 @@ class Ports:
     generation: str
     """InfiniBand generation that sysfs shows with the rate: EDR, HDR or NDR."""
     link_layer: str = "InfiniBand"
+    switched: bool = True
+    """True if each port is below the PCIe switch of a GPU; False if it only shares the NUMA node with GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.clock import boot_clock
+from gpumon.model.infiniband import EFA
 from gpumon.model.orders import SimulationError
 from gpumon.sim import stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
 from gpumon.sim.gpu_states import body
+from gpumon.sim.nic_files import CLASS, card_files, fabric_nics, gpu_files, netdev_files
+from gpumon.sim.nic_kinds import LOG_LINE, NIC_KINDS, NicKind
 from gpumon.sim.physics import Course
 from gpumon.sim.port_counters import (
     COUNTERS,
+    EFA_COUNTERS,
+    EFA_DEVICE_COUNTERS,
     FILES,
     HARDWARE_COUNTERS,
     NOT_INSTALLED,
@@ -27,14 +32,11 @@ from gpumon.sim.port_counters import (
     SERVICES,
     STATES,
     TRAFFIC,
-    address,
-    devices,
     guid,
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
 
-CLASS = "class/infiniband"
 CGROUPS = "fs/cgroup/system.slice"
 UNITS = "usr/lib/systemd/system"
 WANTS = "etc/systemd/system/multi-user.target.wants"
@@ -43,8 +45,6 @@ LOAD_SHARE = 0.35
 """Share of a port's rate that is in use under full load of the GPU next to it."""
 WORD = 4
 
-FIRMWARE = "28.43.1014"
-"""Firmware of a ConnectX-7."""
 _PROCESS = 4242
 """Process id of the main process of a running service."""
 
@@ -63,6 +63,8 @@ class SimulatedTree:
         self._epoch = epoch
         self._clock = clock
         self._built: tuple[Scenario, Mapping[str, Text]] | None = None
+        self.kernel_lines: list[str] = []
+        """Lines that the drivers would write to the kernel log because of the reads."""
 
     def names(self, folder: str) -> list[str]:
         files, inside = self._files(), f"{folder}/"
@@ -98,22 +100,39 @@ class SimulatedTree:
         yield from self._services(scenario)
         yield "proc/uptime", lambda: f"{self._time():.2f} 0.00"
         yield from stuck.files(_node_setting(scenario, "stuck_processes", ()), self._time)
-        for number, device in enumerate(devices(self._profile)):
-            fault = self._fault(scenario, device)
-            if not fault.get("absent"):
-                yield from self._card(device, number, fault)
-                for name, text in self._port(scenario, number, fault):
-                    path = f"{CLASS}/{device}/ports/1/{FILES[name]}"
-                    yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
+        yield from gpu_files(self._profile)
+        others = [NIC_KINDS[kind] for kind in _node_setting(scenario, "nics", ())]
+        for number, nic in enumerate((*fabric_nics(self._profile), *others)):
+            if not self._fault(scenario, nic.device).get("absent"):
+                yield from self._nic(scenario, number, nic)
 
-    def _card(self, device: str, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
-        """Yield path and content of the files that describe an InfiniBand device and its PCI address."""
-        assert self._profile.ports is not None  # noqa: S101 - it has devices
-        generation = self._profile.ports.generation
-        yield f"{CLASS}/{device}/board_id", lambda: f"SIM_{generation}"
-        yield f"{CLASS}/{device}/fw_ver", lambda: FIRMWARE
-        yield f"{CLASS}/{device}/node_guid", lambda: guid(number, replaced=bool(fault.get("replaced")))
-        yield f"{CLASS}/{device}/device/uevent", lambda: f"DRIVER=mlx5_core\nPCI_SLOT_NAME={address(number)}"
+    def _nic(self, scenario: Scenario, number: int, nic: NicKind) -> Iterator[tuple[str, Text]]:
+        """Yield path and content of the files of an adapter."""
+        fault, ports, count = self._fault(scenario, nic.device), self._profile.ports, len(self._profile.bus_ids)
+        fabric = ports is not None and number < ports.count
+        board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"
+        gpu = number % count if ports is not None and fabric and ports.switched else None
+        yield from card_files(nic, guid(number, replaced=bool(fault.get("replaced"))), board, gpu)
+        downs = self._growing(fault["carrier_downs"].at) if "carrier_downs" in fault else _zero
+        yield from netdev_files(nic, up=fault.get("state", "active") == "active", downs=downs)
+        for name, text in self._port(scenario, number, nic, fault):
+            file = f"hw_counters/{name}" if nic.driver == EFA and name not in FILES else FILES[name]
+            folder = f"{CLASS}/{nic.device}" + ("" if name in EFA_DEVICE_COUNTERS else "/ports/1")
+            path = f"{folder}/{file}"
+            if name in fault.get("unreadable", ()):
+                yield path, _failing(path, errno.EIO)
+            else:
+                limited = nic.limited and file.startswith("counters/")
+                yield path, self._refusing(path, nic) if limited else text
+
+    def _refusing(self, path: str, nic: NicKind) -> Text:
+        """Return a read that the firmware refuses, about which the driver logs a line."""
+
+        def read() -> str:
+            self.kernel_lines.append(LOG_LINE.format(address=nic.address))
+            raise _error(errno.EINVAL, path)
+
+        return read
 
     def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
         services = _node_setting(scenario, "services", {})
@@ -127,17 +146,19 @@ class SimulatedTree:
                 yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
                 yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else _one_process
 
-    def _port(self, scenario: Scenario, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
-        ports = self._profile.ports
-        assert ports is not None  # noqa: S101 - it has devices
-        state, physical = STATES[fault.get("state", "active")]
+    def _port(
+        self, scenario: Scenario, number: int, nic: NicKind, fault: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Text]]:
+        state, physical = STATES["active" if nic.driver == EFA else fault.get("state", "active")]
+        generation = self._profile.ports.generation if self._profile.ports else "NDR"
         yield "state", lambda: state
         yield "phys_state", lambda: physical
-        yield "rate", lambda: f"{fault.get('rate', ports.gigabits):g} Gb/sec (4X {ports.generation})"
-        yield "link_layer", lambda: ports.link_layer
-        traffic = self._traffic(scenario, number % len(self._profile.bus_ids), ports.gigabits)
+        yield "rate", lambda: f"{fault.get('rate', nic.gigabits):g} Gb/sec (4X {generation})"
+        yield "link_layer", lambda: nic.link_layer
+        traffic = self._traffic(scenario, number % len(self._profile.bus_ids), nic.gigabits)
         counts: Mapping[str, Any] = fault.get("counters", {})
-        for name in (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS):
+        own = (*EFA_COUNTERS, *EFA_DEVICE_COUNTERS) if nic.driver == EFA else (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS)
+        for name in own:
             yield name, self._growing(counts[name].at) if name in counts else traffic if name in TRAFFIC else _zero
 
     def _growing(self, at: Callable[[float], float]) -> Text:
@@ -214,9 +235,9 @@ def _zero() -> str:
     return "0"
 
 
-def _failing(path: str) -> Text:
+def _failing(path: str, code: int) -> Text:
     def read() -> str:
-        raise _error(errno.EIO, path)
+        raise _error(code, path)
 
     return read
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpumon.sim import shapes
 from gpumon.sim.board import Profile
+from gpumon.sim.nic_kinds import NIC_KINDS
 
 STATES = {
     "active": ("4: ACTIVE", "5: LinkUp"),
@@ -26,6 +27,10 @@ HARDWARE_COUNTERS = (
     *("rx_icrc_encapsulated", "roce_slow_restart", "req_cqe_error", "resp_cqe_error"),
 )
 """Counters of a ConnectX-7 that stay 0 without a fault."""
+EFA_COUNTERS = ("rx_bytes", "tx_bytes", "rx_drops")
+"""Files of hw_counters/ of an EFA port. EFA has no counters/."""
+EFA_DEVICE_COUNTERS = ("no_completion_cmds", "cmds_err", "completed_cmds", "submitted_cmds")
+"""Files of hw_counters/ of an EFA device, which count its admin commands."""
 TRAFFIC = ("port_rcv_data", "port_xmit_data")
 FILES = {
     **{name: f"counters/{name}" for name in (*TRAFFIC, *COUNTERS)},
@@ -43,13 +48,18 @@ _PORT = shapes.fields(
     {
         "state": shapes.one_of(*STATES),
         "rate": shapes.number(1, 1e4, "Gb/s"),
-        "counters": shapes.by_key(shapes.one_of(*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS), shapes.growing(0, 2**64)),
+        "counters": shapes.by_key(
+            shapes.one_of(*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS, *EFA_COUNTERS, *EFA_DEVICE_COUNTERS),
+            shapes.growing(0, 2**64),
+        ),
         "unreadable": shapes.listing(shapes.one_of(*FILES)),
+        "carrier_downs": shapes.growing(0, 2**32),
         "hang": shapes.flag,
         "absent": shapes.flag,
         "replaced": shapes.flag,
     }
 )
+NICS_SHAPE = shapes.listing(shapes.one_of(*NIC_KINDS))
 PORTS_SHAPE = shapes.by_key(lambda value, _: str(value), _PORT)
 SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, STOPPED, NOT_INSTALLED, RESTARTING)))
 
@@ -69,9 +79,9 @@ def guid(number: int, *, replaced: bool = False) -> str:
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
-def check(ports: Mapping[str, Any], profile: Profile) -> None:
-    """Raise ShapeError if the scenario's key `ports` names a device that the profile does not have."""
-    names = devices(profile)
+def check(ports: Mapping[str, Any], nics: Iterable[str], profile: Profile) -> None:
+    """Raise ShapeError if the scenario's key `ports` names a device that the node does not have."""
+    names = [*devices(profile), *(NIC_KINDS[kind].device for kind in nics)]
     for name in ports:
         if name not in {"*", *names}:
             there = f"there are {names[0]} to {names[-1]}, and '*' for all" if names else "this profile has none"

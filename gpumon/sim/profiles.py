@@ -98,7 +98,7 @@ L40SX4 = Profile(
     cuda=13020,
     board=L40S,
     bus_ids=_addresses("01", "41", "81", "C1"),
-    ports=Ports(count=2, gigabits=100, generation="EDR", link_layer="Ethernet"),
+    ports=Ports(count=2, gigabits=100, generation="EDR", link_layer="Ethernet", switched=False),
 )
 
 H100PCIEX2 = Profile(

@@ -72,7 +72,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     named = {fault.key: value for fault, value in node}
     seed = named.get("seed", 0)
     _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
-    port_counters.check(named.get("ports", {}), profile)
+    port_counters.check(named.get("ports", {}), named.get("nics", ()), profile)
     stuck.check(named.get("stuck_processes", ()), profile)
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(by_gpu, identities)

@@ -14,8 +14,9 @@ from gpumon.sim import effects, entries, shapes, stuck, workload
 from gpumon.sim.codes import Code
 from gpumon.sim.effects import Alter, SimCall
 from gpumon.sim.gpm import METRICS
+from gpumon.sim.nic_kinds import NIC_KINDS
 from gpumon.sim.physics import Workload
-from gpumon.sim.port_counters import PORTS_SHAPE, SERVICES_SHAPE
+from gpumon.sim.port_counters import NICS_SHAPE, PORTS_SHAPE, SERVICES_SHAPE
 from gpumon.sim.quantities import QUANTITIES
 
 
@@ -222,6 +223,14 @@ FAULTS: Mapping[str, SimFault] = {
             value='device or `"*"`: see below',
             help="InfiniBand ports",
             shape=PORTS_SHAPE,
+            gpu=False,
+            node=True,
+        ),
+        SimFault(
+            key="nics",
+            value="list of " + ", ".join(f"`{kind}`" for kind in NIC_KINDS),
+            help="network adapters beside the fabric ports: sim/nic_kinds.py",
+            shape=NICS_SHAPE,
             gpu=False,
             node=True,
         ),

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import FABRIC, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.now import Now
+from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import rows
 from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.state.counters import Counts, advance, raw_values, totals
+from gpumon.state.port_roles import with_roles
 
 MAX_RECORDS = 256
 """Maximum number of stored ports. The limit is needed because virtual functions appear under ever new names."""
@@ -23,7 +25,8 @@ SETTLING_SECONDS = 30.0
 """Seconds for which a port must be missing before another may replace it, because a driver starts cards one after
 another.
 """
-MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
+MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort)) + 1
+"""Series of the two tables, and one info series."""
 
 Place = tuple[str, str]
 """Current device name and port number of a port."""
@@ -60,13 +63,24 @@ class PortInventory:
     """Highest number of ports at one time that were not read because of the limit."""
 
 
-def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complete: bool) -> PortInventory:
+NO_PATTERNS = PortPatterns()
+
+
+def read(
+    inventory: PortInventory,
+    snapshot: LinksSnapshot,
+    now: Now,
+    *,
+    complete: bool,
+    patterns: PortPatterns = NO_PATTERNS,
+) -> PortInventory:
     """Return the inventory after a snapshot.
 
     `complete` is True if ports that the snapshot does not list are missing.
     """
     before = {(port.device, port.port): port for port in inventory.ports}
     counters = dict(inventory.counters)
+    snapshot = replace(snapshot, ports=_with_roles(inventory, snapshot.ports, patterns))
     ports = []
     for port in snapshot.ports:
         place = (port.device, port.port)
@@ -78,12 +92,38 @@ def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complet
         inventory,
         ports=tuple(ports),
         counters=dict(list(counters.items())[-MAX_RECORDS:]),
-        records=_with_ports(inventory.records, snapshot.ports, here, now.wall),
+        records=_exclude(_with_ports(inventory.records, snapshot.ports, here, now.wall), patterns.exclude),
         here=here,
         missing=_without(inventory.missing, here.values()),
         left_out=max(inventory.left_out, snapshot.left_out),
     )
-    return _find_missing(inventory, before.keys(), now) if complete else inventory
+    return _find_missing(inventory, before, now) if complete else inventory
+
+
+def _with_roles(
+    inventory: PortInventory, ports: Sequence[PortReading], patterns: PortPatterns
+) -> tuple[PortReading, ...]:
+    """Return the ports with their roles, which depend on the highest speed that each had."""
+    names = _identities(ports, inventory.records)
+    speeds = {
+        place: _faster(record.speed if record else None, port.link.port_speed_bytes_per_second)
+        for port in ports
+        for place in [(port.device, port.port)]
+        for record in [inventory.records.get(names[place])]
+    }
+    return with_roles(ports, speeds, patterns.fabric)
+
+
+def _exclude(records: Records, patterns: Collection[str]) -> Records:
+    """Return the records; those of excluded adapters are no longer expected."""
+    if not patterns:
+        return records
+    return {
+        identity: replace(record, expected=False)
+        if record.expected and matches(patterns, record.device, record.bus_id, record.board)
+        else record
+        for identity, record in records.items()
+    }
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
@@ -186,7 +226,10 @@ def _updated(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
         board=port.board or record.board,
         firmware=port.firmware or record.firmware,
         last_wall=wall,
+        role=port.role,
     )
+    if port.restricted:
+        return replace(after, expected=False if record.expected else record.expected)
     if not port.link.port_up:
         return replace(after, expected=True) if port.used and record.expected is None else after
     first, before = record.first_up, None if record.expected is False else record.speed
@@ -227,7 +270,7 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
     return tuple(port for port in missing if port.identity not in identities)
 
 
-def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now) -> PortInventory:
+def _find_missing(inventory: PortInventory, before: Mapping[Place, PortReading], now: Now) -> PortInventory:
     """Determine the expected ports that are not present. `before` has the ports of the last snapshot."""
     here = inventory.here.values()
     already_missing = {port.identity: port for port in inventory.missing}
@@ -239,13 +282,15 @@ def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now)
     for record in absent:
         if record.identity in names:
             wall = now.wall if (record.device, record.port) in before else record.last_wall
-            port = _without_readings(record, names[record.identity])
-            gone = already_missing.get(record.identity) or MissingPort(port, wall, record.identity, now.uptime)
+            gone = already_missing.get(record.identity)
+            last = before.get((record.device, record.port)) if gone is None else gone.port
+            port = _without_readings(record, names[record.identity], last)
+            gone = gone or MissingPort(port, wall, record.identity, now.uptime)
             missing.append(gone._replace(port=port))
     return replace(inventory, records=records, missing=tuple(missing))
 
 
-def _without_readings(record: PortRecord, name: str) -> PortReading:
+def _without_readings(record: PortRecord, name: str, last: PortReading | None) -> PortReading:
     return PortReading(
         device=name,
         port=record.port,
@@ -256,6 +301,9 @@ def _without_readings(record: PortRecord, name: str) -> PortReading:
         board=record.board,
         guid=record.guid,
         firmware=record.firmware,
+        placement=Placement() if last is None else last.placement,
+        role=record.role or FABRIC,
+        role_reason="" if last is None else last.role_reason,
     )
 
 

@@ -53,7 +53,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
         case SamplerStatus():
             report = _sampler_status(report, message)
         case LinksSnapshot():
-            report = _links_snapshot(report, message, now)
+            report = _links_snapshot(report, message, now, settings)
         case LinksStatus():
             report = _with(report, links=replace(report.internal.links, child=message))
         case ErrorChanges():
@@ -157,11 +157,11 @@ def _sampler_status(report: Report, status: SamplerStatus) -> Report:
 # The links, the store, the operator, the agent itself
 
 
-def _links_snapshot(report: Report, snapshot: LinksSnapshot, now: Now) -> Report:
+def _links_snapshot(report: Report, snapshot: LinksSnapshot, now: Now, settings: ReducerSettings) -> Report:
     internal = report.internal
     links = links_status.read(internal.links, snapshot, now)
     complete = links_status.lists_all_ports(links)
-    ports = port_inventory.read(internal.ports, snapshot, now, complete=complete)
+    ports = port_inventory.read(internal.ports, snapshot, now, complete=complete, patterns=settings.ports)
     return replace(report, internal=replace(internal, links=links, ports=ports))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
+from gpumon.model.port_patterns import PortPatterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class ReducerSettings:
     """Seconds between scheduled all-reduce runs."""
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""
+    ports: PortPatterns = PortPatterns()
+    """Network adapters that the configuration names."""
     policy: Policy = Policy()
     """Settings of the operator for checks: thresholds and disabled checks."""
     catalogue: Catalogue = SHIPPED

@@ -19,6 +19,7 @@ from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics
+from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.reading import Labels, Sample, Table, count_series, samples
 from gpumon.model.request_result import DeviceHolder
@@ -145,6 +146,11 @@ class Report:
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
 
+    def port_info(self, port: PortReading) -> InfinibandPortInfo:
+        """Return the role of a port and the GPUs below the same PCIe switch as a metric table."""
+        gpus = sorted(state.index for state in self.gpus if state.bus_id in port.placement.gpus)
+        return InfinibandPortInfo(role=port.role, link_layer=port.link_layer, gpu=",".join(map(str, gpus)) or None)
+
     @property
     def hides_verdicts(self) -> bool:
         """Return True if an open verdict is not exported yet, because its GPU may still get an index."""
@@ -188,6 +194,7 @@ class Report:
             yield from state.link_tables()
         for port in self.ports:
             named = (("device", port.device), ("port", port.port))
+            yield self.port_info(port), named
             yield port.link, (*named, ("link_layer", port.link_layer))
             yield port.counts, named
         yield self.probe.metrics, ()

@@ -175,6 +175,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    ("ALTER TABLE ports ADD COLUMN role TEXT",),
 )
 
 

@@ -465,3 +465,21 @@ def test_unknown_version_names_are_refused(environ: dict[str, str], tmp_path: Pa
         f"{path}:2: health.versions.bios: unknown name; did you mean vbios?",
         f"{path}:2: health.versions.x: unknown name; valid names: " + ", ".join(sorted(VERSIONS)),
     ]
+
+
+@pytest.mark.parametrize("wrong", ["mlx5_0/1", "*", "", "a b"])
+def test_an_invalid_name_of_an_adapter_is_refused(environ: dict[str, str], tmp_path: Path, wrong: str) -> None:
+    """The error names the input and the accepted forms."""
+    path = written(tmp_path, f"links:\n  exclude: ['{wrong}']\n")
+
+    (problem,) = complaints(path, environ)
+    assert problem.startswith(f"{path}:2: links.exclude.0: must be a device (mlx5_3), a PCI address (0000:86:00.0)")
+    assert repr(wrong) in problem
+
+
+def test_adapters_are_named_by_device_address_and_board(environ: dict[str, str], tmp_path: Path) -> None:
+    """Lists and text separated by commas are accepted."""
+    path = written(tmp_path, "links: {exclude: [mlx5_an*, '0000:05:00.0'], fabric: 'mlx5_[0-7], MT_0000000838'}\n")
+
+    links = load(path, {}, environ).links
+    assert (links.exclude, links.fabric) == (("mlx5_an*", "0000:05:00.0"), ("mlx5_[0-7]", "MT_0000000838"))

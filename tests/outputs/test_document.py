@@ -20,7 +20,7 @@ from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, Verdi
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.health_metrics import HealthMetrics
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
@@ -46,7 +46,7 @@ def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> 
     own = {Build: node["build"], Driver: node["driver"], Node: node, AllReduce: whole["probe"]["metrics"]}
     if table in own:
         return own[table]  # type: ignore[no-any-return]
-    if table in (InfinibandLink, InfinibandPort):
+    if table in (InfinibandLink, InfinibandPort, InfinibandPortInfo):
         return only(whole["ports"], labels, "device", "port")
     if table in (Nvlink, NvlinkPeer):
         return only(whole["links"], labels, "uuid", "link")

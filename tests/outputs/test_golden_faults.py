@@ -31,6 +31,7 @@ SCENARIOS: Mapping[str, str] = {
     "lookup": "gpus: {3: {lookup: NO_PERMISSION}}",
     "lost": "gpus: {3: {lost: true}}",
     "mig": "gpus: {3: {mig: [3g.40gb, 3g.40gb]}}",
+    "nics": "nics: [azure_vf, limited_pf, storage]",
     "nvlinks": "gpus: {3: {nvlinks: {4: {state: down}, 5: {state: sleep}, 7: {crc: 12, replay: 3}}}}",
     "pcie_errors": "gpus: {3: {pcie_errors: {correctable: 5, fatal: 1, l0_to_recovery: 9}}}",
     "ports": "ports: {mlx5_3: {state: down}}",

@@ -69,7 +69,7 @@ def rows() -> Iterator[Fault]:
         check="ib_device_missing",
         action=Action.REBOOT,
         steps=on_port(absent=True),
-        within=6 * MINUTE,
+        within=9 * MINUTE,
     )
     yield port(
         name="a port does not come back after a reboot",
@@ -81,7 +81,7 @@ def rows() -> Iterator[Fault]:
         name="an adapter does not come back after a reboot",
         check="ib_device_missing",
         steps=(Step(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
-        within=12 * MINUTE,
+        within=15 * MINUTE,
     )
     yield port(
         name="a port goes down again and again",

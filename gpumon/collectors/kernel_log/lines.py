@@ -53,7 +53,7 @@ _AER = re.compile(
 """A port that has disabled its link (Downstream Port Containment) logs the last form."""
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
 _NIC = re.compile(
-    r"mlx5_core (?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])"
+    r"(?:mlx5_core|efa) (?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])"
     r"(?: [^\s:\[\]]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?(?P<text>.*)",
     re.DOTALL,
 )
@@ -97,7 +97,7 @@ def parse(text: str) -> Line | None:
         return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text[:_LONGEST])
-    if text.startswith("mlx5_core") and (line := _nic(text[:_LONGEST])) is not None:
+    if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
         return line
     return _aer(text[:_LONGEST]) if "(Fatal)" in text or "ERR_FATAL" in text else None
 

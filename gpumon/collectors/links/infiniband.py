@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from gpumon.collectors.links.files import Files, Reach, ReadErrors
+from gpumon.collectors.links.topology import Topology
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.infiniband import DATA_BITS, DOWNED_BITS, ERRORS, HARDWARE_ERRORS, InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import (
+    DATA_BITS,
+    DEVICE_ERRORS,
+    DOWNED_BITS,
+    EFA,
+    ERRORS,
+    HARDWARE_ERRORS,
+    InfinibandLink,
+    InfinibandPort,
+    Placement,
+)
+from gpumon.model.port_patterns import matches
 from gpumon.model.series_limits import MAX_SERIES
 from gpumon.model.snapshot import PortReading
 
@@ -21,6 +34,10 @@ MAX_PORTS = MAX_SERIES["ports"]
 
 WORD = 4
 """Bytes per unit of port_rcv_data and port_xmit_data."""
+_COUNTERS = frozenset({*ERRORS, "port_rcv_data", "port_xmit_data", "link_downed"})
+"""Files of counters/ that are read."""
+_CARRIER = ("carrier_down_count", "carrier_changes")
+"""Files of a network interface. The first exists since Linux 4.16."""
 ACTIVE, LINK_UP = 4, 5
 """Values of `state` and `phys_state`."""
 
@@ -28,9 +45,17 @@ ACTIVE, LINK_UP = 4, 5
 class PortReader:
     """Reads all ports. The counters are kept between the polls that read them."""
 
-    def __init__(self, reach: Reach, quarantined: Collection[str] = ()) -> None:
+    def __init__(self, reach: Reach, quarantined: Collection[str] = (), exclude: Collection[str] = ()) -> None:
         self._reach = reach
         self._quarantined = quarantined
+        self._exclude = exclude
+        self._topology = Topology(reach, COLLECTOR)
+        self._placements: dict[str, Placement] = {}
+        self._guids: dict[str, str] = {}
+        self._invalid: set[str] = set()
+        """Counters whose reading is invalid. Each such read makes the driver write a line to the kernel log."""
+        self._restricted: dict[tuple[str, str], bool] = {}
+        """Whether the reading of all counters of a port is invalid."""
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
         self._counter_errors = ReadErrors()
         self._full: set[str] = set()
@@ -44,12 +69,25 @@ class PortReader:
         state_errors = ReadErrors()
         if counting:
             self._counter_errors = ReadErrors()
+            self._topology.refresh()
         places = self._places(state_errors)
+        self._forget({device for device, _ in places}, counting=counting)
         self.left_out = max(0, len(places) - MAX_PORTS)
         ports = tuple(self._port(device, port, state_errors, counting=counting) for device, port in places[:MAX_PORTS])
         self._counts = {place: self._counts[place] for place in places[:MAX_PORTS]}
         self.read_errors = ReadErrors(state_errors, self._counter_errors)
         return ports
+
+    def _forget(self, present: Collection[str], *, counting: bool) -> None:
+        """Forget what was read about devices that are gone. With `counting`, read all placements again."""
+        self._placements = {} if counting else self._placements
+        for device in self._guids.keys() - present:
+            del self._guids[device]
+            self._retry(device)
+
+    def _retry(self, device: str) -> None:
+        """Read all files of a device again, which is another one than before."""
+        self._invalid = {path for path in self._invalid if not path.startswith(f"{CLASS}/{device}/")}
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
         """Return device and port number of each port, in natural order."""
@@ -59,8 +97,13 @@ class PortReader:
         return [
             (device, port)
             for device in sorted(set(devices) - set(self._quarantined), key=_natural)
+            if not (self._exclude and self._is_excluded(device))
             for port in sorted(self._ports(device, read_errors), key=_natural)
         ]
+
+    def _is_excluded(self, device: str) -> bool:
+        board = _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
+        return matches(self._exclude, device, self._bus(device)[1], board)
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
         """Return the ports of a device; empty for a virtual function, because the physical one counts its traffic."""
@@ -69,37 +112,57 @@ class PortReader:
 
     def _port(self, device: str, port: str, read_errors: ReadErrors, *, counting: bool) -> PortReading:
         files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
+        guid = self._guid(device)
+        if self._guids.setdefault(device, guid) != guid:  # the device was replaced
+            self._guids[device] = guid
+            self._retry(device)
         if counting or (device, port) not in self._counts:
-            self._counts[device, port] = self._read_counters(files, folder)
+            self._counts[device, port] = self._read_counters(files, device, port)
+            self._restricted[device, port] = self._is_restricted(files, f"{folder}/counters")
+        if device not in self._placements:
+            self._placements[device] = self._topology.placement(device, f"{CLASS}/{device}")
+        driver, bus_id = self._bus(device)
         return PortReading(
             device=device,
             port=port,
             link_layer=_text(files, f"{folder}/link_layer", read_errors) or "unknown",
-            link=_link(files, folder, read_errors),
+            link=_efa_link(files, device, port, read_errors) if driver == EFA else _link(files, folder, read_errors),
             counts=self._counts[device, port],
-            bus_id=self._address(device),
+            bus_id=bus_id,
             board=_text(files, f"{CLASS}/{device}/board_id", read_errors) or "",
-            guid=self._guid(device),
+            guid=guid,
             firmware=_text(files, f"{CLASS}/{device}/fw_ver", ReadErrors()) or "",
+            driver=driver,
+            restricted=self._restricted[device, port],
+            placement=self._placements[device],
         )
+
+    def _is_restricted(self, files: Files, folder: str) -> bool:
+        """Return whether reading all counters of the folder is invalid."""
+        invalid = {path for path in self._invalid if path.startswith(folder)}
+        there = {f"{folder}/{name}" for name in _names(files, folder, ReadErrors())} if invalid else set()
+        return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
 
     def _guid(self, device: str) -> str:
         """Return the node GUID of the card, which survives a renaming; "" if it has none or it is zero."""
         text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
         return text if text.strip("0:") else ""
 
-    def _address(self, device: str) -> str:
-        """Return the PCI address of a device; "" for one that is not on a PCI bus."""
+    def _bus(self, device: str) -> tuple[str, str]:
+        """Return kernel driver and PCI address of a device; the address is "" for one that is not on a PCI bus."""
         text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
-        match = re.search(r"^PCI_SLOT_NAME=(\S+)$", text, re.MULTILINE)
-        return (parse_bus_id(match[1]) if match else None) or ""
+        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        return values.get("DRIVER", ""), parse_bus_id(values.get("PCI_SLOT_NAME", "")) or ""
 
-    def _read_counters(self, files: Files, folder: str) -> InfinibandPort:
-        own, hardware = f"{folder}/counters", f"{folder}/hw_counters"
+    def _read_counters(self, files: Files, device: str, port: str) -> InfinibandPort:
+        folder = f"{CLASS}/{device}/ports/{port}"
+        own, hardware, of_device = f"{folder}/counters", f"{folder}/hw_counters", f"{CLASS}/{device}/hw_counters"
         there = set(_names(files, own, self._counter_errors))
         more = set(_names(files, hardware, self._counter_errors))
         errors = {name: self._number(files, f"{own}/{name}", bits) for name, bits in ERRORS.items() if name in there}
         errors |= {name: self._number(files, f"{hardware}/{name}") for name in HARDWARE_ERRORS if name in more}
+        if self._bus(device)[0] == EFA:
+            errors |= {name: self._number(files, f"{of_device}/{name}") for name in DEVICE_ERRORS}
 
         def traffic(words: str, octets: str) -> float | None:
             if words in there:
@@ -111,12 +174,28 @@ class PortReader:
             receive_bytes_total=traffic("port_rcv_data", "rx_bytes"),
             transmit_bytes_total=traffic("port_xmit_data", "tx_bytes"),
             errors_total={name: value for name, value in errors.items() if value is not None} or None,
-            link_downs_total=self._number(files, f"{own}/link_downed", DOWNED_BITS) if "link_downed" in there else None,
+            link_downs_total=max(
+                (value for value in self._link_downs(files, device, port) if value is not None), default=None
+            ),
         )
+
+    def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
+        """Yield the number of times the link went down, as the port counts it and as its network interface does."""
+        folder = f"{CLASS}/{device}/ports/{port}"
+        if files.exists(f"{folder}/counters/link_downed"):
+            yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
+        if _text(files, f"{folder}/link_layer", ReadErrors()) == "Ethernet" and (
+            netdev := _netdev(files, device, port)
+        ):
+            downs, changes = (_text(files, f"{netdev}/{name}", ReadErrors()) or "" for name in _CARRIER)
+            if downs.isdecimal():
+                yield float(downs)
+            elif changes.isdecimal():  # ups and downs, beginning with an up
+                yield float(int(changes) // 2)
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
         """Return a counter's value; None if it cannot be read or has reached its maximum, where it stops."""
-        text = _text(files, path, self._counter_errors)
+        text = self._counter_text(files, path)
         if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
             return None
         full = bits is not None and int(text) == (1 << bits) - 1
@@ -128,6 +207,18 @@ class PortReader:
             self._full.discard(path)
         return None if full else float(text)
 
+    def _counter_text(self, files: Files, path: str) -> str | None:
+        """Return the content of a counter file; None if it cannot be read. A file that answers EINVAL is read once."""
+        if path in self._invalid:
+            return None
+        try:
+            return files.read(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                self._invalid.add(path)
+            self._counter_errors.note(path, error)
+            return None
+
 
 def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
     state = _code(_text(files, f"{folder}/state", read_errors))
@@ -138,6 +229,26 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
         # The rate of a port that is down is not its speed.
         port_speed_bytes_per_second=_speed(_text(files, f"{folder}/rate", read_errors)) if up else None,
     )
+
+
+def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
+    """Return the state of an EFA port from its network interface, because its own state is always active.
+
+    The state is absent without a network interface.
+    """
+    netdev = _netdev(files, device, port)
+    state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None
+    up = {"up": 1.0, "down": 0.0, "lowerlayerdown": 0.0}.get(state or "")
+    rate = _text(files, f"{CLASS}/{device}/ports/{port}/rate", read_errors)
+    return InfinibandLink(port_up=up, port_speed_bytes_per_second=None if up == 0 else _speed(rate))
+
+
+def _netdev(files: Files, device: str, port: str) -> str | None:
+    """Return the folder of a port's network interface; None if it has none, or several that may be its own."""
+    folder = f"{CLASS}/{device}/device/net"
+    names = _names(files, folder, ReadErrors())
+    own = [name for name in names if _text(files, f"{folder}/{name}/dev_port", ReadErrors()) == str(int(port) - 1)]
+    return f"{folder}/{own[0]}" if len(own) == 1 else None
 
 
 def _code(text: str | None) -> int | None:

@@ -12,6 +12,7 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
 from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, fail, recovered, warn
 from gpumon.model.error_event import NIC
+from gpumon.model.infiniband import EFA
 from gpumon.model.nic_errors import nic_error
 
 DOWNS = SampleWindow("gpumon_infiniband_link_downs_total", DAY)
@@ -69,13 +70,13 @@ def driver_fatal(port: PortCase) -> Finding | None:
 def port_down(port: PortCase) -> Finding | None:
     """Return a failure for a port that is down and should be up; None if its state cannot be read.
 
-    A port that was never up or used on this host is not cabled, which is OK.
+    A port that was never up or used on this host is not cabled, which is OK. EFA does not report the state.
     """
     up = port.port.link.port_up
     if port.accepted:
         return recovered(Clearance.GONE)
     if up is None:
-        return None
+        return PASSED if port.port.driver == EFA else None
     if up:
         return PASSED
     if not port.wired:
@@ -85,7 +86,7 @@ def port_down(port: PortCase) -> Finding | None:
 
 def flapping_port(port: PortCase) -> Finding | None:
     """Return a warning if the port went down too often in 12 or 24 hours; None if its state cannot be read."""
-    if port.port.link.port_up is None:
+    if port.port.link.port_up is None and port.port.driver != EFA:
         return None
     for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
         most, times, hours = port.facts.limit(limit), _times_down(port, window), window.seconds / HOUR
@@ -157,6 +158,7 @@ _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "sa
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
+        levels=(Level.WARN, Level.FAIL),
         help="An InfiniBand or RoCE adapter that was in use is missing.",
         steps="""\
 1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it missing from the bus, or only from its driver?
@@ -165,7 +167,7 @@ CHECKS: tuple[Check, ...] = (
 4. If it was removed on purpose: `gpumon inventory accept`.
 """,
         port=missing_adapter,
-        after=3 * MINUTE,  # its firmware is being updated, or its driver reloaded
+        after=6 * MINUTE,  # its firmware is being updated, its driver reloaded, or its DPU restarted
         clear_after=0.0,
         grace=True,
     ),
@@ -174,7 +176,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN, Level.FAIL),
         help="The driver of a network adapter reported a firmware or hardware error.",
         steps="""\
-1. `dmesg | grep mlx5_core` has the context.
+1. `dmesg | grep -E "mlx5_core|efa"` has the context.
 2. Firmware that does not respond: drain and reboot the node, then update the firmware.
 3. Heat: check airflow and the transceiver. Power: the slot provides less than the card needs.
 """,
@@ -185,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_port_down",
+        levels=(Level.WARN, Level.FAIL),
         help="A port that was in use is down.",
         steps="""\
 1. `ibstat` or `ip link`: does it have a carrier (Polling: no signal from the other end)?

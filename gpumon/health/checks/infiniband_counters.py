@@ -32,6 +32,7 @@ NOT_READY = Limit(
 FATAL = {
     "excessive_buffer_overrun_errors": "its buffers overran",
     "local_link_integrity_errors": "its link had too many errors",
+    "no_completion_cmds": "its device does not answer admin commands",
 }
 _STRESS = (
     ("port_xmit_discards", DISCARDS, "packets are discarded"),
@@ -44,7 +45,7 @@ _SLACK = 60.0
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a counter of FATAL has increased, or a warning if the link went down."""
+    """Return a failure if a counter of FATAL has increased, or a warning if connections or the link were lost."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
@@ -53,6 +54,9 @@ def fatal(port: PortCase) -> Finding | None:
         if growth := grown.get(kind):
             reason = f"The port counted {kind} ({growth.gain:.0f}): {words}."
             return fail(reason, Action.INSPECT, at=port.facts.wall(growth.last_at), kind=kind)
+    if growth := grown.get("req_transport_retries_exceeded"):
+        reason = f"Connections of the port gave up after too many retries ({growth.gain:.0f}): jobs may have failed."
+        return warn(reason, Action.NONE, at=port.facts.wall(growth.last_at), kind="req_transport_retries_exceeded")
     for growth in port.growth(DOWNS_SOON, since=since):
         if growth.last_at > port.facts.policy.boot_grace:
             reason = "The link of the port went down: jobs that used it may have failed."

@@ -10,6 +10,7 @@ from pydantic import Field
 from gpumon.health.expectation import BASES, Basis
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.infiniband import ROLES
 from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PLACES
 from gpumon.model.stored_gpu import StoredGpu
@@ -74,6 +75,9 @@ class InventoryPortResponse(ResponseModel):
         description="`down` and `missing`: it was in use before; `unwired`: it was never up; `accepted`: it is down, "
         "and an operator has accepted that."
     )
+    role: Literal[ROLES] | None = Field(  # type: ignore[valid-type]
+        description="`fabric` or `other`, as in /api/v1/links, when it was last present."
+    )
     link_layer: str
     gigabits_per_second: int | None = Field(description="Speed when it was last up.")
     pci_bus_id: str | None = Field(description="Current or last PCI address.")
@@ -89,6 +93,7 @@ class InventoryPortResponse(ResponseModel):
             device=device,
             port=record.port,
             state=state,
+            role=record.role,
             link_layer=record.link_layer,
             gigabits_per_second=None if record.speed is None else round(record.speed * 8 / 1e9),
             pci_bus_id=record.bus_id or None,

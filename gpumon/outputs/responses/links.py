@@ -53,20 +53,23 @@ def _stored_links(state: GpuState) -> list[str]:
     return [str(link) for link in range(count or 0)]
 
 
-@metric_rows(infiniband.InfinibandLink, infiniband.InfinibandPort)
+@metric_rows(infiniband.InfinibandPortInfo, infiniband.InfinibandLink, infiniband.InfinibandPort)
 class PortResponse(ResponseModel):
     """One InfiniBand or RoCE port."""
 
     device: str = Field(description="Name of the host channel adapter.")
     port: str
-    link_layer: str = Field(description="InfiniBand, or Ethernet for RoCE.")
+    role_reason: str = Field(description="Why the port has its role.")
+    restricted: bool = Field(description="True if its counters may not be read. Such a port is not checked.")
 
     @classmethod
-    def from_port(cls, port: PortReading) -> PortResponse:
+    def from_port(cls, port: PortReading, info: infiniband.InfinibandPortInfo) -> PortResponse:
         return cls(
             device=port.device,
             port=port.port,
-            link_layer=port.link_layer,
+            role_reason=port.role_reason,
+            restricted=port.restricted,
+            **row_values(info),
             **row_values(port.link),
             **row_values(port.counts),
         )
@@ -79,4 +82,4 @@ class PortsResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report) -> PortsResponse:
-        return cls(ports=[PortResponse.from_port(port) for port in report.ports])
+        return cls(ports=[PortResponse.from_port(port, report.port_info(port)) for port in report.ports])

@@ -275,6 +275,23 @@ def test_adapter_errors_of_the_driver_are_parsed(printed: str, code: int, text: 
     assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=NIC_ERRORS[code].fatal)
 
 
+@each_case(
+    "printed",
+    [
+        (
+            "The device didn't send any completion for admin cmd CREATE_AH(0x5) status 0 "
+            "(ctx 0x00000000d1c1a2b3, sq producer: 7, sq consumer: 6, cq consumer: 6)"
+        ),
+        "Admin queue is closed",
+    ],
+)
+def test_an_efa_device_that_does_not_answer_is_parsed(printed: str) -> None:
+    """The messages of the EFA driver name its device after the PCI address."""
+    line = parse(f"efa 0000:86:00.1 rdmap16s27: {printed}")
+
+    assert line == Line(kind=NIC, code=5, bus_id=NETWORK, text=printed, fatal=True)
+
+
 # Messages of the kernel about a process, whose name (15 bytes) and file name (255 bytes) any user chooses.
 KERNEL_MESSAGES = (
     "{task}[20176]: segfault at 0 ip 0000000000401136 sp 00007ffd3f2a1b40 error 6 in {file}[1646,401000+78000]",

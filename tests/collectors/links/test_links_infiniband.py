@@ -11,8 +11,10 @@ from sysfs import add_port, write
 
 from gpumon.collectors.links.files import ReadErrors, Tree
 from gpumon.collectors.links.infiniband import COLLECTOR, MAX_PORTS, PortReader
+from gpumon.model.infiniband import SWITCH
 from gpumon.model.snapshot import PortReading
-from gpumon.sim.infiniband import open_tree
+from gpumon.sim.infiniband import SimulatedTree, open_tree
+from gpumon.sim.scenario import ScenarioFile
 
 
 def reader(sysfs: Path, *quarantined: str) -> PortReader:
@@ -239,3 +241,122 @@ def test_a_guid_of_zeros_is_absent(tmp_path: Path) -> None:
     add_port(tmp_path)
     write(tmp_path / "class" / "infiniband" / "mlx5_0", {"node_guid": "0000:0000:0000:0000"})
     assert read_ports(tmp_path)[0].guid == ""
+
+
+def simulated_reader(folder: Path, text: str, **orders: tuple[str, ...]) -> tuple[PortReader, SimulatedTree]:
+    """Return a reader of the simulated h100x8 with this scenario, and its files."""
+    (folder / "scenario.yml").write_text(text)
+    tree = open_tree("h100x8", scenario=folder / "scenario.yml", epoch=0.0)
+    return PortReader(lambda _: tree, **orders), tree
+
+
+def test_a_counter_that_answers_einval_is_read_once(tmp_path: Path) -> None:
+    """The counters of a limited function are read once, because each read makes the driver log a line."""
+    port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf]")
+    ports = port_reader.poll(counting=True)
+    lines = len(tree.kernel_lines)
+    for _ in range(4):
+        assert [port.restricted for port in port_reader.poll(counting=True)] == [port.restricted for port in ports]
+
+    assert len(tree.kernel_lines) == lines
+    assert lines <= 13
+    assert [port.device for port in ports if port.restricted] == ["mlx5_20"]
+    assert port_reader.read_errors.words == ""
+
+
+def test_the_files_of_a_replaced_device_are_read_again(tmp_path: Path) -> None:
+    """A device with another GUID, or one that was absent, is read as a new one."""
+    port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf]")
+    port_reader.poll(counting=True)
+    for text in ("{replaced: true}", "{absent: true}", "{}"):
+        lines = len(tree.kernel_lines)
+        (tmp_path / "scenario.yml").write_text(f"nics: [limited_pf]\nports: {{mlx5_20: {text}}}")
+        tree._file = ScenarioFile(tmp_path / "scenario.yml", tree._profile)
+        port_reader.poll(counting=True)
+        assert (len(tree.kernel_lines) > lines) == (text != "{absent: true}"), text
+
+
+def test_one_counter_that_answers_einval_leaves_the_others(tmp_path: Path) -> None:
+    """A port with other counters is not restricted."""
+    folder = add_port(tmp_path)
+    (folder / "counters" / "VL15_dropped").write_text("0\n")
+    tree = Refusing(tmp_path, "VL15_dropped")
+    port_reader = PortReader(lambda _: tree)
+
+    for _ in range(3):
+        (port,) = port_reader.poll(counting=True)
+    assert (tree.refused, port.restricted, port.counts.errors_total) == (1, False, {"symbol_error": 0.0})
+
+
+class Refusing(Tree):
+    """Files of which one may not be read."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        super().__init__(root)
+        self._name = name
+        self.refused = 0
+
+    def read(self, path: str) -> str:
+        if path.endswith(self._name):
+            self.refused += 1
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return super().read(path)
+
+
+def test_excluded_adapters_are_not_read(tmp_path: Path) -> None:
+    """An adapter is excluded by device name, PCI address or board id, or a pattern; no file of a port is read."""
+    patterns = ("mlx5_20", "0002:10:*", "SIM_MT41692", "0001:10:00.0")
+    port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf, azure_vf, bluefield, bond]", exclude=patterns)
+
+    assert names(port_reader.poll(counting=True)) == [*(f"mlx5_{n}/1" for n in range(1, 8)), "mlx5_bond_0/1"]
+    assert tree.kernel_lines == []
+
+
+def test_a_port_has_the_gpu_below_the_same_pcie_switch(tmp_path: Path) -> None:
+    """The GPU is found by the common bridges of the paths in sysfs."""
+    port_reader, _ = simulated_reader(tmp_path, "nics: [storage, azure_vf]")
+    ports = {port.device: port.placement for port in port_reader.poll(counting=True)}
+
+    assert ports["mlx5_2"].position == SWITCH
+    assert ports["mlx5_2"].gpus == ("00000000:52:00.0",)
+    assert (ports["mlx5_21"].position, ports["mlx5_21"].gpus) == ("numa", ())
+    assert ports["mlx5_an0"].kind.startswith("its network interface belongs to a bond")
+
+
+def add_netdev(sysfs: Path, device: str, files: dict[str, str]) -> None:
+    write(sysfs / "class/infiniband" / device / "device/net/eth0", {"dev_port": "0"} | files)
+
+
+@pytest.mark.parametrize(("operstate", "up"), [("up", 1.0), ("down", 0.0), ("unknown", None), (None, None)])
+def test_the_state_of_an_efa_port_is_that_of_its_interface(
+    tmp_path: Path, operstate: str | None, up: float | None
+) -> None:
+    """The driver reports every EFA port as active; without a network interface its state is absent."""
+    efa = {"rx_bytes": "123", "tx_bytes": "456", "rx_drops": "1"}
+    folder = add_port(tmp_path, "rdmap0s6", files={"link_layer": "Unknown"}, counters={}, hardware=efa)
+    device = folder.parents[1]
+    write(device / "device", {"uevent": "DRIVER=efa\nPCI_SLOT_NAME=0000:86:00.0"})
+    write(device / "hw_counters", {"no_completion_cmds": "2", "cmds_err": "3"})
+    if operstate is not None:
+        add_netdev(tmp_path, "rdmap0s6", {"operstate": operstate})
+
+    (port,) = read_ports(tmp_path)
+
+    assert (port.link.port_up, port.used) == (up, True)
+    assert port.counts.errors_total == {"rx_drops": 1.0, "no_completion_cmds": 2.0, "cmds_err": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("files", "downs"),
+    [({"carrier_down_count": "7"}, 7.0), ({"carrier_changes": "5"}, 2.0), ({"carrier_down_count": "0"}, 1.0)],
+)
+def test_a_roce_port_counts_the_carrier_losses_of_its_interface(
+    tmp_path: Path, files: dict[str, str], downs: float
+) -> None:
+    """A link that goes down and up between two polls is counted, although link_downed of RoCE often stays 0."""
+    add_port(tmp_path, files={"link_layer": "Ethernet"}, counters={"link_downed": "1"})
+    add_netdev(tmp_path, "mlx5_0", files)
+
+    (port,) = read_ports(tmp_path)
+
+    assert port.counts.link_downs_total == downs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from each_case import each_case
@@ -12,7 +13,7 @@ from gpumon.health.check_row import HOUR
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.error_event import NIC
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import EFA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_record import PortRecord
 from gpumon.state.port_inventory import MissingPort
 
@@ -413,15 +414,15 @@ def gone(ward: Ward, number: int = 1) -> None:
 
 
 def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
-    """An adapter that is away for less than three minutes, as during a firmware upgrade, gives no verdict."""
+    """An adapter that is away for less than six minutes (firmware upgrade, restart of a DPU) gives no verdict."""
     ward = node().go_on(30)
     ports = ward.report.ports
     gone(ward)
-    ward.go_on(170)
+    ward.go_on(350)
     ward.report = replace(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(120).verdicts
     gone(ward)
-    verdict = ward.go_on(195).verdicts[("ib_device_missing", "mlx5_1/1")]
+    verdict = ward.go_on(375).verdicts[("ib_device_missing", "mlx5_1/1")]
     assert verdict.action is Action.REBOOT
     assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is gone."
     ward.report = replace(ward.report, ports=ports, gone_ports=())
@@ -434,7 +435,7 @@ def test_an_adapter_that_is_missing_after_a_reboot_asks_for_an_inspection() -> N
     gone(ward)
     ward.report = replace(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
     assert not ward.go_on(240).verdicts
-    assert ward.go_on(300).verdicts["ib_device_missing", "mlx5_1/1"].action is Action.INSPECT
+    assert ward.go_on(480).verdicts["ib_device_missing", "mlx5_1/1"].action is Action.INSPECT
 
 
 def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
@@ -443,7 +444,7 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
     down(ward)
     ward.go_on(260)
     gone(ward)
-    ward.go_on(195)
+    ward.go_on(375)
     assert ward.active_checks() == ["ib_device_missing", "ib_port_down"]
     assert [one.check for one in ward.report.health.primary] == ["ib_device_missing"]
 
@@ -455,6 +456,7 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
         (2, Level.FAIL, Action.REBOOT),
         (3, Level.FAIL, Action.INSPECT),
         (4, Level.WARN, Action.NONE),
+        (5, Level.FAIL, Action.REBOOT),
         (6, Level.WARN, Action.INSPECT),
         (77, Level.WARN, Action.INSPECT),
     ],
@@ -479,3 +481,68 @@ def test_the_configured_port_speed_does_not_apply_to_ethernet() -> None:
     ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
     ward.go_on(600, every=15)
     assert {verdict.device for verdict in ward.verdicts.values()} == {"mlx5_1/1"}
+
+
+def change(ward: Ward, number: int = 1, **values: Any) -> None:
+    """Set attributes of one port."""
+    ports = list(ward.report.ports)
+    ports[number] = replace(ports[number], **values)
+    ward.report = replace(ward.report, ports=tuple(ports))
+
+
+def test_a_port_that_is_not_of_the_fabric_only_warns() -> None:
+    """A management port that is down is a warning with its reason, and its missing adapter asks for no reboot."""
+    ward = node().go_on(30)
+    change(ward, role=OTHER, role_reason="not named by links.fabric")
+    down(ward)
+    verdict = of_port(ward.go_on(300), "ib_port_down")
+    assert verdict is not None
+    assert verdict.level is Level.WARN
+    assert verdict.reason == "The port is down. It is not a fabric port (not named by links.fabric)."
+    gone(ward)
+    missing = ward.go_on(400).verdicts["ib_device_missing", "mlx5_1/1"]
+    assert (missing.level, missing.action) == (Level.WARN, Action.INSPECT)
+
+
+def test_the_reason_names_the_gpus_beside_the_port() -> None:
+    """The operator sees which GPU loses its way to other nodes."""
+    ward = node().go_on(30)
+    change(ward, placement=Placement(position=SWITCH, gpus=(ward.report.gpus[0].bus_id,)))
+    down(ward)
+    verdict = of_port(ward.go_on(300), "ib_port_down")
+    assert verdict is not None
+    assert verdict.reason == "The port is down. It is on the PCIe switch of GPU 0."
+
+
+def test_a_restricted_port_has_no_verdicts() -> None:
+    """A function of the fabric manager goes down when that restarts, and an open verdict on it clears."""
+    ward = node().go_on(30)
+    down(ward)
+    assert ward.go_on(300).active_checks() == ["ib_port_down"]
+    change(ward, restricted=True)
+    assert not ward.go_on(90).verdicts
+
+
+def test_an_efa_port_whose_state_is_not_reported_is_no_unknown() -> None:
+    """EFA without a network interface cannot report its state; its counters are still evaluated."""
+    ward = node()
+    change(ward, driver=EFA, link=InfinibandLink(port_speed_bytes_per_second=50e9))
+    ward.port(1, errors_total={**dict.fromkeys(KINDS, 0.0), "no_completion_cmds": 0.0}, link_downs_total=None)
+    assert not ward.go_on(900, every=15).verdicts
+    counted(ward, "no_completion_cmds", 1.0)
+    verdict = of_port(ward.go_on(30), "ib_fatal_counter")
+    assert verdict is not None
+    assert verdict.level is Level.FAIL
+
+
+def test_connections_that_gave_up_are_a_warning() -> None:
+    """A single exceeded retry limit ends a connection, unlike a packet that the receiver was not ready for."""
+    ward = node()
+    ward.port(1, errors_total={**dict.fromkeys(KINDS, 0.0), "req_transport_retries_exceeded": 0.0})
+    ward.go_on(60)
+    counted(ward, "rnr_nak_retry_err", 1.0)
+    assert not ward.go_on(60).verdicts
+    counted(ward, "req_transport_retries_exceeded", 1.0)
+    verdict = of_port(ward.go_on(30), "ib_fatal_counter")
+    assert verdict is not None
+    assert verdict.level is Level.WARN

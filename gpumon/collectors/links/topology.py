@@ -1,0 +1,89 @@
+"""Read where network adapters are on the PCIe bus relative to the GPUs, and what kind of adapter they are."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from gpumon.collectors.links.files import Files, Reach
+from gpumon.model.bus_id import parse_bus_id
+from gpumon.model.infiniband import APART, NUMA, SWITCH, Placement
+
+GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_UNKNOWN_NODE = {"", "-1"}
+_BLUEFIELD = "MT416"
+"""Start of `hca_type` of BlueField DPUs: MT41682, MT41686, MT41692. The number is the PCI device id."""
+
+
+class Topology:
+    """Position of the GPUs on the PCIe bus. A GPU that was found stays, because its driver may be unloaded."""
+
+    def __init__(self, reach: Reach, subject: str) -> None:
+        self._reach = reach
+        self._subject = subject
+        self._gpus: dict[str, tuple[list[str], str]] = {}
+
+    def refresh(self) -> None:
+        """Find the GPUs that the NVIDIA driver is bound to."""
+        files = self._reach(self._subject)
+        with suppress(OSError):  # no NVIDIA driver is loaded
+            for name in files.names(GPUS):
+                bus_id = parse_bus_id(name)
+                if bus_id is not None and bus_id not in self._gpus:
+                    node = _content(files, f"{DEVICES}/{name}/numa_node")
+                    self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
+
+    def placement(self, device: str, folder: str) -> Placement:
+        """Return the placement of a network adapter. `folder` is its folder below /sys."""
+        files = self._reach(device)
+        bridges, node = _bridges(files, folder), _content(files, f"{folder}/device/numa_node")
+        depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
+        nearest = max(depths.values(), default=0)
+        return Placement(
+            position=SWITCH if nearest else self._position(node),
+            gpus=tuple(sorted(gpu for gpu, depth in depths.items() if depth == nearest > 0)),
+            kind=_kind(files, folder),
+        )
+
+    def _position(self, node: str) -> str:
+        nodes = {node for _, node in self._gpus.values()} - _UNKNOWN_NODE
+        if node in _UNKNOWN_NODE or not nodes:
+            return ""
+        return NUMA if node in nodes else APART
+
+
+def _bridges(files: Files, path: str) -> list[str]:
+    """Return the PCI addresses of the bridges above a device, the root port first.
+
+    A root port has one link, so devices that share one are below the same switch.
+    """
+    try:
+        return _ADDRESS.findall(files.link(path))[:-1]
+    except OSError:  # not a link, or no PCI device
+        return []
+
+
+def _common(bridges: list[str], others: list[str]) -> int:
+    """Return the number of bridges that two devices have in common."""
+    pairs = enumerate(zip(bridges, others, strict=False))
+    return next((depth for depth, (one, other) in pairs if one != other), min(len(bridges), len(others)))
+
+
+def _kind(files: Files, folder: str) -> str:
+    """Return why an adapter is probably not for the fabric; "" if nothing indicates that."""
+    try:
+        netdevs = files.names(f"{folder}/device/net")
+    except OSError:  # InfiniBand without IPoIB, or EFA
+        netdevs = []
+    if any(files.exists(f"{folder}/device/net/{netdev}/master") for netdev in netdevs):
+        return "its network interface belongs to a bond or to a virtual machine's synthetic interface"
+    return "it is a DPU" if _content(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
+
+
+def _content(files: Files, path: str) -> str:
+    """Return the content of a file; "" if it cannot be read."""
+    try:
+        return files.read(path)
+    except OSError:
+        return ""

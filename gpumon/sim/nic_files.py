@@ -1,0 +1,72 @@
+"""Simulated files of sysfs that describe network adapters and GPUs on the PCIe bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpumon.sim.board import Profile
+from gpumon.sim.nic_kinds import NicKind
+from gpumon.sim.port_counters import address, devices
+
+CLASS = "class/infiniband"
+FIRMWARE = "28.43.1014"
+"""Firmware of a ConnectX-7."""
+
+Text = Callable[[], str]
+
+
+def fabric_nics(profile: Profile) -> Iterator[NicKind]:
+    """Yield the adapters of a profile's ports."""
+    ports = profile.ports
+    for number, device in enumerate(devices(profile)):
+        assert ports is not None  # noqa: S101 - it has devices
+        yield NicKind(
+            device=device,
+            address=address(number),
+            link_layer=ports.link_layer,
+            gigabits=ports.gigabits,
+            netdev=f"eth{number}" if ports.link_layer == "Ethernet" else "",
+        )
+
+
+def gpu_files(profile: Profile) -> Iterator[tuple[str, Text]]:
+    """Yield path and content of the files that describe where the GPUs are on the PCIe bus."""
+    for number, bus_id in enumerate(profile.bus_ids):
+        place = bus_id[4:].lower()
+        yield f"bus/pci/drivers/nvidia/{place}", _constant(place)
+        yield f"bus/pci/devices/{place}", _constant(f"../../../devices/{_switch(number)}/{number:04x}:e2:00.0/{place}")
+        yield f"bus/pci/devices/{place}/numa_node", _constant("-1" if profile.guest else "0")
+
+
+def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator[tuple[str, Text]]:
+    """Yield path and content of the files that describe an adapter. `gpu` is the GPU below the same PCIe switch."""
+    folder = f"{CLASS}/{nic.device}"
+    bridges = f"{_switch(gpu)}/{gpu:04x}:e2:01.0" if gpu is not None else "pci00f0:00/00f0:00:01.0"
+    yield folder, _constant(f"../../devices/{bridges}/{nic.address}/infiniband/{nic.device}")
+    yield f"{folder}/node_guid", _constant(guid)
+    yield f"{folder}/device/uevent", _constant(f"DRIVER={nic.driver}\nPCI_SLOT_NAME={nic.address}")
+    yield f"{folder}/device/numa_node", _constant(str(nic.numa_node))
+    if nic.hca_type:
+        yield f"{folder}/hca_type", _constant(nic.hca_type)
+        yield f"{folder}/board_id", _constant(board)
+        yield f"{folder}/fw_ver", _constant(FIRMWARE)
+
+
+def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, Text]]:
+    """Yield path and content of the files of an adapter's network interface, if it has one."""
+    if nic.netdev:
+        folder = f"{CLASS}/{nic.device}/device/net/{nic.netdev}"
+        yield f"{folder}/operstate", _constant("up" if up else "down")
+        yield f"{folder}/dev_port", _constant("0")
+        yield f"{folder}/carrier_down_count", downs
+        if nic.master:
+            yield f"{folder}/master", _constant(f"../{nic.master}")
+
+
+def _switch(gpu: int) -> str:
+    """Return the path of the PCIe switch of a GPU: root complex, root port and upstream port."""
+    return f"pci{gpu:04x}:e0/{gpu:04x}:e0:01.0/{gpu:04x}:e1:00.0"
+
+
+def _constant(text: str) -> Text:
+    return lambda: text

@@ -1,0 +1,69 @@
+"""Roles of InfiniBand and RoCE ports: of the fabric, or for something else. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from gpumon.model.infiniband import APART, EFA, FABRIC, OTHER, SWITCH
+from gpumon.model.port_patterns import matches
+from gpumon.model.snapshot import PortReading
+
+INFINIBAND = "InfiniBand"
+RESTRICTED = "its counters may not be read (EINVAL): the fabric manager or another host manages it"
+_GIGABIT = 1e9 / 8
+_NEAR = {SWITCH: "on the PCIe switch of a GPU", "": "its position on the PCIe bus is not reported"}
+
+Speeds = Mapping[tuple[str, str], float | None]
+"""Highest known speed of each port in bytes per second, by device and port number."""
+
+
+def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> tuple[PortReading, ...]:
+    """Return the ports with their roles. `fabric`: patterns of the configuration that name the fabric's adapters."""
+    fabric_speed = _fabric_speed(ports, speeds)
+    roles = (_role(port, speeds.get((port.device, port.port)), fabric_speed, fabric) for port in ports)
+    return tuple(
+        port if (port.role, port.role_reason) == (role, reason) else replace(port, role=role, role_reason=reason)
+        for port, (role, reason) in zip(ports, roles, strict=True)
+    )
+
+
+def _role(
+    port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str]
+) -> tuple[str, str]:
+    """Return role and reason of a port."""
+    if port.restricted:
+        return OTHER, RESTRICTED
+    if fabric:
+        named = matches(fabric, port.device, port.bus_id, port.board)
+        return (FABRIC, "named by links.fabric") if named else (OTHER, "not named by links.fabric")
+    if port.link_layer == INFINIBAND or port.driver == EFA:
+        return FABRIC, "EFA" if port.driver == EFA else INFINIBAND
+    return _ethernet_role(port, speed, fabric_speed)
+
+
+def _ethernet_role(port: PortReading, speed: float | None, fabric_speed: float | None) -> tuple[str, str]:
+    place = port.placement
+    if place.position == APART:
+        return OTHER, "neither on the PCIe switch nor on the NUMA node of a GPU"
+    if place.position != SWITCH and place.kind:
+        return OTHER, place.kind
+    if speed and fabric_speed and speed != fabric_speed:
+        return OTHER, f"its speed is {speed / _GIGABIT:.0f} Gb/s, that of the fabric {fabric_speed / _GIGABIT:.0f}"
+    return FABRIC, _NEAR.get(place.position, "on the NUMA node of a GPU")
+
+
+def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
+    """Return the speed of the fabric in bytes per second; None if it is unknown.
+
+    It is the most common speed of InfiniBand ports and of ports below the PCIe switch of a GPU. Without such ports it
+    is the highest speed of the ports near a GPU.
+    """
+    known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
+    certain = [speed for port, speed in known if port.link_layer == INFINIBAND or port.placement.position == SWITCH]
+    if certain:
+        counted = Counter(certain)
+        return max(counted, key=lambda speed: (counted[speed], speed))
+    near = (speed for port, speed in known if port.placement.position != APART and not port.placement.kind)
+    return max(near, default=None)
