@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpumon import DEFAULT_PORT
+from gpumon.cli.errors import USAGE_ERROR
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -62,6 +63,18 @@ def test_the_unit_uses_the_watchdog_and_stops_all_children() -> None:
     assert unit["OOMPolicy"] == ["continue"]
     assert unit["LimitMEMLOCK"] == ["infinity"]
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_the_unit_limits_memory_tasks_and_restarts() -> None:
+    """A leak, a fork bomb, a crash loop and an invalid configuration do not take the host with them."""
+    unit = directives(UNIT)
+    assert re.fullmatch(r"\d+%", unit["MemoryMax"][0])
+    assert int(unit["TasksMax"][0]) <= 4096
+    assert (unit["StartLimitIntervalSec"], unit["Restart"], unit["RestartPreventExitStatus"]) == (
+        ["1h"],
+        ["on-failure"],
+        [str(USAGE_ERROR)],
+    )
 
 
 def test_the_socket_has_the_default_address() -> None:

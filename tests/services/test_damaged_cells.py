@@ -22,6 +22,7 @@ from sample_windows import HOLD, MAINTENANCE, window
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.error_event import SXID, LogPosition
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
@@ -36,7 +37,7 @@ from gpumon.state.messages import StoredState, Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, ports, probe_runs, verdicts, windows
+from gpumon.store import agent_runs, audit, error_events, gpus, ports, probe_runs, verdicts, windows
 from gpumon.store.error_events import EventQuery
 from gpumon.store.probe_runs import RunQuery
 from gpumon.store.retention import Retention, prune
@@ -47,7 +48,7 @@ from gpumon.supervisor.loop import Loop
 SEEDS = range(120)
 TABLES = (
     *("error_events", "error_counters", "probe_runs", "probe_counters", "verdicts", "verdict_transitions"),
-    *("gpus", "ports", "agent_runs", "windows", "meta"),
+    *("gpus", "ports", "agent_runs", "windows", "meta", "audit"),
 )
 HOSTILE = (
     *(
@@ -100,6 +101,7 @@ def fill(path: Path) -> None:
         ports.put(connection, [PortRecord(identity="p", first_wall=WALL, last_wall=WALL, expected=True, **text)])
         agent_run = AgentRun(boot_id="boot-1", version="1", began=WALL, began_at=1.0, last=WALL)
         agent_runs.put(connection, [agent_run, replace(agent_run, boot_id="boot-0", stopped=WALL, planned=True)])
+        audit.put(connection, AuditEntry(wall=WALL, request="POST /api/v1/clear", reason="x", client="local", uid=0))
         for kind in (HOLD, MAINTENANCE):
             windows.put(connection, [window(kind, start=WALL, start_at=1.0, seconds=9e9, reason="a reason")])
 
@@ -154,6 +156,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
                 stored = stored_state.read(connection, "allreduce")
                 found = error_events.find(connection, EventQuery())
                 probe_runs.find(connection, RunQuery())
+                audit.read(connection, 10)
             left_out_rows += left_out.total()
             report = serve(stored)
             events = newest_first(report, [item.event for item in found])

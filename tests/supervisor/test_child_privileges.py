@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,25 @@ def test_only_the_links_child_inherits_capabilities(tmp_path: Path) -> None:
         sampler, links = (min(pids) for pids in children)
         assert {capabilities(agent.process.pid), capabilities(links)} == {CAP_SYSLOG}
         assert capabilities(sampler) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="grants capabilities")
+def test_gate_and_ranks_inherit_no_capability(tmp_path: Path) -> None:
+    """The command of the scheduler gate and the ranks of a probe run without the unit's capabilities."""
+    seen = tmp_path / "gate"
+    gate = ["/bin/sh", "-c", f"grep CapEff /proc/self/status > {seen}"]
+    agent = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": json.dumps(gate)})
+    agent.simulate({"idle": True})
+    grant = ["setpriv", "--securebits=+noroot", "--inh-caps=-all,+syslog", "--ambient-caps=-all,+syslog"]
+    agent.launcher = [*grant, *agent.launcher]
+    with running(agent):
+        assert capabilities(agent.process.pid) == CAP_SYSLOG
+        eventually(lambda: agent.post("/probe/allreduce")[0] == 202)
+        ranks = eventually(lambda: agent.children("gpumon/probe/worker"), every=0.01)
+        assert {capabilities(pid) for pid in ranks} == {0}
+        eventually(lambda: agent.get("/probe/allreduce")["last"])
+        assert int(seen.read_text().split()[1], 16) == 0
 
 
 @contextmanager
