@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import h11
@@ -38,15 +39,17 @@ _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024
 """Maximum bytes of the group list that Python reads from the kernel: 256 groups."""
 
+_NO_LOGIN = 0xFFFFFFFF
 _log = logging.getLogger("gpumon.server")
 
 
 class Peer(NamedTuple):
     """The process that connected to the unix socket, as the kernel identifies it at connect time."""
 
-    pid: int
     uid: int
     groups: frozenset[int]
+    login_uid: int | None
+    """Id of the user who logged in to the session; None for a service. Read at once, because the process may end."""
 
     @property
     def may_write(self) -> bool:
@@ -76,7 +79,16 @@ def peer_of(connection: socket.socket) -> Peer | None:
     groups = b""
     with contextlib.suppress(OSError):  # fails for a user with more than 256 groups: only the primary group is used
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_BYTES)
-    return Peer(pid, uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
+    return Peer(uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}), _login_uid(pid))
+
+
+def _login_uid(pid: int) -> int | None:
+    """Return the id of the user who logged in to the process's session, which sudo does not change; None if nobody."""
+    try:
+        uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if uid == _NO_LOGIN else uid
 
 
 class Connection(H11Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
@@ -13,7 +12,6 @@ from gpumon.server.connections import Peer
 
 MAX_LENGTH = 500
 """Maximum number of characters of a request, and of its reason, that are recorded."""
-_NO_LOGIN = 0xFFFFFFFF
 
 
 def entry_of(scope: Scope, status: int) -> AuditEntry:
@@ -27,15 +25,6 @@ def entry_of(scope: Scope, status: int) -> AuditEntry:
         reason=next(iter(given.get("reason", []) + given.get("note", [])), "")[:MAX_LENGTH],
         client=(scope["client"] or ("unknown",))[0] if peer is None else "local",
         uid=None if peer is None else peer.uid,
-        login_uid=None if peer is None else _login_uid(peer.pid),
+        login_uid=None if peer is None else peer.login_uid,
         status=status,
     )
-
-
-def _login_uid(pid: int) -> int | None:
-    """Return the user id of the process's login session, which sudo does not change; None for a service."""
-    try:
-        uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return None if uid == _NO_LOGIN else uid

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +55,7 @@ def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
     assert [entry.status for entry in node.changes] == [422]
 
 
-def test_local_writes_have_the_user_and_the_login(tmp_path: Path) -> None:
+def test_local_writes_have_the_user_and_the_reason(tmp_path: Path) -> None:
     """They are in the store, in the log and in the API, and survive a restart; a reload is recorded too."""
     agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_RELEASE__MARKER": str(tmp_path / "marker")}).start()
     try:
@@ -71,6 +73,32 @@ def test_local_writes_have_the_user_and_the_login(tmp_path: Path) -> None:
         assert (maintenance["client"], maintenance["uid"], maintenance["reason"]) == ("local", os.geteuid(), "new fan")
         assert "change requested" in agent.log.read_text()
         assert 'reason="new fan"' in agent.log.read_text()
+    finally:
+        agent.stop()
+
+
+LOGGED_IN = """
+import socket, sys
+with open("/proc/self/loginuid", "w") as login:
+    login.write("4242")
+client = socket.socket(socket.AF_UNIX)
+client.connect(sys.argv[1])
+client.sendall(b"DELETE /api/v1/probes/hold HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n")
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/proc/self/loginuid").exists(), reason="the kernel records no login, or no root"
+)
+def test_a_client_that_does_not_wait_is_recorded_with_its_login(tmp_path: Path) -> None:
+    """Who logged in is recorded though the client ended before the answer, and logged though only warnings are."""
+    agent = Agent(tmp_path, profile="t4x1").start("--log.level=warning")
+    try:
+        client = Client(tmp_path / "gpumon.db.sock")
+        subprocess.run([sys.executable, "-c", LOGGED_IN, str(tmp_path / "gpumon.db.sock")], check=True)
+        [entry] = eventually(lambda: client.get("/api/v1/audit", ("entries",))["entries"])
+        assert (entry["uid"], entry["login_uid"]) == (0, 4242)
+        assert "change requested" in agent.log.read_text()
     finally:
         agent.stop()
 
