@@ -76,7 +76,7 @@ class InventoryPortResponse(ResponseModel):
         "and an operator has accepted that."
     )
     role: Literal[ROLES] | None = Field(  # type: ignore[valid-type]
-        description="`fabric` or `other`, as in /api/v1/links, when it was last present."
+        description="`fabric` or `other`, as in /api/v1/ports, when it was last present."
     )
     link_layer: str
     gigabits_per_second: int | None = Field(description="Speed when it was last up.")
