@@ -32,6 +32,7 @@ def create_app(sources: Sources) -> FastAPI:
         version=__version__,
         docs_url=None,  # FastAPI's own pages load scripts from the internet, which GPU hosts often cannot reach
         redoc_url=None,
+        openapi_url=None,  # page.py serves the document, rendered once
         redirect_slashes=False,  # some scrapers do not follow redirects and lose the metrics without an error
         default_response_class=IndentedJson,
         telemetry={"tracing": False, "metrics": False, "logs": False},

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from gpumon.outputs.responses.base import HostTime
+from gpumon.outputs.responses.base import HostTime, ResponseModel
 from gpumon.server.problem import Problem
 from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
+from gpumon.state.report import Report
 
 T = TypeVar("T")
 
@@ -46,6 +48,16 @@ def sources(request: Request) -> Sources:
 def rendered(request: Request) -> RenderedDocuments:
     documents: RenderedDocuments = request.app.state.rendered
     return documents
+
+
+def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
+    """Return the response that `build` makes from the Report, rendered once per Report. `name` identifies it.
+
+    Call it in a route without `async`: a request that arrives during the rendering blocks its thread.
+    """
+    latest = sources(request).latest()
+    body = rendered(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
+    return Response(body, media_type="application/json")
 
 
 def host_time(request: Request) -> HostTime:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
+from starlette.responses import Response
 
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.server.context import Filter, NoParameters, main_loop_answer, sources
+from gpumon.server.context import Filter, NoParameters, main_loop_answer, render_once, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 
@@ -27,10 +28,10 @@ class AcceptFilter(Filter):
     )
 
 
-@router.get("/inventory", summary="Expected GPUs and ports")
-async def state(request: Request, _: NoParameters) -> InventoryResponse:
+@router.get("/inventory", summary="Expected GPUs and ports", response_model=InventoryResponse)
+def state(request: Request, _: NoParameters) -> Response:
     """Return the inventory. A missing GPU is listed, also after reboots, until it is back, replaced or accepted."""
-    return InventoryResponse.from_report(sources(request).latest())
+    return render_once(request, "inventory", InventoryResponse.from_report)
 
 
 @router.post(

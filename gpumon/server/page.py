@@ -51,7 +51,8 @@ def docs(request: Request) -> Response:
 
 @router.get("/openapi.json")
 def openapi_document(request: Request) -> Response:
-    return IndentedJson(request.app.openapi())
+    body = rendered(request).get("openapi.json", None, lambda: bytes(IndentedJson(request.app.openapi()).body))
+    return Response(body, media_type="application/json")
 
 
 @router.get("/static/{name}")

@@ -15,7 +15,7 @@ from gpumon.outputs.responses.node import NodeResponse
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.server import parameters
-from gpumon.server.context import Filter, IndentedJson, NoParameters, host_time, rendered, sources
+from gpumon.server.context import Filter, NoParameters, host_time, render_once, sources
 from gpumon.server.problem import errors
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
@@ -32,12 +32,7 @@ class AlertFilter(Filter):
 
 @router.get("/report", summary="The whole report", response_model=ReportResponse)
 def report(request: Request, _: NoParameters) -> Response:
-    latest = sources(request).latest()
-
-    def render() -> bytes:
-        return bytes(IndentedJson(ReportResponse.from_report(latest, host_time(request))).body)
-
-    return Response(rendered(request).get("report", latest, render), media_type="application/json")
+    return render_once(request, "report", lambda latest: ReportResponse.from_report(latest, host_time(request)))
 
 
 @router.get("/node", summary="The node, the agent, and their problems")
@@ -45,10 +40,10 @@ async def node(request: Request, _: NoParameters) -> NodeResponse:
     return NodeResponse.from_report(sources(request).latest(), host_time(request))
 
 
-@router.get("/gpus", summary="All GPUs of the inventory")
-async def gpus(request: Request, _: NoParameters) -> GpusResponse:
+@router.get("/gpus", summary="All GPUs of the inventory", response_model=GpusResponse)
+def gpus(request: Request, _: NoParameters) -> Response:
     """Return all GPUs. A lost GPU stays in the inventory: its identity and fault are shown, its readings are null."""
-    return GpusResponse.from_report(sources(request).latest())
+    return render_once(request, "gpus", GpusResponse.from_report)
 
 
 @router.get("/gpus/{gpu}", summary="One GPU", responses=errors({404: "No such GPU; `gpus` lists those that exist."}))
@@ -59,16 +54,15 @@ async def gpu_by_name(
     return GpuResponse.from_state(parameters.gpu(sources(request).latest(), gpu))
 
 
-@router.get("/links", summary="NVLinks")
-async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> NvlinksResponse:
-    latest = sources(request).latest()
-    uuid = None if chosen.gpu is None else parameters.gpu(latest, chosen.gpu).uuid
-    return NvlinksResponse.from_report(latest, uuid)
+@router.get("/links", summary="NVLinks", response_model=NvlinksResponse)
+def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Response:
+    uuid = None if chosen.gpu is None else parameters.gpu(sources(request).latest(), chosen.gpu).uuid
+    return render_once(request, f"links {uuid}", lambda latest: NvlinksResponse.from_report(latest, uuid))
 
 
-@router.get("/ports", summary="InfiniBand and RoCE ports")
-async def ports(request: Request, _: NoParameters) -> PortsResponse:
-    return PortsResponse.from_report(sources(request).latest())
+@router.get("/ports", summary="InfiniBand and RoCE ports", response_model=PortsResponse)
+def ports(request: Request, _: NoParameters) -> Response:
+    return render_once(request, "ports", PortsResponse.from_report)
 
 
 @router.get("/health", summary="Verdicts of the health checks")

@@ -67,7 +67,7 @@ def test_a_line_of_a_switch_is_explained(capsys: pytest.CaptureFixture[str]) -> 
     """It has no code of a GPU."""
     line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
     assert output_of(capsys, "--text", line).startswith(
-        "SXid 20034: NVSwitch error, fatal\n  Severity:       critical\n"
+        "SXid 20034: A link of an NVSwitch went down\n  Severity:       critical\n"
     )
     assert document(capsys, "--text", line)["sxid"] == 20034
 

@@ -226,7 +226,7 @@ def test_recent_errors_are_shown() -> None:
         "CRITICAL  Xid 79 on GPU 0: The GPU has fallen off the bus\n"
         "  2025-11-20 11:50:00 UTC\n"
         "  Do: drain the node and reboot it\n"
-        "CRITICAL  SXid 20034 on NVSwitch 0000:c1:00.0: NVSwitch error, fatal\n"
+        "CRITICAL  SXid 20034 on NVSwitch 0000:c1:00.0: A link of an NVSwitch went down\n"
     ) in text
     assert not any(f"Xid {code} " in text for code in (48, 163, 62))
 

@@ -56,7 +56,29 @@ def crowd(port: int, path: str) -> Iterator[list[int]]:
         loop.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/api/v1/report", "/metrics", "/no-such-path"])
+def test_large_documents_are_rendered_once_a_report() -> None:
+    """Two requests for the same Report have the same rendering, byte for byte the same object."""
+    node = Node()
+    app = create_app(node.sources())
+    server, tcp = Server(app, node.refusals), listen("127.0.0.1", 0)
+    server.start([tcp])
+    paths = ("/openapi.json", *(f"/api/v1/{name}" for name in ("report", "gpus", "links", "ports", "inventory")))
+    try:
+        port = tcp.getsockname()[1]
+        for path in paths:
+            assert ask(port, path).status == 200
+        first = {name: body for name, (_, body) in app.state.rendered._documents.items()}
+        for path in paths:
+            assert ask(port, path).status == 200
+        assert all(body is first[name] for name, (_, body) in app.state.rendered._documents.items())
+        assert set(first) == {"openapi.json", "report", "gpus", "links None", "ports", "inventory"}
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/openapi.json", "/api/v1/report", "/api/v1/links", "/metrics", "/no-such-path"]
+)
 def test_a_crowd_on_any_path_leaves_scrapes_and_commands_unharmed(path: str, tmp_path: Path) -> None:
     """Each scrape and each local request is answered."""
     node = Node()

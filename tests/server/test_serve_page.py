@@ -203,7 +203,7 @@ def test_errors_are_shown(node: Node, port: int) -> None:
     text = words(page(node, port, samples.troubled()))
     assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Drain the node and reboot it." in text
     assert "Xid 31 9000 times GPU 1 MIG 2 GPU memory page fault." in text
-    assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
+    assert "SXid 20034 00000000:05:00.0 A link of an NVSwitch went down" in text
     assert "kernel log Records of the kernel log were lost." in text
     assert "Xid 163 GPU 1 Power smoothing unavailable. Cancelled by a later Xid." in text
     assert "Xid 48 GPU 1 Uncorrectable (double bit) ECC error. Older than the first start of the agent." in text
