@@ -11,7 +11,7 @@ import pytest
 import sample_reports as samples
 from each_case import each_case
 from sample_reports import STAMP
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, Node, ask, is_problem
 from stores import read, write
 
 from gpumon.cli.main import main
@@ -113,12 +113,6 @@ def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
         page = read(one, probe_runs.find, RunQuery(limit=2))
         assert [each.id for each in page.results] == ["r0"]
         assert [each.id for each in read(one, probe_runs.find, RunQuery(before=page.last)).results] == ["r1", "r2"]
-
-
-@pytest.fixture
-def flags(tmp_path: Path) -> list[str]:
-    (tmp_path / "token").write_text(TOKEN, encoding="ascii")
-    return [f"--token-file={tmp_path / 'token'}"]
 
 
 def test_history_reads_all_pages(
