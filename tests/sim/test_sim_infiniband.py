@@ -11,7 +11,8 @@ from each_case import each_case
 
 from gpumon.model.bus_id import nvml_bus_id
 from gpumon.model.orders import SimulationError
-from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
+from gpumon.sim.infiniband import CGROUPS, UNITS, SimulatedTree, open_tree
+from gpumon.sim.nic_files import CLASS
 from gpumon.sim.port_counters import SERVICES
 from gpumon.sim.profiles import PROFILES
 

@@ -43,7 +43,7 @@ def test_the_thermal_margin_is_compared_with_the_gpus_own(
     margin: float, slowdown: float | None, expected: Level
 ) -> None:
     """At margin 0 the software slows the GPU down; below the margin that the driver reports, the hardware does."""
-    readings = {"thermal_margin_celsius": margin, "thermal_margin_slowdown_celsius": slowdown}
+    readings: dict[str, Any] = {"thermal_margin_celsius": margin, "thermal_margin_slowdown_celsius": slowdown}
     assert level("gpu_thermal_margin_low", **readings, **HOT) is expected
 
 
