@@ -33,7 +33,6 @@ def _but(*kinds: str) -> tuple[str, ...]:
 
 MISSING_METRICS = (
     MissingMetrics(("gpu_recovery_action",), ("t4", "h100pcie"), "driver 570"),
-    MissingMetrics(("gpu_pcie_receive_bytes_total", "gpu_pcie_transmit_bytes_total"), ("t4", "h100pcie"), "driver 555"),
     MissingMetrics(("gpu_thermal_margin_celsius",), ("t4", "h100pcie"), "driver 570"),
     MissingMetrics(("gpu_thermal_margin_celsius",), AMPERE, "Ada and later"),
     MissingMetrics(("gpu_thermal_margin_slowdown_celsius",), (*TURING, *AMPERE), "Ada and later"),
@@ -52,6 +51,8 @@ MISSING_METRICS = (
     MissingMetrics(("gpu_*_active_ratio", "gpu_sm_occupancy_ratio"), BEFORE_HOPPER, "GPM: Hopper and later"),
     MissingMetrics(("gpu_*_active_ratio", "gpu_sm_occupancy_ratio"), ("h100guest",), "not available to a guest"),
     MissingMetrics(("gpu_*_active_seconds_total",), (*BEFORE_HOPPER, "h100guest"), "integral of a missing metric"),
+    MissingMetrics(("gpu_pcie_*_bytes_*",), BEFORE_HOPPER, "GPM: Hopper and later"),
+    MissingMetrics(("gpu_pcie_*_bytes_*",), ("h100guest",), "not available to a guest"),
     MissingMetrics(("gpu_pcie_errors_total",), BEFORE_HOPPER, "Hopper and later"),
     MissingMetrics(("gpu_pcie_errors_total", "gpu_pcie_replays_total"), ("h100guest",), "the bus is the host's"),
     MissingMetrics(("gpu_memory_temperature_celsius",), ("t4", "l40s"), "no sensor in GDDR6"),

@@ -34,6 +34,8 @@ from gpumon.model.reading import (
 MEMORY_V2 = 0x02000028
 """Version of nvmlMemory_v2_t. Its `used` excludes the memory reserved by the driver; version 1 includes it."""
 
+MIB = 1 << 20
+
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
 """Reasons why a GPU is not `up`. The agent detects stuck and missing; NVML reports the others."""
 
@@ -56,7 +58,7 @@ _RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
 
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
-    reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9), Integral("clock_event_active"))
+    reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9, bits=64), Integral("clock_event_active"))
     for reason in ("sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake")
 }
 
@@ -67,30 +69,32 @@ _LIKE_SM = ("graphics", "video")
 """Clock domains whose clock follows the SM clock. They are exported only with detailed metrics."""
 
 PCIE_ERRORS = {
-    "correctable": "PCIE_COUNT_CORRECTABLE_ERRORS",
-    "non_fatal": "PCIE_COUNT_NON_FATAL_ERROR",
-    "fatal": "PCIE_COUNT_FATAL_ERROR",
-    "receiver": "PCIE_COUNT_RECEIVER_ERROR",
-    "bad_tlp": "PCIE_COUNT_BAD_TLP",
-    "bad_dllp": "PCIE_COUNT_BAD_DLLP",
-    "naks_received": "PCIE_COUNT_NAKS_RECEIVED",
-    "naks_sent": "PCIE_COUNT_NAKS_SENT",
-    "unsupported_request": "PCIE_COUNT_UNSUPPORTED_REQ",
-    "lcrc": "PCIE_COUNT_LCRC_ERROR",
-    "lane": "PCIE_COUNT_LANE_ERROR",
-    "l0_to_recovery": "PCIE_L0_TO_RECOVERY_COUNTER",
+    "correctable": Field("PCIE_COUNT_CORRECTABLE_ERRORS", bits=16),
+    "non_fatal": Field("PCIE_COUNT_NON_FATAL_ERROR", bits=8),
+    "fatal": Field("PCIE_COUNT_FATAL_ERROR", bits=8),
+    "receiver": Field("PCIE_COUNT_RECEIVER_ERROR", bits=16),
+    "bad_tlp": Field("PCIE_COUNT_BAD_TLP", bits=16),
+    "bad_dllp": Field("PCIE_COUNT_BAD_DLLP", bits=16),
+    "naks_received": Field("PCIE_COUNT_NAKS_RECEIVED", bits=16),
+    "naks_sent": Field("PCIE_COUNT_NAKS_SENT", bits=16),
+    "unsupported_request": Field("PCIE_COUNT_UNSUPPORTED_REQ", bits=8),
+    "lcrc": Field("PCIE_COUNT_LCRC_ERROR", bits=16),
+    "lane": Field("PCIE_COUNT_LANE_ERROR", bits=16),
+    "l0_to_recovery": Field("PCIE_L0_TO_RECOVERY_COUNTER", bits=16),
 }
+"""Widths as in NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS of NVIDIA's kernel module."""
 
 _SPARE_ROWS = ("max", "high", "partial", "low", "none")
 _LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))
+_PCIE_BYTES_NOTE = "Hopper and later. The driver's own counter is not used: at 50 GB/s it wraps every 80 ms."
 _GPM_NOTE = (
     "Hopper and later, from GPU performance monitoring (GPM). Absent on guests with a part of a GPU, and while GPM "
     "reports all engines idle although kernels run."
 )
 
 
-def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:
-    return reading(text, Gpm(metric), note=_GPM_NOTE, detail=detail)
+def _gpm(text: str, metric: str, *, scale: float = 0.01, detail: bool = False) -> Any:
+    return reading(text, Gpm(metric, scale), note=_GPM_NOTE, detail=detail)
 
 
 def _clocks(call: str) -> Each:
@@ -110,7 +114,10 @@ def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False) -
 def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
     return reading(
         f"Payload bytes {way} over all NVLinks.",
-        Either(Field(up_to_hopper, scale=1024, scope=ALL_LINKS), Field(from_blackwell, scope=ALL_LINKS)),
+        Either(
+            Field(up_to_hopper, scale=1024, scope=ALL_LINKS, bits=64),
+            Field(from_blackwell, scope=ALL_LINKS, bits=64),
+        ),
         note="Without protocol overhead. Ampere and Hopper count in steps of 1024 bytes.",
     )
 
@@ -122,9 +129,9 @@ def _memory(attribute: str) -> Either:
 def _ecc(counter: str) -> Each:
     sources: dict[str, Source] = {}
     for severity, bits in (("corrected", "SBE"), ("uncorrected", "DBE")):
-        dram = Field(f"ECC_{bits}_{counter}_DEV")
+        dram = Field(f"ECC_{bits}_{counter}_DEV", bits=64)
         sources[f"{severity},dram"] = dram
-        sources[f"{severity},sram"] = Difference(Field(f"ECC_{bits}_{counter}_TOTAL"), dram)
+        sources[f"{severity},sram"] = Difference(Field(f"ECC_{bits}_{counter}_TOTAL", bits=64), dram)
     return Each(sources)
 
 
@@ -296,7 +303,7 @@ class Gpu:
     power_limit_max_watts: float | None = _limit("Maximum configurable power limit.", "POWER_MAX_LIMIT", detail=True)
     energy_joules_total: float | None = reading(
         "Energy consumed since the driver was loaded.",
-        Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
+        Either(Field("TOTAL_ENERGY", scale=1e-3, bits=64), Integral("power_watts")),
         note="Before Volta and on some guests the agent integrates the power since its own start.",
     )
     clock_hertz: dict[str, float] | None = reading(
@@ -351,7 +358,7 @@ class Gpu:
     )
     rows_remapped_total: dict[str, float] | None = reading(
         "Memory rows remapped to spare rows.",
-        Each({"correctable": Field("REMAPPED_COR"), "uncorrectable": Field("REMAPPED_UNC")}),
+        Each({"correctable": Field("REMAPPED_COR", bits=32), "uncorrectable": Field("REMAPPED_UNC", bits=32)}),
         every=SLOW,
         label="cause",
         note="Ampere and later.",
@@ -406,21 +413,23 @@ class Gpu:
         "Maximum number of PCIe lanes of GPU and slot.", Call("MaxPcieLinkWidth"), every=RARE
     )
     pcie_replays_total: float | None = reading(
-        "PCIe packets that were sent again (replays).", Field("PCIE_REPLAY_COUNTER"), every=SLOW
+        "PCIe packets that were sent again (replays).", Field("PCIE_REPLAY_COUNTER", bits=16), every=SLOW
     )
-    pcie_receive_bytes_total: float | None = reading(
-        "Bytes received over PCIe.",
-        Field("PCIE_COUNT_RX_BYTES"),
-        note="Driver 555 and later. The driver's counter may wrap.",
+    pcie_receive_bytes_per_second: float | None = _gpm(
+        "PCIe traffic to the GPU.", "PCIE_RX_PER_SEC", scale=MIB, detail=True
     )
-    pcie_transmit_bytes_total: float | None = reading(
-        "Bytes sent over PCIe.",
-        Field("PCIE_COUNT_TX_BYTES"),
-        note="Driver 555 and later. The driver's counter may wrap.",
+    pcie_transmit_bytes_per_second: float | None = _gpm(
+        "PCIe traffic from the GPU.", "PCIE_TX_PER_SEC", scale=MIB, detail=True
+    )
+    pcie_receive_bytes_total: float | None = accumulated(
+        "Bytes received over PCIe.", of="pcie_receive_bytes_per_second", note=_PCIE_BYTES_NOTE
+    )
+    pcie_transmit_bytes_total: float | None = accumulated(
+        "Bytes sent over PCIe.", of="pcie_transmit_bytes_per_second", note=_PCIE_BYTES_NOTE
     )
     pcie_errors_total: dict[str, float] | None = reading(
         "PCIe link errors by kind.",
-        Each({kind: Field(field) for kind, field in PCIE_ERRORS.items()}),
+        Each(PCIE_ERRORS),
         every=SLOW,
         label="kind",
         note="Hopper and later.",

@@ -29,17 +29,17 @@ ERRORS: Mapping[str, int] = {
 reset.
 """
 
-HARDWARE_ERRORS = (
-    *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
-    *("rx_icrc_encapsulated", "roce_slow_restart"),
-    "req_transport_retries_exceeded",
-    *("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"),  # EFA
-)
-"""Files of hw_counters/ that count lost or retransmitted packets. The device's driver determines which of them
-exist.
+HARDWARE_ERRORS: Mapping[str, int] = {
+    **dict.fromkeys(("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err"), 32),
+    **dict.fromkeys(("rnr_nak_retry_err", "roce_slow_restart", "req_transport_retries_exceeded"), 32),
+    "rx_icrc_encapsulated": 64,
+    **dict.fromkeys(("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"), 64),  # EFA
+}
+"""Files of hw_counters/ that count lost or retransmitted packets, and their width in bits. The device's driver
+determines which of them exist. A counter of 32 bits wraps to 0.
 """
-DEVICE_ERRORS = ("no_completion_cmds", "cmds_err")
-"""Files of hw_counters/ of an EFA device that count failed admin commands."""
+DEVICE_ERRORS: Mapping[str, int] = {"no_completion_cmds": 64, "cmds_err": 64}
+"""Files of hw_counters/ of an EFA device that count failed admin commands, and their width in bits."""
 
 
 EFA = "efa"
@@ -101,19 +101,23 @@ class InfinibandPort:
 
     receive_bytes_total: float | None = reading(
         "Bytes received by the port, from sysfs.",
-        Sysfs(("port_rcv_data", "rx_bytes")),
+        Sysfs(("port_rcv_data", "rx_bytes"), {"port_rcv_data": DATA_BITS, "rx_bytes": 64}),
         every=SLOW,
         note="From rx_bytes or tx_bytes on EFA.",
     )
     transmit_bytes_total: float | None = reading(
         "Bytes sent by the port, from sysfs.",
-        Sysfs(("port_xmit_data", "tx_bytes")),
+        Sysfs(("port_xmit_data", "tx_bytes"), {"port_xmit_data": DATA_BITS, "tx_bytes": 64}),
         every=SLOW,
         note="From rx_bytes or tx_bytes on EFA.",
     )
     errors_total: dict[str, float] | None = reading(
         "Port errors by kind, from sysfs.",
-        Sysfs((*ERRORS, *HARDWARE_ERRORS, *DEVICE_ERRORS)),
+        Sysfs(
+            (*ERRORS, *HARDWARE_ERRORS, *DEVICE_ERRORS),
+            {**ERRORS, **HARDWARE_ERRORS, **DEVICE_ERRORS},
+            wraps=HARDWARE_ERRORS.keys(),
+        ),
         every=SLOW,
         label="kind",
         detail=(
@@ -124,7 +128,10 @@ class InfinibandPort:
     )
     link_downs_total: float | None = reading(
         "Number of times the link went down, from sysfs.",
-        Sysfs(("link_downed", "carrier_down_count", "carrier_changes")),
+        Sysfs(
+            ("link_downed", "carrier_down_count", "carrier_changes"),
+            {"link_downed": DOWNED_BITS, "carrier_down_count": 32, "carrier_changes": 32},
+        ),
         every=SLOW,
         note="Full at 255: see errors_total. On Ethernet the larger number of the port and its network interface.",
     )

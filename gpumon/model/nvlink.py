@@ -30,8 +30,8 @@ _FROM_BLACKWELL = {
 }
 
 
-def _each(fields: dict[str, str], *, packed: bool = False) -> Each:
-    return Each({key: LinkField(name, packed=packed) for key, name in fields.items()})
+def _each(fields: dict[str, str], *, bits: int = 64, packed: bool = False) -> Each:
+    return Each({key: LinkField(name, bits=bits, packed=packed) for key, name in fields.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Nvlink:
     )
     bit_error_ratio: dict[str, float] | None = reading(
         "Ratio of received bits that were wrong.",
-        _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, packed=True),
+        _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, bits=0, packed=True),
         every=SLOW,
         label="kind",
         note="Blackwell and later.",

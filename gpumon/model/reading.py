@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -54,6 +55,8 @@ class Field:
     name: str
     scale: float = 1
     scope: int = 0
+    bits: int = 0
+    """Width of the driver's counter; 0 if the field is no counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class LinkField:
 
     name: str
     scale: float = 1
+    bits: int = 0
+    """Width of the driver's counter; 0 if the field is no counter."""
     states: tuple[int, ...] | None = None
     """Field values for which the reading is 1; it is 0 for all others. None: the reading is the value itself."""
     packed: bool = False
@@ -179,6 +184,10 @@ class Sysfs:
     """Source of rows that the links child reads from sysfs, without a driver call. One file for each label value."""
 
     files: tuple[str, ...]
+    bits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Width in bits of the counter in each file."""
+    wraps: Collection[str] = ()
+    """Files whose counter wraps to 0. Other counters stop at their maximum."""
 
 
 Source = (
@@ -219,6 +228,25 @@ def primary_sources(source: Source) -> Iterator[Source]:
             yield source
 
 
+WIDEST = 64
+"""Bits of a counter that does not wrap in the life of a host."""
+
+
+def counter_range(source: Source, label: str = "") -> float:
+    """Return the number at which the counter of a label value wraps to 0; infinity if it never does."""
+    match source:
+        case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
+            return 2.0**bits * scale if 0 < bits < WIDEST else math.inf
+        case Sysfs(bits=widths, wraps=wraps) if label in wraps:
+            return 2.0 ** widths[label] if widths[label] < WIDEST else math.inf
+        case Each(sources=sources) if label in sources:
+            return counter_range(sources[label])
+        case Either(first=first):
+            return counter_range(first, label)
+        case _:
+            return math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Description of one metric: an attribute of a metric table."""
@@ -256,7 +284,7 @@ def reading(
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
-    """Return the dataclass field of a row that is the integral over time, in seconds, of the row `of`."""
+    """Return the dataclass field of a row that is the integral over time of the row `of`."""
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 

@@ -168,6 +168,22 @@ def _version(device: SimGpu, scope: int) -> float:
     return device.board.link_version
 
 
+# Widths of counters, from NVIDIA's kernel module (ctrl2080bus.h): NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS for errors,
+# NV2080_CTRL_BUS_GET_PEX_UTIL_COUNTERS_PARAMS for bytes. Whether an 8-bit counter stops or wraps is our assumption.
+
+
+def _stops(bits: int, quantity: str) -> Read:
+    """Return the value of a counter that stays at its maximum."""
+    read = _quantity(quantity)
+    return lambda device, scope: None if (value := read(device, scope)) is None else min(value, 2**bits - 1)
+
+
+def _wraps(bits: int, quantity: str) -> Read:
+    """Return the value of a counter that continues at 0 above its maximum."""
+    read = _quantity(quantity)
+    return lambda device, scope: None if (value := read(device, scope)) is None else value % 2**bits
+
+
 # Chip-to-chip links
 
 
@@ -211,13 +227,13 @@ ROWS = (
     FieldValueRow(82, "MEMORY_TEMP", _UINT, _quantity("memory_temperature")),
     FieldValueRow(83, "TOTAL_ENERGY_CONSUMPTION", _ULL, _quantity("energy", 1000)),
     FieldValueRow(91, "NVLINK_LINK_COUNT", _UINT, lambda device, _: len(device.state.links) or None),
-    FieldValueRow(94, "PCIE_REPLAY_COUNTER", _UINT, _quantity("pcie_replays")),
+    FieldValueRow(94, "PCIE_REPLAY_COUNTER", _UINT, _wraps(16, "pcie_replays")),
     FieldValueRow(138, "NVLINK_THROUGHPUT_DATA_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED))),
     FieldValueRow(139, "NVLINK_THROUGHPUT_DATA_RX", _ULL, _until_hopper(_traffic(_RECEIVED))),
     FieldValueRow(140, "NVLINK_THROUGHPUT_RAW_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED, _HEADER))),
     FieldValueRow(141, "NVLINK_THROUGHPUT_RAW_RX", _ULL, _until_hopper(_traffic(_RECEIVED, _HEADER))),
-    FieldValueRow(142, "REMAPPED_COR", _UINT, _quantity("remap_correctable")),
-    FieldValueRow(143, "REMAPPED_UNC", _UINT, _quantity("remap_uncorrectable")),
+    FieldValueRow(142, "REMAPPED_COR", _UINT, _wraps(32, "remap_correctable")),
+    FieldValueRow(143, "REMAPPED_UNC", _UINT, _wraps(32, "remap_uncorrectable")),
     FieldValueRow(144, "REMAPPED_PENDING", _UINT, _quantity("remap_pending")),
     FieldValueRow(145, "REMAPPED_FAILURE", _UINT, _quantity("remap_failed")),
     FieldValueRow(161, "NVLINK_ERROR_DL_REPLAY", _ULL, _until_hopper(_link("replay"))),
@@ -226,21 +242,21 @@ ROWS = (
     FieldValueRow(164, "NVLINK_GET_SPEED", _UINT, _speed, _R535),
     FieldValueRow(165, "NVLINK_GET_STATE", _UINT, _link("state")),
     FieldValueRow(166, "NVLINK_GET_VERSION", _UINT, _version),
-    FieldValueRow(169, "PCIE_L0_TO_RECOVERY_COUNTER", _UINT, _quantity("pcie_errors_l0_to_recovery"), _R535),
+    FieldValueRow(169, "PCIE_L0_TO_RECOVERY_COUNTER", _UINT, _wraps(16, "pcie_errors_l0_to_recovery"), _R535),
     FieldValueRow(170, "C2C_LINK_COUNT", _UINT, lambda device, _: len(device.state.c2c_links) or None, _R535),
     FieldValueRow(171, "C2C_LINK_GET_STATUS", _UINT, _c2c, _R535),
     FieldValueRow(172, "C2C_LINK_GET_MAX_BW", _UINT, lambda device, n: device.board.c2c_speed * _c2c(device, n), _R535),
-    FieldValueRow(173, "PCIE_COUNT_CORRECTABLE_ERRORS", _UINT, _quantity("pcie_errors_correctable"), _R535),
-    FieldValueRow(174, "PCIE_COUNT_NAKS_RECEIVED", _UINT, _quantity("pcie_errors_naks_received"), _R535),
-    FieldValueRow(175, "PCIE_COUNT_RECEIVER_ERROR", _UINT, _quantity("pcie_errors_receiver"), _R535),
-    FieldValueRow(176, "PCIE_COUNT_BAD_TLP", _UINT, _quantity("pcie_errors_bad_tlp"), _R535),
-    FieldValueRow(177, "PCIE_COUNT_NAKS_SENT", _UINT, _quantity("pcie_errors_naks_sent"), _R535),
-    FieldValueRow(178, "PCIE_COUNT_BAD_DLLP", _UINT, _quantity("pcie_errors_bad_dllp"), _R535),
-    FieldValueRow(179, "PCIE_COUNT_NON_FATAL_ERROR", _UINT, _quantity("pcie_errors_non_fatal"), _R535),
-    FieldValueRow(180, "PCIE_COUNT_FATAL_ERROR", _UINT, _quantity("pcie_errors_fatal"), _R535),
-    FieldValueRow(181, "PCIE_COUNT_UNSUPPORTED_REQ", _UINT, _quantity("pcie_errors_unsupported_request"), _R535),
-    FieldValueRow(182, "PCIE_COUNT_LCRC_ERROR", _UINT, _quantity("pcie_errors_lcrc"), _R535),
-    FieldValueRow(183, "PCIE_COUNT_LANE_ERROR", _UINT, _quantity("pcie_errors_lane"), _R535),
+    FieldValueRow(173, "PCIE_COUNT_CORRECTABLE_ERRORS", _UINT, _wraps(16, "pcie_errors_correctable"), _R535),
+    FieldValueRow(174, "PCIE_COUNT_NAKS_RECEIVED", _UINT, _wraps(16, "pcie_errors_naks_received"), _R535),
+    FieldValueRow(175, "PCIE_COUNT_RECEIVER_ERROR", _UINT, _wraps(16, "pcie_errors_receiver"), _R535),
+    FieldValueRow(176, "PCIE_COUNT_BAD_TLP", _UINT, _wraps(16, "pcie_errors_bad_tlp"), _R535),
+    FieldValueRow(177, "PCIE_COUNT_NAKS_SENT", _UINT, _wraps(16, "pcie_errors_naks_sent"), _R535),
+    FieldValueRow(178, "PCIE_COUNT_BAD_DLLP", _UINT, _wraps(16, "pcie_errors_bad_dllp"), _R535),
+    FieldValueRow(179, "PCIE_COUNT_NON_FATAL_ERROR", _UINT, _stops(8, "pcie_errors_non_fatal"), _R535),
+    FieldValueRow(180, "PCIE_COUNT_FATAL_ERROR", _UINT, _stops(8, "pcie_errors_fatal"), _R535),
+    FieldValueRow(181, "PCIE_COUNT_UNSUPPORTED_REQ", _UINT, _stops(8, "pcie_errors_unsupported_request"), _R535),
+    FieldValueRow(182, "PCIE_COUNT_LCRC_ERROR", _UINT, _wraps(16, "pcie_errors_lcrc"), _R535),
+    FieldValueRow(183, "PCIE_COUNT_LANE_ERROR", _UINT, _wraps(16, "pcie_errors_lane"), _R535),
     FieldValueRow(
         185, "POWER_AVERAGE", _UINT, _power(gpu="power_average", module="module_power", memory="memory_power"), _R530
     ),
@@ -255,8 +271,8 @@ ROWS = (
     FieldValueRow(194, "TEMPERATURE_SLOWDOWN_TLIMIT", _INT, _limit(1)),
     FieldValueRow(195, "TEMPERATURE_MEM_MAX_TLIMIT", _INT, _limit(2)),
     FieldValueRow(196, "TEMPERATURE_GPU_MAX_TLIMIT", _INT, _limit(3)),
-    FieldValueRow(197, "PCIE_COUNT_TX_BYTES", _ULL, _quantity("pcie_transmitted"), _R555),
-    FieldValueRow(198, "PCIE_COUNT_RX_BYTES", _ULL, _quantity("pcie_received"), _R555),
+    FieldValueRow(197, "PCIE_COUNT_TX_BYTES", _ULL, _wraps(32, "pcie_transmitted"), _R555),
+    FieldValueRow(198, "PCIE_COUNT_RX_BYTES", _ULL, _wraps(32, "pcie_received"), _R555),
     FieldValueRow(201, "NVLINK_COUNT_XMIT_PACKETS", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024 / _PACKET)), _R560),
     FieldValueRow(202, "NVLINK_COUNT_XMIT_BYTES", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024)), _R560),
     FieldValueRow(203, "NVLINK_COUNT_RCV_PACKETS", _ULL, _nvlink5(_traffic(_RECEIVED, 1024 / _PACKET)), _R560),

@@ -33,6 +33,7 @@ from gpumon.sim.port_counters import (
     STATES,
     TRAFFIC,
     guid,
+    narrowed,
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
@@ -113,7 +114,7 @@ class SimulatedTree:
         board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"
         gpu = number % count if ports is not None and fabric and ports.switched else None
         yield from card_files(nic, guid(number, replaced=bool(fault.get("replaced"))), board, gpu)
-        downs = self._growing(fault["carrier_downs"].at) if "carrier_downs" in fault else _zero
+        downs = self._growing("carrier_downs", fault["carrier_downs"].at) if "carrier_downs" in fault else _zero
         yield from netdev_files(nic, up=fault.get("state", "active") == "active", downs=downs)
         for name, text in self._port(scenario, number, nic, fault):
             file = f"hw_counters/{name}" if nic.driver == EFA and name not in FILES else FILES[name]
@@ -159,10 +160,11 @@ class SimulatedTree:
         counts: Mapping[str, Any] = fault.get("counters", {})
         own = (*EFA_COUNTERS, *EFA_DEVICE_COUNTERS) if nic.driver == EFA else (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS)
         for name in own:
-            yield name, self._growing(counts[name].at) if name in counts else traffic if name in TRAFFIC else _zero
+            counted = self._growing(name, counts[name].at) if name in counts else None
+            yield name, counted or (traffic if name in TRAFFIC else _zero)
 
-    def _growing(self, at: Callable[[float], float]) -> Text:
-        return lambda: str(int(at(self._time())))
+    def _growing(self, name: str, at: Callable[[float], float]) -> Text:
+        return lambda: str(narrowed(name, int(at(self._time()))))
 
     def _traffic(self, scenario: Scenario, gpu: int, gigabits: float) -> Text:
         course = Course(body(self._profile.board, scenario.identities[gpu]), scenario.workloads[gpu])

@@ -32,6 +32,17 @@ EFA_COUNTERS = ("rx_bytes", "tx_bytes", "rx_drops")
 EFA_DEVICE_COUNTERS = ("no_completion_cmds", "cmds_err", "completed_cmds", "submitted_cmds")
 """Files of hw_counters/ of an EFA device, which count its admin commands."""
 TRAFFIC = ("port_rcv_data", "port_xmit_data")
+STOPS_AT = {
+    **dict.fromkeys(("symbol_error", "port_rcv_errors", "port_rcv_remote_physical_errors"), 2**16 - 1),
+    **dict.fromkeys(("port_xmit_discards", "VL15_dropped"), 2**16 - 1),
+    **dict.fromkeys(("link_error_recovery", "link_downed"), 2**8 - 1),
+    **dict.fromkeys(("port_rcv_constraint_errors", "port_xmit_constraint_errors"), 2**8 - 1),
+    **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 2**4 - 1),
+    "port_xmit_wait": 2**32 - 1,
+}
+"""Maximum of PortCounters of the InfiniBand specification; the data counters are the extended ones, of 64 bits."""
+WRAPS_AT = dict.fromkeys(set(HARDWARE_COUNTERS) - {"rx_icrc_encapsulated"}, 2**32)
+"""Range of the queue counters (mlx5_ifc_query_q_counter_out_bits in Linux), which continue at 0."""
 FILES = {
     **{name: f"counters/{name}" for name in (*TRAFFIC, *COUNTERS)},
     **{name: f"hw_counters/{name}" for name in HARDWARE_COUNTERS},
@@ -77,6 +88,11 @@ def address(number: int) -> str:
 def guid(number: int, *, replaced: bool = False) -> str:
     """Return the node GUID of an InfiniBand device. A replaced device has another GUID."""
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
+
+
+def narrowed(name: str, value: int) -> int:
+    """Return the value as a counter of its width has it."""
+    return min(value, STOPS_AT.get(name, value)) % WRAPS_AT.get(name, 2**64)
 
 
 def check(ports: Mapping[str, Any], nics: Iterable[str], profile: Profile) -> None:

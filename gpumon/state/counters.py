@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import inf
 from typing import Any, NamedTuple
 
 from gpumon.model.gpu import Gpu
-from gpumon.model.reading import AGENT, RARE, SLOW, Table, metric_type, rows
+from gpumon.model.reading import AGENT, RARE, SLOW, Table, counter_range, metric_type, rows
 
 
 class Count(NamedTuple):
@@ -39,6 +40,10 @@ meanwhile.
 """
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
 """BELIEVED_SECONDS of counters that are read in the RARE tier, by metric. They need longer to be read several times."""
+WRAP_SHARE = 0.25
+"""A counter has wrapped if it falls from the highest to the lowest share of its range. A counter at its maximum has
+stopped: it has restarted if it falls.
+"""
 JITTER_SHARE = 0.99
 """A sum over links has lost a part (a link is down) if it falls below this share of its last value and continues to
 count. A smaller decrease is noise.
@@ -66,31 +71,36 @@ def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {"": value}
 
 
-def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Counts:
-    """Return the counters after a poll. `uptime` is Now.uptime.
+@cache
+def _range(table: type[Table], name: str, label: str) -> float:
+    return counter_range(rows(table)[name].source, label)
+
+
+def advance(counts: Counts, raws: Values, gains: Values, uptime: float, table: type[Table] = Gpu) -> Counts:
+    """Return the counters of a table after a poll. `uptime` is Now.uptime.
 
     A counter that started with raw values never uses increments, and the reverse.
     """
     after = dict(counts)
     for name, values in raws.items():
-        believed = uptime - RARELY_READ.get(name, BELIEVED_SECONDS)
-        after[name] = _advance_row(counts.get(name, {}), values, uptime, believed)
+        after[name] = _advance_row(counts.get(name, {}), values, uptime, (table, name))
     for name, gains_by_label in gains.items():
         after[name] = _add(after.get(name, {}), gains_by_label)
     return after
 
 
 def _advance_row(
-    row: Mapping[str, Count], values: Mapping[str, float], uptime: float, believed: float
+    row: Mapping[str, Count], values: Mapping[str, float], uptime: float, source: tuple[type[Table], str]
 ) -> Mapping[str, Count]:
-    """Advance the counters of one metric. Return `row` itself if nothing changed."""
+    """Advance the counters of one row. Return `row` itself if nothing changed. `source` is its table and name."""
     changed: dict[str, Count] = {}
     for label, raw in values.items():
         count = row.get(label)
         if count is None:
             changed[label] = Count(raw, raw)
         elif count.raw is not None and (raw != count.raw or count.fallen is not None):
-            changed[label] = _advance(count, count.raw, raw, uptime, believed)
+            believed = uptime - RARELY_READ.get(source[1], BELIEVED_SECONDS)
+            changed[label] = _advance(count, raw, uptime, believed, _range(*source, label))
     return {**row, **changed} if changed else row
 
 
@@ -107,19 +117,19 @@ def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, C
 def confirm_reset(counts: Counts) -> Counts:
     """Return the counters after a reset of the device, which confirms each lower value that waits for confirmation."""
     return {
-        name: {label: _restart(count, count.raw, count.fallen, count.fallen) for label, count in labelled.items()}
+        name: {label: _restart(count, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
     }
 
 
-def _advance(count: Count, last: float, raw: float, uptime: float, believed: float) -> Count:
-    """Advance one counter to the driver's value `raw`.
+def _advance(count: Count, raw: float, uptime: float, believed: float, width: float) -> Count:
+    """Advance one counter to the driver's value `raw`. `width` is the number at which it wraps to 0.
 
     A lower value that was first read before `believed` (as Now.uptime) is confirmed if later values are not below it.
     """
-    fallen = count.fallen
+    last, fallen = count.raw or 0.0, count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
-        return _restart(count, last, fallen, raw)
+        return _restart(count, fallen, raw, width)
     if raw >= last:
         return Count(count.total + (raw - last), raw)
     if raw >= last * JITTER_SHARE:
@@ -127,16 +137,23 @@ def _advance(count: Count, last: float, raw: float, uptime: float, believed: flo
     # If a wrong value were taken for a restart, the next one would be counted twice. So a falling value does not count.
     if fallen is None or raw < fallen:
         return Count(count.total, last, fallen=raw, fallen_at=uptime)
-    return count if raw == fallen else _restart(count, last, fallen, raw)
+    return count if raw == fallen else _restart(count, fallen, raw, width)
 
 
-def _restart(count: Count, last: float | None, fallen: float | None, raw: float | None) -> Count:
-    """Restart a counter that fell from `last` to `fallen` and now has the value `raw`.
+def _wrapped(last: float, fallen: float, width: float) -> bool:
+    return (1 - WRAP_SHARE) * width < last < width - 1 and fallen < WRAP_SHARE * width
+
+
+def _restart(count: Count, fallen: float | None, raw: float | None, width: float = inf) -> Count:
+    """Restart a counter that fell to `fallen` and now has the value `raw`.
 
     Return it unchanged if one of the values is None.
     """
+    last = count.raw
     if last is None or fallen is None or raw is None:
         return count
+    if _wrapped(last, fallen, width):
+        return Count(count.total + raw + width - last, raw)
     restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
     return Count(count.total + raw - restarted_at, raw)
 

@@ -18,10 +18,8 @@ IDLE_UTILIZATION = 0.05
 """Maximum utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
 GAP_SECONDS = 120.0
 """Seconds without a reading after which it is unknown whether the GPU was used in between."""
-_TRAFFIC = (
-    *("pcie_receive_bytes_total", "pcie_transmit_bytes_total"),
-    *("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total"),
-)
+_COUNTED = ("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total")
+_INTEGRATED = ("pcie_receive_bytes_total", "pcie_transmit_bytes_total")
 
 
 @cache
@@ -42,9 +40,10 @@ def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
         return None
     gains = [
         now - was
-        for was, now in ((getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _TRAFFIC)
+        for was, now in ((getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _COUNTED)
         if was is not None and now is not None and now >= was
     ]
+    gains += [gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)]
     return sum(gains) / reading.watched if gains else None
 
 
@@ -54,10 +53,13 @@ def own_memory(gpu: Gpu) -> float | None:
 
 
 def in_use(gpu: Gpu, moved: float | None) -> bool:
-    """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second."""
+    """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second.
+
+    PCIe traffic is unknown before Hopper. There a copy shows as memory utilization and as memory in use.
+    """
     return bool(
         gpu.processes
-        or (gpu.utilization_ratio or 0.0) > IDLE_UTILIZATION
+        or max(gpu.utilization_ratio or 0.0, gpu.memory_utilization_ratio or 0.0) > IDLE_UTILIZATION
         or (own_memory(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
         or (moved or 0.0) > IDLE_TRAFFIC
     )

@@ -213,7 +213,9 @@ def _read_links(
 ) -> dict[str, Any]:
     """Return the fields of GpuRecord that a reading of the NVLinks changes."""
     before = gpu.link_counters
-    counters = {link: advance(before.get(link, {}), raw_values(row), {}, now.uptime) for link, row in links.items()}
+    counters = {
+        link: advance(before.get(link, {}), raw_values(row), {}, now.uptime, Nvlink) for link, row in links.items()
+    }
     once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
     wanted = set(expected_links(which, links, once_up)) - away
     exported = {}

@@ -84,7 +84,8 @@ def read(
     ports = []
     for port in snapshot.ports:
         place = (port.device, port.port)
-        counters[place] = advance(counters.pop(place, {}), raw_values(port.counts), {}, now.uptime)
+        raws = raw_values(port.counts)
+        counters[place] = advance(counters.pop(place, {}), raws, {}, now.uptime, InfinibandPort)
         exported = replace(port, counts=replace(port.counts, **totals(port.counts, counters[place], {})))
         ports.append(_reuse(before.get(place), exported))
     here = _identities(snapshot.ports, inventory.records)

@@ -49,6 +49,23 @@ def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -
     assert running == set(kind.services)
 
 
+@each_case(
+    ("name", "counted", "shown"),
+    [
+        ("counters/symbol_error", 70_000, 65_535),
+        ("counters/link_downed", 300, 255),
+        ("counters/local_link_integrity_errors", 40, 15),
+        ("hw_counters/local_ack_timeout_err", 2**32 + 5, 5),
+        ("hw_counters/rx_icrc_encapsulated", 2**32 + 5, 2**32 + 5),
+    ],
+)
+def test_counters_have_the_width_of_the_hardware(name: str, counted: int, shown: int, tmp_path: Path) -> None:
+    """A counter of the InfiniBand specification stops at its maximum; a queue counter of mlx5 wraps."""
+    text = f"ports: {{mlx5_0: {{counters: {{{name.rpartition('/')[2]}: {counted}}}}}}}"
+
+    assert read(opened(tmp_path, text), name) == str(shown)
+
+
 def test_traffic_follows_the_load(tmp_path: Path) -> None:
     """Traffic starts idle and then is a part of the speed, the same for every reader at one time."""
     job = "jobs: [{start: 100, end: 200, load: 1.0, gpus: [0]}]"

@@ -37,8 +37,9 @@ def after(*polls: GpuReading, start: float = 100.0) -> Report:
 
 
 def test_the_probe_is_excluded_from_utilization_integrals() -> None:
-    """Only the integrals of utilization exclude the probe; energy and throttle reasons include it."""
+    """The integrals of utilization and of PCIe traffic exclude the probe; energy and throttle reasons include it."""
     assert set(busy_rows()) == {
+        *("pcie_receive_bytes_total", "pcie_transmit_bytes_total"),
         *("busy_seconds_total", "sm_active_seconds_total"),
         *("tensor_active_seconds_total", "dram_active_seconds_total"),
     }
@@ -55,6 +56,7 @@ def test_a_gpu_is_idle_from_its_first_idle_reading() -> None:
     [
         {"processes": 1.0},
         {"utilization_ratio": 0.5},
+        {"memory_utilization_ratio": 0.2},
         {"memory_used_bytes": 5e8},
         {"memory_used_bytes": 2e9, "memory_reserved_bytes": None},
     ],
@@ -76,8 +78,10 @@ def test_readings_of_an_idle_gpu_are_not_use(sign: dict[str, Any]) -> None:
 
 def test_traffic_over_the_links_is_use() -> None:
     """NVLink and PCIe traffic in either direction between two readings counts as use."""
-    quiet = gpu(nvlink_receive_bytes_total=1e12, pcie_transmit_bytes_total=1e9)
-    moving = gpu(nvlink_receive_bytes_total=1e12 + 3e9, pcie_transmit_bytes_total=1e9 + 1e9)
+    quiet = replace(gpu(nvlink_receive_bytes_total=1e12), watched=1.0, increments={"pcie_transmit_bytes_total": 0.0})
+    moving = replace(
+        gpu(nvlink_receive_bytes_total=1e12 + 3e9), watched=1.0, increments={"pcie_transmit_bytes_total": 1e9}
+    )
     report = after(quiet, quiet, moving)
     assert (gpu_state(report, "GPU-0").traffic, gpu_state(report, "GPU-0").idle_since) == (4e9, None)
     assert gpu_state(after(quiet, quiet), "GPU-0").traffic == 0.0

@@ -29,8 +29,12 @@ METRICS: Mapping[str, int] = {
     "FP64_UTIL": 11,
     "FP32_UTIL": 12,
     "FP16_UTIL": 13,
+    "PCIE_TX_PER_SEC": 20,
+    "PCIE_RX_PER_SEC": 21,
 }
-"""NVML's metric ids, which are the same in every driver so far. All values are percentages, 0 to 100."""
+"""NVML's metric ids, which are the same in every driver so far. Values are percentages, except those of RATES."""
+RATES = frozenset({"PCIE_TX_PER_SEC", "PCIE_RX_PER_SEC"})
+"""Metrics in MiB per second."""
 FULL, ROUNDING = 100.0, 1.0
 """Values up to FULL + ROUNDING are set to FULL. They occur because units are not sampled at exactly the same moment."""
 
@@ -92,7 +96,7 @@ class SamplePair:
         """The two samples, the newer one last. The older one is overwritten next."""
         self._taken_at: float | None = None
         self.values: Mapping[str, float] = {}
-        """Percentages, 0 to 100, by metric, for the time between the last two samples."""
+        """Values by metric, for the time between the last two samples."""
 
     def read(self) -> None:
         """Take a sample and compute `values`, which are empty before the second sample. Raises NvmlError."""
@@ -125,7 +129,7 @@ class SamplePair:
             entry.code, entry.value = 0, math.nan
         self._call("nvmlGpmMetricsGet", ctypes.byref(self._question))
         return {
-            name: FULL if FULL < entry.value <= FULL + ROUNDING else entry.value
+            name: FULL if FULL < entry.value <= FULL + ROUNDING and name not in RATES else entry.value
             for name, entry in zip(METRICS, self._question.metrics, strict=True)
             if not entry.code and not math.isnan(entry.value)
         }
@@ -179,14 +183,14 @@ class Monitoring:
             self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
-        """Return whether all metrics are 0 while kernels run. Some drivers report this after an Xid or after days.
+        """Return whether all engines are 0 while kernels run. Some drivers report this after an Xid or after days.
 
         `utilization`: 0 to 1; None if unknown. It must be above 0 in two consecutive polls.
         """
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if self._pair is None or not self._pair.values:
             return False
-        silent = busy and not any(self._pair.values.values())
+        silent = busy and not any(value for name, value in self._pair.values.items() if name not in RATES)
         detail = {"bus_id": self._device.bus_id}
         if silent:
             self._device.count("SilentZero")
@@ -200,7 +204,7 @@ class Monitoring:
         return silent
 
     def value(self, metric: str) -> float:
-        """Return a metric of the last interval, 0 to 100. Raises AbsentError if there is no value, and NvmlError."""
+        """Return a metric of the last interval. Raises AbsentError if there is no value, and NvmlError."""
         if self._denied is not None:
             raise self._denied.with_traceback(None)
         if self._pair is None or metric not in self._pair.values:

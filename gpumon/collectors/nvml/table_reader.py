@@ -51,7 +51,7 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Function that returns the value of a GPM metric by its name, 0 to 100. Raises AbsentError, NvmlError."""
+"""Function that returns the value of a GPM metric by its name. Raises AbsentError, NvmlError."""
 
 
 def no_gpm(_metric: str) -> float:

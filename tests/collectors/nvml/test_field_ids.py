@@ -39,7 +39,6 @@ def test_field_numbers_match_the_newest_bindings() -> None:
     ("driver", "first"),
     [
         ("535.183.01", "POWER_AVERAGE"),
-        ("555.42.02", "PCIE_COUNT_TX_BYTES"),
         ("560.28.03", "NVLINK_COUNT_XMIT_BYTES"),
         ("570.86.10", "RECOVERY_ACTION"),
         ("575.51.02", "CLOCKS_EVENT_SW_POWER_CAP"),

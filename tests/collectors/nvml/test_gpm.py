@@ -16,7 +16,7 @@ from polled import Poll, polled
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
 
-SM_ACTIVE, TENSOR = 2, 5
+SM_ACTIVE, TENSOR, PCIE_SENT, PCIE_RECEIVED = 2, 5, 20, 21
 BUSY, IDLE = "{utilization: 80}", "{utilization: 0}"
 
 
@@ -45,7 +45,18 @@ def test_ratios_cover_the_time_between_two_polls() -> None:
     assert (before, after.sm_active_ratio, after.dram_active_ratio) == (None, 0.25, 0.5)
     oldest, older, newest = gpm.taken
     assert oldest == newest != older
-    assert gpm.asked == [(9, oldest, older), (9, older, oldest)]
+    assert gpm.asked == [(11, oldest, older), (11, older, oldest)]
+
+
+def test_pcie_bytes_are_the_integral_of_the_measured_rate() -> None:
+    """PCIe bytes are right at 50 GB/s, at which the driver's 32-bit counter wraps every 80 ms."""
+    gpm = FakeGpm(values={PCIE_RECEIVED: 50e9 / (1 << 20), PCIE_SENT: 100.5})
+    with monitored(gpm) as poll:
+        first(poll)
+        reading = poll.poll_later().gpus[0]
+    assert reading.gpu is not None
+    assert reading.gpu.pcie_transmit_bytes_per_second == 100.5 * (1 << 20)
+    assert reading.increments["pcie_receive_bytes_total"] == 50e9 * reading.watched
 
 
 def test_gpm_takes_two_calls_per_gpu_and_poll() -> None:
