@@ -60,6 +60,10 @@ def _ported(profile: Profile) -> bool:
     return profile.ports is not None
 
 
+def _counts_pcie_errors(profile: Profile) -> bool:
+    return profile.board.gpm and not profile.guest
+
+
 def _many_ports(profile: Profile) -> bool:
     """Return whether there are enough ports for one to be uncabled."""
     return profile.ports is not None and profile.ports.count > 3
@@ -118,6 +122,11 @@ DISTURBANCES: tuple[Disturbance, ...] = (
             8 * MINUTE, Step(gpu={"ecc": {"corrected_dram": {"value": 40, "rate": 1 / 60, "from": "now"}}})
         ),
         on=_whole,
+    ),
+    Disturbance(
+        name="a non-fatal PCIe error that may have been corrected",
+        act=acts.for_a_while(8 * MINUTE, Step(gpu={"pcie_errors": {"non_fatal": 1}})),
+        on=_counts_pcie_errors,
     ),
     Disturbance(name="a single Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),
     Disturbance(

@@ -432,7 +432,8 @@ class Gpu:
         Each(PCIE_ERRORS),
         every=SLOW,
         label="kind",
-        note="Hopper and later.",
+        note="Hopper and later. `non_fatal`, `fatal` and `unsupported_request` are full at 255. `non_fatal` may "
+        "include corrected errors.",
         detail=tuple(
             kind for kind in PCIE_ERRORS if kind not in {"correctable", "non_fatal", "fatal", "l0_to_recovery"}
         ),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
-from gpumon.health.check_row import DAY, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.device_case import GpuCase
-from gpumon.health.policy import SHARE, Limit, Range
-from gpumon.health.sample_windows import SampleWindow
+from gpumon.health.policy import COUNT, SHARE, Limit, Range
+from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
-from gpumon.model.error_event import AER
+from gpumon.model.error_event import AER, ErrorEvent
 
 REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
-ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", 5 * MINUTE)
+ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", HOUR)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", 10 * MINUTE)
 GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 
@@ -25,6 +26,16 @@ REPLAY_SHARE = Limit(
 BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
 )
+NON_FATAL = Limit(
+    "pcie_non_fatal_errors_per_hour",
+    3,
+    "Minimum number of non-fatal PCIe errors of a GPU in an hour that is a warning without a message of the kernel.",
+    COUNT,
+)
+RECENT = 5 * MINUTE
+"""Seconds for which an error is active."""
+FULL = 255
+"""Maximum of the driver's counters of fatal and of non-fatal errors."""
 REPLAYS_A_LANE = 0.48
 """Normal PCIe replays a minute and lane at generation 3, doubled for each later one, as in DCGM (up to 5)."""
 _THIRD = 3
@@ -84,14 +95,37 @@ def replays(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
+    """Return a failure for a fatal error, and a warning for non-fatal errors that the kernel saw too or that recur."""
     if gpu.now.pcie_errors_total is None:
         return None
-    grown = {growth.labels["kind"]: growth for growth in gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))}
-    for kind, words, make in (("fatal", "fatal", fail), ("non_fatal", "uncorrected", warn)):
-        if growth := grown.get(kind):
-            reason = f"The PCIe link had {growth.gain:.0f} {words} errors."
-            return make(reason, Action.INSPECT, at=gpu.facts.wall(growth.last_at), errors=growth.gain, kind=kind)
+    growths = gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))
+    grown = {each.labels["kind"]: each for each in growths if gpu.facts.now.at - each.last_at <= RECENT}
+    if growth := grown.get("fatal"):
+        return _errors(gpu, growth, "The PCIe link had {} fatal errors in an hour{}.", fail)
+    most, growth = gpu.facts.limit(NON_FATAL), grown.get("non_fatal")
+    if growth and (any(_kernel_events(gpu, since=gpu.facts.now.wall - HOUR)) or growth.gain >= (most or math.inf)):
+        text = "The GPU counted {} non-fatal PCIe errors in an hour, which may include corrected ones{}."
+        return _errors(gpu, growth, text, warn)
     return PASSED
+
+
+def _errors(gpu: GpuCase, growth: CounterGrowth, text: str, make: Callable[..., Finding]) -> Finding:
+    kind = growth.labels["kind"]
+    is_full = (gpu.now.pcie_errors_total or {}).get(kind) == FULL
+    full = f"; the driver's counter is full at {FULL} and counts no more" if is_full else ""
+    reason = text.format(f"{growth.gain:.0f}", full)
+    return make(reason, Action.INSPECT, at=gpu.facts.wall(growth.last_at), errors=growth.gain, kind=kind)
+
+
+def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
+    """Yield the PCIe errors of the GPU that the kernel reported after `since`, in seconds since the epoch.
+
+    Errors of a port that leads only to this GPU count too.
+    """
+    own = {gpu.state.bus_id, gpu.state.port_above}
+    for event in gpu.facts.events:
+        if event.kind == AER and event.bus_id in own and not event.historical and event.last_wall > since:
+            yield event
 
 
 def aer(gpu: GpuCase) -> Finding:
@@ -99,17 +133,7 @@ def aer(gpu: GpuCase) -> Finding:
 
     Errors of a port that leads only to this GPU count too.
     """
-    cleared = gpu.cleared("pcie_fatal_error") or 0.0
-    own = {gpu.state.bus_id, gpu.state.port_above}
-    events = [
-        event
-        for event in gpu.facts.events
-        if event.kind == AER
-        and event.fatal
-        and event.bus_id in own
-        and not event.historical
-        and event.last_wall > cleared
-    ]
+    events = [event for event in _kernel_events(gpu, gpu.cleared("pcie_fatal_error") or 0.0) if event.fatal]
     if not events:
         return PASSED
     where = "the GPU" if events[-1].bus_id == gpu.state.bus_id else f"the port above it ({events[-1].bus_id})"
@@ -135,15 +159,17 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="pcie_errors",
         levels=(Level.WARN, Level.FAIL),
-        help="The GPU counted uncorrected PCIe errors.",
+        help="The GPU counted fatal PCIe errors, or repeated non-fatal ones.",
         steps="""\
-1. Fatal errors: drain and reboot the node. Others: watch whether they recur.
+1. Fatal errors: drain and reboot the node. Non-fatal ones may include corrected errors: watch whether they recur.
 2. `journalctl -k -g AER` shows the port and the error.
 3. If they recur: reseat the board or its riser; update the firmware of board and host.
+4. The driver's counters of both are full at 255: the kernel log shows later errors.
 """,
         gpu=errors,
         latch=Latch(quiet=DAY),
         windows=(ERRORS,),
+        limits=(NON_FATAL,),
         inhibited_by={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(

@@ -97,16 +97,50 @@ def test_replays_before_the_agent_started_do_not_count() -> None:
     assert not node(pcie_replays_total=1e9).go_on(900, every=15).verdicts
 
 
-@pytest.mark.parametrize(("kind", "level"), [("non_fatal", Level.WARN), ("fatal", Level.FAIL)])
-def test_an_uncorrected_error_remains_for_a_day(kind: str, level: Level) -> None:
-    """An uncorrected error remains for a day; correctable errors are left to the replay check."""
+def errors(**kinds: float) -> dict[str, float]:
+    return {"fatal": 0.0, "non_fatal": 0.0, "correctable": 999.0} | kinds
+
+
+@pytest.mark.parametrize(("kinds", "level"), [({"non_fatal": 3.0}, Level.WARN), ({"fatal": 1.0}, Level.FAIL)])
+def test_errors_of_the_link_remain_for_a_day(kinds: dict[str, float], level: Level) -> None:
+    """A fatal error or several non-fatal ones remain for a day; correctable errors are left to the replay check."""
     ward = node().go_on(60)
-    ward.gpu(3, pcie_errors_total={"fatal": 0.0, "non_fatal": 0.0, "correctable": 999.0})
+    ward.gpu(3, pcie_errors_total=errors())
     assert not ward.go_on(60).verdicts
-    ward.gpu(3, pcie_errors_total={"fatal": 0.0, "non_fatal": 0.0, "correctable": 999.0} | {kind: 1.0})
+    ward.gpu(3, pcie_errors_total=errors(**kinds))
     assert ward.go_on(15).level("pcie_errors", 3) is level
     assert ward.go_on(80000, every=600).level("pcie_errors", 3) is level
     assert not ward.go_on(8000, every=600).verdicts
+
+
+def test_single_non_fatal_errors_raise_no_verdict() -> None:
+    """One or two non-fatal errors in an hour are healthy: the driver's count may include corrected errors."""
+    ward = node().go_on(60)
+    for count in range(1, 8):
+        ward.gpu(3, pcie_errors_total=errors(non_fatal=float(count)))
+        assert not ward.go_on(2000, every=15).verdicts
+
+
+def test_one_non_fatal_error_beside_a_kernel_message_is_a_warning() -> None:
+    """One non-fatal error is a warning if the kernel reported an error of the same link within the hour."""
+    ward = node().go_on(60)
+    ward.gpu(2, state={"port_above": PORT}, pcie_errors_total=errors())
+    ward.go_on(30)
+    ward.event(2, AER_FATAL, kind=AER, bus_id=PORT, uuid=None, fatal=False, text="PCIe Bus Error")
+    ward.gpu(2, pcie_errors_total=errors(non_fatal=1.0))
+    verdict = ward.go_on(15).verdict("pcie_errors", 2)
+    assert verdict is not None
+    assert verdict.level is Level.WARN
+    assert "may include corrected ones" in verdict.reason
+
+
+def test_a_full_error_counter_is_named() -> None:
+    """The reason says that a counter of the driver is full, because it counts no more."""
+    ward = node().go_on(60)
+    ward.gpu(3, pcie_errors_total=errors(fatal=255.0))
+    verdict = ward.go_on(15).verdict("pcie_errors", 3)
+    assert verdict is not None
+    assert "full at 255" in verdict.reason
 
 
 def test_a_kernel_pcie_error_of_a_gpu_or_its_upstream_port_is_a_failure() -> None:
