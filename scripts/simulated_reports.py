@@ -82,7 +82,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             patience=PATIENCE,
             partial=parts.append,
         )
-        for arrival in (PciBus(functions=node.pci_functions()), status):
+        for arrival in (PciBus(functions=node.pci_functions(), slot_lanes=node.slot_lanes()), status):
             report = reduce(report, arrival, _moment(AT), terms)
         for clock[0] in (AT, AT + 1):
             parts.clear()

@@ -97,6 +97,12 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before={"idle": True},
     ),
     Disturbance(
+        name="PCIe of an idle GPU gets narrower",
+        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"pcie_width": 8}})),
+        before={"idle": True},
+    ),
+    Disturbance(name="slots of eight lanes", before={**BUSY, "gpus": {"*": {"set": {"slot_width": 8}}}}),
+    Disturbance(
         name="NVLinks of an idle GPU sleep",
         act=acts.for_a_while(5 * MINUTE, Step(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
         before={"idle": True},
@@ -124,8 +130,8 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         on=_whole,
     ),
     Disturbance(
-        name="a non-fatal PCIe error that may have been corrected",
-        act=acts.for_a_while(8 * MINUTE, Step(gpu={"pcie_errors": {"non_fatal": 1}})),
+        name="a non-fatal PCIe error each half hour, which may have been corrected",
+        before={**BUSY, "gpus": {"*": {"pcie_errors": {"non_fatal": {"value": 0, "rate": 1 / 1800, "from": 0}}}}},
         on=_counts_pcie_errors,
     ),
     Disturbance(name="a single Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),

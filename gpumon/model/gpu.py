@@ -408,9 +408,14 @@ class Gpu:
     pcie_link_generation_max: float | None = reading(
         "Maximum PCIe generation of GPU and slot.", Call("MaxPcieLinkGeneration"), every=RARE
     )
-    pcie_link_width: float | None = reading("Current number of PCIe lanes.", Call("CurrPcieLinkWidth"), every=SLOW)
+    pcie_link_width: float | None = reading(
+        "Current number of PCIe lanes.", Call("CurrPcieLinkWidth"), every=SLOW, note="May drop on idle GPUs by design."
+    )
     pcie_link_width_max: float | None = reading(
-        "Maximum number of PCIe lanes of GPU and slot.", Call("MaxPcieLinkWidth"), every=RARE
+        "Maximum number of PCIe lanes of GPU and slot.",
+        Call("MaxPcieLinkWidth"),
+        every=RARE,
+        note="NVML reports that of the GPU; the port above it is read from sysfs, if it is visible there.",
     )
     pcie_replays_total: float | None = reading(
         "PCIe packets that were sent again (replays).", Field("PCIE_REPLAY_COUNTER", bits=16), every=SLOW

@@ -104,6 +104,8 @@ class PciBus:
     """Where the agent runs, one of PLACES."""
     ports: Mapping[str, str] = field(default_factory=dict)
     """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
+    slot_lanes: Mapping[str, int] = field(default_factory=dict)
+    """Number of lanes that this port supports, by bus id of the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,5 +27,8 @@ class StoredGpu:
     """Energy counter of the driver in joules. A later value that is lower in the same boot shows that the GPU was
     reset.
     """
+    lanes: float | None = None
+    """Highest number of PCIe lanes at this address, or the number that the operator accepted."""
+    lanes_accepted: bool = False
     expected: bool = True
     """False if the GPU was replaced, or if the operator accepted that it is gone."""

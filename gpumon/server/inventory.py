@@ -23,8 +23,8 @@ class AcceptFilter(Filter):
     part: list[str] = Field(
         [],
         max_length=1024,
-        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1`, or GUID/1) that is missing, down or "
-        "slower than before. May be given more than once; without it, all of them.",
+        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1`, or GUID/1) that is missing, down, "
+        "slower than before, or has too few PCIe lanes. May be given more than once; without it, all of them.",
     )
 
 

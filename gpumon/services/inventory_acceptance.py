@@ -43,6 +43,7 @@ class InventoryAcceptance:
             fields = {
                 "gpus": accepted.count,
                 "gone": ",".join(accepted.gone),
+                "narrower": ",".join(accepted.lanes),
                 "ports": ",".join((*accepted.ports, *accepted.slow)),
             }
             log.info(

@@ -130,6 +130,7 @@ class WriteBehind:
 
         def write(connection: sqlite3.Connection) -> None:
             gpus.accept(connection, acceptance.count, acceptance.gone)
+            gpus.accept_lanes(connection, acceptance.lanes)
             ports.accept(connection, acceptance.ports, acceptance.slow)
 
         def publish(_: object) -> None:

@@ -202,6 +202,17 @@ getter("nvmlDeviceGetComputeMode", "I")(lambda device: device.state.compute_mode
 getter("nvmlDeviceGetFanSpeed", "I")(lambda device: device.state.fan_speed)
 getter("nvmlDeviceGetCurrPcieLinkGeneration", "I")(lambda device: device.state.pcie_generation)
 getter("nvmlDeviceGetMaxPcieLinkGeneration", "I")(lambda device: device.board.pcie_generation)
-getter("nvmlDeviceGetCurrPcieLinkWidth", "I")(lambda device: device.state.pcie_width)
+
+
+@getter("nvmlDeviceGetCurrPcieLinkWidth", "I")
+def pcie_width(device: SimGpu) -> float | None:
+    """Return the lanes in use. A narrow slot shows here only: NVML's maximum is the GPU's own.
+
+    Real reports: club-3090 issues 642 and 707 (x8 and x4 slots), a Tesla M10 and a GTX 1050 with 8 of 16 lanes.
+    """
+    width, slot = device.state.pcie_width, device.state.slot_width
+    return width if width is None or slot is None else min(width, slot)
+
+
 getter("nvmlDeviceGetMaxPcieLinkWidth", "I")(lambda device: device.board.pcie_width)
 getter("nvmlDeviceGetPcieReplayCounter", "I")(lambda device: device.state.pcie_replays)

@@ -73,6 +73,12 @@ class SimulatedNode:
             if state.on_bus
         }
 
+    def slot_lanes(self) -> dict[str, int]:
+        """Return the lanes that the port above each GPU supports, by bus id, as sysfs shows them."""
+        identities = self._node.scenario().identities
+        states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in identities}
+        return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
+
     def uuids(self) -> dict[str, str]:
         """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}

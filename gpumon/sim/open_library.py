@@ -33,6 +33,9 @@ class Simulated(Protocol):
     def uuids(self) -> dict[str, str]:
         """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
 
+    def slot_lanes(self) -> dict[str, int]:
+        """Return the lanes that the port above each GPU supports, by bus id, as sysfs shows them."""
+
 
 class ReplayedNode:
     """A host replayed from a recording, as the sampler child uses it."""
@@ -47,6 +50,9 @@ class ReplayedNode:
 
     def uuids(self) -> dict[str, str]:
         return dict(capture.uuids(self._replay.recorded, self._replay.time()))
+
+    def slot_lanes(self) -> dict[str, int]:
+        return {}  # a recording has none
 
 
 def open_simulated(

@@ -134,6 +134,7 @@ class State:
     fan_speed: float | None = quantity("%", high=100)
     pcie_generation: float | None = quantity("")
     pcie_width: float | None = quantity("lanes")
+    slot_width: float | None = quantity("lanes of the port above the GPU, which also limit `pcie_width`")
     pcie_replays: float | None = quantity("")
     pcie_transmitted: float | None = quantity("bytes", high=2**63)
     pcie_received: float | None = quantity("bytes", high=2**63)

@@ -18,19 +18,22 @@ Names = frozenset[str]
 def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
     """Return the acceptance of the current GPUs and ports.
 
-    If `parts` names GPUs or ports, accept only that those are gone, down or slower.
+    If `parts` names GPUs or ports, accept only that those are gone, down, slower or narrower.
     """
     missing, dead, slow = dict(_missing(report)), dict(_dead(report)), dict(_slow(report))
+    narrow = dict(_narrow(report))
     visible = int(report.node.gpus_visible or 0)
     if not parts:
         speeds = {identity: speed for identity, (speed, _) in slow.items()}
-        return Acceptance(count=visible, gone=tuple(missing), ports=tuple(dead), slow=speeds)
+        lanes = {uuid: number for uuid, (number, _) in narrow.items()}
+        return Acceptance(count=visible, gone=tuple(missing), ports=tuple(dead), slow=speeds, lanes=lanes)
     wanted = _spellings(parts)
     gone = tuple(uuid for uuid, names in missing.items() if wanted & names)
     down = tuple(identity for identity, names in dead.items() if wanted & names)
     speeds = {identity: speed for identity, (speed, names) in slow.items() if wanted & names}
     count = _count_without(gone, visible + len(missing), report) if gone else None
-    return Acceptance(count=count, gone=gone, ports=down, slow=speeds)
+    lanes = {uuid: number for uuid, (number, names) in narrow.items() if wanted & names}
+    return Acceptance(count=count, gone=gone, ports=down, slow=speeds, lanes=lanes)
 
 
 def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
@@ -44,12 +47,12 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
         return RequestResult(refused=f"The GPUs cannot be counted now: {why}.", remedy="Retry when they are read.")
     absent = [names for _, names in (*_missing(report), *_dead(report))]
-    absent += [names for _, (_, names) in _slow(report)]
+    absent += [names for _, (_, names) in (*_slow(report), *_narrow(report))]
     acceptable = frozenset[str]().union(*absent)
     unmatched = [part for part in parts if not _spellings([part]) & acceptable]
     if not unmatched:
         return None
-    refused = f"{', '.join(unmatched)}: no GPU and no port of that name is missing, down or slower than before."
+    refused = f"{', '.join(unmatched)}: no GPU and no port of that name is missing, down, slower or narrower."
     remedy = f"Name one of these: {', '.join(sorted(acceptable))}." if acceptable else "Nothing is missing."
     return RequestResult(refused=refused, remedy=remedy)
 
@@ -95,3 +98,12 @@ def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
         record = records.get(name)
         if record is not None and port.link.port_up and speed and speed < (record.speed or 0.0):
             yield record.identity, (speed, frozenset({record.identity, name}))
+
+
+def _narrow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
+    """Yield the uuid, the lanes under load and the names of each GPU with a verdict about its PCIe width."""
+    for state in report.gpus:
+        verdict = report.health.open.get(("pcie_width_degraded", state.uuid))
+        lanes = None if verdict is None else verdict.evidence.get("pcie_link_width")
+        if isinstance(lanes, float):
+            yield state.uuid, (lanes, frozenset({state.uuid, state.bus_id}))

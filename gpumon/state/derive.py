@@ -134,6 +134,7 @@ def _derived(
         health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
         port_above=internal.inventory.ports_above.get(gpu.bus_id),
+        slot_lanes=internal.inventory.slot_lanes.get(gpu.bus_id),
     )
     before = internal.derived.get(gpu.bus_id)
     if before is not None and before[0].same(inputs):
@@ -149,6 +150,7 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
         inputs.fault,
         released=inputs.released,
         health=inputs.health,
+        slot_lanes=inputs.slot_lanes,
         before=None if before is None else before.gpu,
     )
     return GpuState(

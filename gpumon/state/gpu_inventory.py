@@ -49,6 +49,8 @@ class GpuInventory:
     """Bound driver of each GPU on the PCI bus; None until the bus has been read."""
     ports_above: Mapping[str, str] = field(default_factory=dict)
     """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
+    slot_lanes: Mapping[str, int] = field(default_factory=dict)
+    """Number of lanes that this port supports, by bus id of the GPU."""
     excluded: tuple[str, ...] = ()
     """Bus ids of GPUs that the configuration excludes."""
     place: str = HOST
@@ -145,7 +147,14 @@ def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -
 
 def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
     """Apply a reading of the PCI bus: add its drivers, and remove GPUs that are passed through or excluded."""
-    inventory = replace(inventory, bus=bus.functions, excluded=bus.excluded, place=bus.place, ports_above=bus.ports)
+    inventory = replace(
+        inventory,
+        bus=bus.functions,
+        excluded=bus.excluded,
+        place=bus.place,
+        ports_above=bus.ports,
+        slot_lanes=bus.slot_lanes,
+    )
     return _owned(_learn(inventory, None))
 
 
@@ -181,12 +190,21 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Expect what the operator accepted: remove accepted GPUs, and set the number of GPUs."""
+    """Expect what the operator accepted: remove accepted GPUs, set their number, and the PCIe lanes of GPUs."""
+    inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
     if acceptance.count is None:
         return inventory
     return replace(inventory, accepted=True, learned=acceptance.count + passed_through(_own_bus(inventory)))
+
+
+def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
+    """Return the record with the number of PCIe lanes that the operator accepted, if any."""
+    lanes = acceptance.lanes.get(gpu.uuid)
+    if lanes is None or gpu.stored is None:
+        return gpu
+    return replace(gpu, stored=replace(gpu.stored, lanes=lanes, lanes_accepted=True))
 
 
 def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:

@@ -174,7 +174,15 @@ def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, 
         boot_id=boot_id,
         nvlinks=int(values.nvlinks) if values.nvlinks is not None else stored.nvlinks if stored else None,
         energy=energy if energy is not None else stored.energy if stored else None,
+        **_lanes(stored, gpu.bus_id, values.pcie_link_width),
     )
+
+
+def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[str, Any]:
+    """Return the highest number of PCIe lanes of the GPU at this address, and whether the operator accepted it."""
+    if stored is None or stored.bus_id != bus_id or (lanes or 0.0) > (stored.lanes or 0.0):
+        return {"lanes": lanes}
+    return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}
 
 
 def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
@@ -239,6 +247,7 @@ def readings(
     *,
     released: bool = False,
     health: float | None = None,
+    slot_lanes: int | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
     """Return the GPU's table to export. If the GPU does not answer, only identity, state and Xid rows are set.
@@ -259,6 +268,8 @@ def readings(
         return Gpu(**_reuse(own, before))
     up = [link.up for link in gpu.links.values() if link.up is not None]
     own |= totals(gpu.reading.gpu, gpu.counters, integral_increments(gpu.reading.increments))
+    if slot_lanes and (lanes := gpu.reading.gpu.pcie_link_width_max):
+        own["pcie_link_width_max"] = min(lanes, float(slot_lanes))
     return replace(gpu.reading.gpu, nvlinks_active=float(sum(up)) if up else None, **_reuse(own, before))
 
 

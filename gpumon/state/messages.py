@@ -116,6 +116,8 @@ class Acceptance:
     """Identities of ports that are down or gone."""
     slow: Mapping[str, float] = field(default_factory=dict)
     """Accepted speed in bytes per second of ports that were faster before, by identity."""
+    lanes: Mapping[str, float] = field(default_factory=dict)
+    """Accepted number of PCIe lanes of GPUs, by uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

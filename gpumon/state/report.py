@@ -48,6 +48,7 @@ class GpuInputs(NamedTuple):
     health: float
     released: bool
     port_above: str | None
+    slot_lanes: int | None
 
     def same(self, other: GpuInputs) -> bool:
         """Return True if both lead to the same GpuState. Objects are compared by identity, plain values by equality."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from gpumon.model.stored_gpu import StoredGpu
@@ -48,6 +48,12 @@ def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str
     connection.executemany("UPDATE gpus SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
     if count is not None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
+
+
+def accept_lanes(connection: sqlite3.Connection, lanes: Mapping[str, float]) -> None:
+    """Store the accepted number of PCIe lanes of GPUs, by uuid."""
+    rows = [(number, uuid) for uuid, number in lanes.items()]
+    connection.executemany("UPDATE gpus SET lanes = ?, lanes_accepted = 1 WHERE uuid = ?", rows)
 
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:

@@ -176,6 +176,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     ("ALTER TABLE ports ADD COLUMN role TEXT",),
+    (
+        "ALTER TABLE gpus ADD COLUMN lanes REAL",
+        "ALTER TABLE gpus ADD COLUMN lanes_accepted INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ from each_case import each_case
 from reduced_reports import UP, gpu_state, log_lines, reduce_all, xid79_verdict
 
 from gpumon.health.expectation import Basis, Expectation
+from gpumon.health.verdict import Level, Verdict
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
@@ -286,6 +287,61 @@ def test_one_missing_part_can_be_accepted_alone() -> None:
     assert refused is not None
     assert refused.refused.startswith("GPU-4: no GPU and no port of that name is missing")
     assert "GPU-5" in refused.remedy
+
+
+def with_lanes(number: int, lanes: float, *, place: int | None = None) -> Snapshot:
+    """Return a complete poll of eight GPUs, one of which has this many PCIe lanes, and sixteen at most."""
+    places = {number if place is None else place: number}
+    poll = complete_poll({**in_place(without=[number]), **places})
+    gpus = [
+        replace(each, gpu=replace(each.gpu, pcie_link_width=lanes, pcie_link_width_max=16.0))
+        if each.uuid == f"GPU-{number}" and each.gpu
+        else each
+        for each in poll.gpus
+    ]
+    return replace(poll, gpus=tuple(gpus))
+
+
+def test_the_highest_number_of_lanes_is_remembered_by_address() -> None:
+    """The store has the highest number of PCIe lanes that a GPU had at its address."""
+    report = report_after(EIGHT, bus(range(9)), UP, with_lanes(3, 16.0), with_lanes(3, 8.0))
+    three = gpu_state(report, "GPU-3").stored
+    assert three is not None
+    assert (three.lanes, three.lanes_accepted) == (16.0, False)
+    restarted = report_after(stored(*(three if n == 3 else board(n) for n in range(8))), bus(range(9)), UP)
+    same = gpu_state(report_after(with_lanes(3, 8.0), report=restarted), "GPU-3").stored
+    moved = gpu_state(report_after(with_lanes(3, 8.0, place=8), report=restarted), "GPU-3").stored
+    assert same is not None
+    assert moved is not None
+    assert (same.lanes, moved.lanes) == (16.0, 8.0)
+
+
+def test_a_narrow_link_can_be_accepted_until_it_was_wider() -> None:
+    """An operator accepts the lanes that a verdict names; a later wider link ends the acceptance."""
+    verdict = replace_verdict(xid79_verdict("GPU-3"), {"pcie_link_width": 8.0})
+    report = report_after(EIGHT, bus(range(8)), UP, with_lanes(3, 8.0))
+    report = replace(report, health=replace(report.health, open={verdict.key: verdict}))
+    for name in ("GPU-3", address(3)):
+        assert acceptance(report, [name]) == Acceptance(count=None, lanes={"GPU-3": 8.0})
+    assert acceptance(report).lanes == {"GPU-3": 8.0}
+    report = report_after(acceptance(report, ["GPU-3"]), with_lanes(3, 4.0), report=report)
+    three = gpu_state(report, "GPU-3").stored
+    assert three is not None
+    assert (three.lanes, three.lanes_accepted) == (8.0, True)
+    three = gpu_state(report_after(with_lanes(3, 16.0), report=report), "GPU-3").stored
+    assert three is not None
+    assert (three.lanes, three.lanes_accepted) == (16.0, False)
+
+
+def replace_verdict(verdict: Verdict, evidence: Mapping[str, float]) -> Verdict:
+    return verdict._replace(check="pcie_width_degraded", level=Level.WARN, evidence=evidence)
+
+
+def test_the_maximum_number_of_lanes_is_that_of_the_slot_if_it_is_lower() -> None:
+    """NVML's maximum is that of the GPU: the port above it may have fewer lanes."""
+    narrow = replace(bus(range(8)), slot_lanes={address(3): 8})
+    report = report_after(EIGHT, narrow, UP, with_lanes(3, 8.0))
+    assert gpu_state(report, "GPU-3").gpu.pcie_link_width_max == 8.0
 
 
 def test_acceptance_needs_a_driver_and_a_store() -> None:

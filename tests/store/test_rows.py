@@ -127,10 +127,13 @@ def test_an_event_that_continues_is_stored_again_after_its_deletion(tmp_path: Pa
 def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
     """All fields are read as they were written, and an acceptance survives a restart."""
     whole = replace(board(1), gpu=3, boot_id="b1", vbios="96.00", inforom="G520", gsp="580.1", nvlinks=18, energy=1.5e9)
+    whole = replace(whole, lanes=16.0)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.put, [whole, board(2)])
         assert read(store, gpus.accepted_count) is None
         write(store, gpus.accept, 1, ["GPU-2"])
+        write(store, gpus.accept_lanes, {"GPU-1": 8.0})
+    whole = replace(whole, lanes=8.0, lanes_accepted=True)
     with Store.open(tmp_path / "gpumon.db") as store:
         assert read(store, gpus.accepted_count) == 1
         assert set(read(store, gpus.read)) == {whole, replace(board(2), expected=False)}

@@ -5,7 +5,7 @@ This needs no NVIDIA driver, and the attributes read do not access the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
@@ -13,6 +13,9 @@ from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
 """PCI classes of VGA and 3D controllers. NVSwitches have 0680 and audio functions 0403."""
+
+MAX_LANES = 32
+"""Highest number of lanes that a port can have. The kernel shows 255 if it does not know the number."""
 
 
 def functions(sysfs: Path) -> Mapping[str, str]:
@@ -29,11 +32,21 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 def ports(sysfs: Path) -> Mapping[str, str]:
     """Return the bus id of the upstream PCIe port of each GPU. Errors of that port concern the GPU or its link."""
-    above = {
-        function: (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent.name
-        for function in functions(sysfs)
-    }
+    above = {function: folder.name for function, folder in _folders_above(sysfs)}
     return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
+
+
+def slot_lanes(sysfs: Path) -> Mapping[str, int]:
+    """Return the number of lanes of the upstream PCIe port of each GPU. A slot may be narrower than its GPU."""
+    texts = {function: _read(folder / "max_link_width") for function, folder in _folders_above(sysfs)}
+    lanes = {function: int(text) for function, text in texts.items() if text.isdecimal()}
+    return {function: number for function, number in lanes.items() if 0 < number <= MAX_LANES}
+
+
+def _folders_above(sysfs: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the bus id of each GPU with the folder of its upstream PCIe port."""
+    for function in functions(sysfs):
+        yield function, (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent
 
 
 def _kernel_name(bus_id: str) -> str:

@@ -212,7 +212,8 @@ class Sampler:
                 self._polling.bus_changed = True
             excluded, around = tuple(sorted(self._excluded)), self._around
             place = SANDBOX if bus and not around.bus() else around.place
-            self._send(PciBus(functions=bus, excluded=excluded, place=place, ports=dict(around.ports())))
+            ports, lanes = dict(around.ports()), dict(around.slot_lanes())
+            self._send(PciBus(functions=bus, excluded=excluded, place=place, ports=ports, slot_lanes=lanes))
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pynvml
@@ -38,6 +38,8 @@ class HostContext:
     """Where the agent runs: one of PLACES. It is detected once, because it cannot change while the process runs."""
     ports: NvidiaBus = dict
     """Returns the address of the upstream PCIe port by bus id."""
+    slot_lanes: Callable[[], Mapping[str, int]] = dict
+    """Returns the number of lanes that this port supports by bus id."""
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
@@ -45,7 +47,13 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
-        around = HostContext(lambda: pci.functions(sysfs), lambda: pci.uuids(procfs), where, lambda: pci.ports(sysfs))
+        around = HostContext(
+            bus=lambda: pci.functions(sysfs),
+            uuids=lambda: pci.uuids(procfs),
+            place=where,
+            ports=lambda: pci.ports(sysfs),
+            slot_lanes=lambda: pci.slot_lanes(sysfs),
+        )
     else:
         around = _simulate(orders.simulation)
     return around if orders.record is None else _record(around, orders.record)
@@ -74,7 +82,7 @@ def _simulate(simulation: Simulation) -> HostContext:
         trace=Path(simulation.trace) if simulation.trace else None,
     )
     pynvml.nvmlLib = node.library
-    return HostContext(node.pci_functions, node.uuids, node.place)
+    return HostContext(node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes)
 
 
 def _record(around: HostContext, descriptor: int) -> HostContext:
@@ -95,7 +103,7 @@ def _record(around: HostContext, descriptor: int) -> HostContext:
 
         return listed_devices
 
-    return HostContext(noted(BUS, around.bus), noted(UUIDS, around.uuids), around.place, around.ports)
+    return replace(around, bus=noted(BUS, around.bus), uuids=noted(UUIDS, around.uuids))
 
 
 def _driver() -> ctypes.CDLL | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.device_case import GpuCase
-from gpumon.health.policy import COUNT, SHARE, Limit, Range
+from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.error_event import AER, ErrorEvent
@@ -15,7 +16,10 @@ from gpumon.model.error_event import AER, ErrorEvent
 REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
 ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", HOUR)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", 10 * MINUTE)
+SM_BUSY = SampleWindow("gpumon_gpu_sm_active_ratio", 10 * MINUTE)
+"""For a GPU in MIG mode, which does not report its utilization."""
 GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
+WIDTH = SampleWindow("gpumon_gpu_pcie_link_width", 10 * MINUTE)
 
 REPLAY_SHARE = Limit(
     "pcie_replay_ratio",
@@ -26,12 +30,8 @@ REPLAY_SHARE = Limit(
 BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
 )
-NON_FATAL = Limit(
-    "pcie_non_fatal_errors_per_hour",
-    3,
-    "Minimum number of non-fatal PCIe errors of a GPU in an hour that is a warning without a message of the kernel.",
-    COUNT,
-)
+SEVERAL = 3
+"""Number of non-fatal errors in an hour that is a warning without a message of the kernel."""
 RECENT = 5 * MINUTE
 """Seconds for which an error is active."""
 FULL = 255
@@ -44,13 +44,53 @@ _SLACK = 30.0
 
 
 def width(gpu: GpuCase) -> Finding | None:
+    """Return a finding if a busy GPU has fewer PCIe lanes than it and its slot support.
+
+    It is a failure if the GPU, or most other GPUs of its product, had more lanes before.
+    """
     now, most = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
+    if gpu.facts.limit(BUSY_SHARE) is None:
+        return OFF
     if not now or not most:
         return None
-    if now >= most:
+    stored = gpu.state.stored
+    before, accepted = (0.0, False) if stored is None else (stored.lanes or 0.0, stored.lanes_accepted)
+    enough = before if accepted else most
+    lanes = now if now >= enough else _highest_under_load(gpu, WIDTH, now)
+    if lanes is None:
+        return None if gpu.has_verdict("pcie_width_degraded") else PASSED
+    if lanes >= enough:
         return PASSED
-    reason = f"The PCIe link has {now:.0f} of {most:.0f} lanes."
-    return fail(reason, Action.INSPECT, pcie_link_width=now, pcie_link_width_max=most)
+    usual = _usual_lanes(gpu) or 0.0
+    make = fail if lanes < max(before, usual) else warn
+    had = f"it had {before:.0f} before" if lanes < before else f"most GPUs of its kind here have {usual:.0f}"
+    reason = f"The PCIe link had {lanes:.0f} of {most:.0f} lanes through ten minutes of work; "
+    reason += f"{had}." if make is fail else "it was never wider here."
+    return make(reason, Action.INSPECT, pcie_link_width=lanes, pcie_link_width_max=most)
+
+
+def _usual_lanes(gpu: GpuCase) -> float | None:
+    """Return the lanes that most other GPUs of the same product have; None if no number has a majority of two."""
+    others = [
+        other.stored.lanes
+        for other in gpu.facts.gpus
+        if other.uuid != gpu.device and other.gpu.name == gpu.now.name and other.stored and other.stored.lanes
+    ]
+    [(lanes, count)] = Counter(others).most_common(1) or [(None, 0)]
+    return lanes if count > 1 and count > len(others) / 2 else None
+
+
+def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
+    """Return the highest value of the last ten minutes, in which the GPU was busy; None if it was not.
+
+    A link without load may lower its speed and its width.
+    """
+    busy, values = gpu.facts.limit(BUSY_SHARE), gpu.series(window)
+    load = gpu.series(BUSY) or gpu.series(SM_BUSY)
+    if busy is None or not now or not load or not values or load[0].mean < busy:
+        return None
+    covered = min(load[0].covered, values[0].covered) >= window.seconds - _SLACK
+    return max(values[0].values) if covered else None
 
 
 def generation(gpu: GpuCase) -> Finding | None:
@@ -59,22 +99,16 @@ def generation(gpu: GpuCase) -> Finding | None:
     Idle GPUs lower it by design.
     """
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
-    busy = gpu.facts.limit(BUSY_SHARE)
-    if busy is None:
+    if gpu.facts.limit(BUSY_SHARE) is None:
         return OFF
     if not now or not most:
         return None
     if now >= most:
         return PASSED
-    load, generations = gpu.series(BUSY), gpu.series(GENERATION)
-    if (
-        not load
-        or not generations
-        or load[0].mean < busy
-        or min(load[0].covered, generations[0].covered) < BUSY.seconds - _SLACK
-    ):
+    highest = _highest_under_load(gpu, GENERATION, now)
+    if highest is None:
         return None if gpu.has_verdict("pcie_generation_degraded") else PASSED
-    if max(generations[0].values) >= most:
+    if highest >= most:
         return PASSED
     reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
     return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
@@ -95,15 +129,18 @@ def replays(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a fatal error, and a warning for non-fatal errors that the kernel saw too or that recur."""
+    """Return a failure if the GPU counted a fatal error.
+
+    Return a warning if non-fatal errors recur, or if the kernel reported a PCIe error of the GPU in the same hour.
+    """
     if gpu.now.pcie_errors_total is None:
         return None
     growths = gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))
     grown = {each.labels["kind"]: each for each in growths if gpu.facts.now.at - each.last_at <= RECENT}
     if growth := grown.get("fatal"):
         return _errors(gpu, growth, "The PCIe link had {} fatal errors in an hour{}.", fail)
-    most, growth = gpu.facts.limit(NON_FATAL), grown.get("non_fatal")
-    if growth and (any(_kernel_events(gpu, since=gpu.facts.now.wall - HOUR)) or growth.gain >= (most or math.inf)):
+    growth = grown.get("non_fatal")
+    if growth and (growth.gain >= SEVERAL or any(_kernel_events(gpu, since=gpu.facts.now.wall - HOUR))):
         text = "The GPU counted {} non-fatal PCIe errors in an hour, which may include corrected ones{}."
         return _errors(gpu, growth, text, warn)
     return PASSED
@@ -169,19 +206,21 @@ CHECKS: tuple[Check, ...] = (
         gpu=errors,
         latch=Latch(quiet=DAY),
         windows=(ERRORS,),
-        limits=(NON_FATAL,),
         inhibited_by={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
         name="pcie_width_degraded",
-        help="The GPU's PCIe link has fewer lanes than GPU and slot support.",
+        levels=(Level.WARN, Level.FAIL),
+        help="The PCIe link of a busy GPU has fewer lanes than GPU and slot support.",
         steps="""\
 1. Drain the node: copies between host and GPU are slow, and so are whole jobs.
 2. Reboot it: links are trained at boot.
 3. If it stays narrow: reseat the board, the riser or the cable; check for dirt and bent pins.
+4. A warning is a link that was never wider. If the slot or riser is made so: `gpumon inventory accept <uuid>`.
 """,
         gpu=width,
-        after=5 * MINUTE,
+        windows=(BUSY, SM_BUSY, WIDTH),
+        limits=(BUSY_SHARE,),
         inhibited_by={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
@@ -194,7 +233,7 @@ CHECKS: tuple[Check, ...] = (
 3. If it stays slow: reseat the board, the riser or the cable.
 """,
         gpu=generation,
-        windows=(BUSY, GENERATION),
+        windows=(BUSY, SM_BUSY, GENERATION),
         limits=(BUSY_SHARE,),
         inhibited_by={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
     ),

@@ -28,3 +28,14 @@ def test_the_port_above_a_gpu_is_found_by_its_sysfs_link(tmp_path: Path) -> None
     add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
 
     assert pci.ports(tmp_path) == {"00000000:1B:00.0": "00000000:17:02.0"}
+
+
+def test_the_lanes_of_a_slot_are_those_of_the_port_above(tmp_path: Path) -> None:
+    """A slot of eight lanes limits a GPU of sixteen; 255 lanes, the kernel's word for unknown, are left out."""
+    for bus, lanes in (("16", "8"), ("17", "255")):
+        add(tmp_path, f"pci0000:15/0000:15:{bus}.0", "0x8086", "0x060400")
+        (tmp_path / f"devices/pci0000:15/0000:15:{bus}.0/max_link_width").write_text(f"{lanes}\n")
+        add(tmp_path, f"pci0000:15/0000:15:{bus}.0/0000:{bus}:00.0", "0x10de", "0x030200")
+    add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
+
+    assert pci.slot_lanes(tmp_path) == {"00000000:16:00.0": 8}

@@ -41,6 +41,9 @@ SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
     ),
     ("gpu_persistence_off", "t4x1"): (Level.WARN, "gpus: {0: {set: {persistence_mode: 0}}}"),
     ("gpu_settings_pending", "h100x8"): (Level.WARN, "gpus: {3: {ecc: {pending: 0}}}"),
+    ("pcie_width_degraded", "l40sx4"): (Level.FAIL, "busy: true\ngpus: {3: {set: {pcie_width: 8}}}"),
+    ("pcie_width_degraded", "h100migx8"): (Level.FAIL, "busy: true\ngpus: {3: {set: {pcie_width: 8}}}"),
+    ("pcie_width_degraded", "t4x1"): (Level.WARN, "busy: true\ngpus: {0: {set: {pcie_width: 8}}}"),
     ("gpu_memory_orphaned", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {memory_used: 9000000000}}}"),
 }
 
@@ -74,13 +77,14 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
         ("h100guestx2", "busy: true"),
         ("gb200x4", IDLE + 'gpus: {"*": {set: {memory_used: 60000000000}}}'),
         ("t4x1", "busy: true"),
+        ("l40sx4", 'busy: true\ngpus: {"*": {set: {slot_width: 8}}}'),
         ("l40sx4", LIGHT + "power: 95}}}"),
         ("t4x1", LIGHT + "power: 24}}}"),
         ("a100x8", LIGHT + "power: 120}}}"),
         ("a100x8", "gpus: {3: {set: {power_limit: 350, power_limit_requested: 350}}}\nbusy: true"),
     ],
     ids=[
-        *("at the power limit", "idle", "mig", "a guest", "memory of a Grace host", "old driver"),
+        *("at the power limit", "idle", "mig", "a guest", "memory of a Grace host", "old driver", "narrow slots"),
         *("light inference on L40S", "light inference on T4", "light inference on A100", "a lower limit"),
     ],
 )

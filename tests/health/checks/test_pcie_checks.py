@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from judging import Ward
 
 from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import AER, AER_FATAL
+from gpumon.model.stored_gpu import StoredGpu
 
 PORT = "00000000:15:01.0"
+STORED = StoredGpu(uuid="", bus_id="", serial="", name="", first_wall=0.0, last_wall=0.0)
 
 
 def node(**readings: Any) -> Ward:
@@ -28,16 +31,71 @@ def node(**readings: Any) -> Ward:
     return ward
 
 
-def test_a_link_that_lost_lanes_is_a_failure() -> None:
-    """A narrower link fails after five minutes, idle or busy, and clears when the lanes return."""
-    ward = node(utilization_ratio=0.0)
+def at_slot(ward: Ward, index: int, *, lanes: float, accepted: bool = False) -> None:
+    """Set the highest number of lanes that the GPU had at its address."""
+    stored = replace(ward.report.gpus[index].stored or STORED, lanes=lanes, lanes_accepted=accepted)
+    ward.gpu(index, state={"stored": stored})
+
+
+def test_a_busy_link_that_lost_lanes_is_a_failure() -> None:
+    """A link that is narrower than before fails after ten minutes of work, and clears when the lanes return."""
+    ward = node(utilization_ratio=0.6)
+    at_slot(ward, 3, lanes=16.0)
     ward.gpu(3, pcie_link_width=8.0)
-    assert not ward.go_on(285).verdicts
-    verdict = ward.go_on(30).verdict("pcie_width_degraded", 3)
+    assert not ward.go_on(500).verdicts
+    verdict = ward.go_on(120).verdict("pcie_width_degraded", 3)
     assert verdict is not None
-    assert verdict.reason == "The PCIe link has 8 of 16 lanes."
-    ward.gpu(3, pcie_link_width=16.0)
+    assert (verdict.level, verdict.reason) == (
+        Level.FAIL,
+        "The PCIe link had 8 of 16 lanes through ten minutes of work; it had 16 before.",
+    )
+    ward.gpu(3, pcie_link_width=16.0, utilization_ratio=0.0)
     assert not ward.go_on(90).verdicts
+
+
+def test_a_link_that_is_narrower_while_idle_raises_no_verdict() -> None:
+    """A link may be narrower while its GPU is idle, also between short periods of work."""
+    ward = node(utilization_ratio=0.0, pcie_link_width=8.0)
+    for index in range(4):
+        at_slot(ward, index, lanes=16.0)
+    assert not ward.go_on(1200, every=15).verdicts
+    ward.gpu(3, utilization_ratio=1.0, pcie_link_width=16.0)
+    assert not ward.go_on(300, every=15).verdicts
+    ward.gpu(3, utilization_ratio=0.0, pcie_link_width=8.0)
+    assert not ward.go_on(900, every=15).verdicts
+
+
+def test_a_link_narrower_than_those_of_most_neighbours_is_a_failure() -> None:
+    """A GPU that was never wider here fails if most of its neighbours of the same product are wider."""
+    ward = node(utilization_ratio=0.6)
+    for index in range(4):
+        at_slot(ward, index, lanes=8.0 if index == 3 else 16.0)
+    ward.gpu(3, pcie_link_width=8.0)
+    verdict = ward.go_on(630).verdict("pcie_width_degraded", 3)
+    assert verdict is not None
+    assert (verdict.level, verdict.reason.rpartition("; ")[2]) == (
+        Level.FAIL,
+        "most GPUs of its kind here have 16.",
+    )
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_link_that_was_never_wider_is_a_warning_until_it_is_accepted(*, accepted: bool) -> None:
+    """A board or riser may be narrow by design: one warning, and none once an operator has accepted it."""
+    ward = node(utilization_ratio=0.6, pcie_link_width=8.0)
+    for index in range(4):
+        at_slot(ward, index, lanes=8.0, accepted=accepted)
+    ward.go_on(900, every=15)
+    levels = [ward.level("pcie_width_degraded", index) for index in range(4)]
+    assert levels == ([Level.OK] * 4 if accepted else [Level.WARN] * 4)
+
+
+def test_the_width_of_a_gpu_in_mig_mode_is_judged_by_its_active_multiprocessors() -> None:
+    """A GPU in MIG mode does not report its utilization."""
+    ward = node(utilization_ratio=None, sm_active_ratio=0.6)
+    at_slot(ward, 3, lanes=16.0)
+    ward.gpu(3, pcie_link_width=8.0)
+    assert ward.go_on(630).level("pcie_width_degraded", 3) is Level.FAIL
 
 
 def test_a_lower_generation_of_an_idle_gpu_raises_no_verdict() -> None:
@@ -170,8 +228,8 @@ def test_a_lost_gpu_inhibits_its_pcie_verdicts() -> None:
 
 def test_a_gpu_that_does_not_respond_keeps_its_pcie_verdicts() -> None:
     """A GPU that does not respond keeps its verdicts and gets no new PCIe verdict."""
-    ward = node()
+    ward = node(utilization_ratio=0.6)
     ward.gpu(3, pcie_link_width=8.0)
-    ward.go_on(330)
+    ward.go_on(630)
     ward.gpu(3, pcie_link_width=None, pcie_link_generation=None, pcie_replays_total=None, pcie_errors_total=None)
     assert ward.go_on(900, every=15).active_checks() == ["pcie_width_degraded"]
