@@ -66,6 +66,14 @@ def rows() -> Iterator[Fault]:
         on=nvlink5,
         within=10 * MINUTE,
     )
+    for counter in ("symbol", "effective"):
+        yield Fault(
+            name=f"an NVLink of Blackwell counts {counter} errors now and then",
+            check="nvlink_errors",
+            steps=once(nvlinks={3: {counter: growing(0.1)}}),
+            on=nvlink5,
+            within=10 * MINUTE,
+        )
     yield Fault(
         name="an NVLink loses too many bits",
         check="nvlink_ber_high",
@@ -85,6 +93,13 @@ def rows() -> Iterator[Fault]:
         check="nvlink_unstable",
         steps=once(nvlinks={3: {"replay": growing(0.1)}}),
         on=nvlink4,
+        within=25 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink of Blackwell has symbol errors for 20 minutes",
+        check="nvlink_unstable",
+        steps=once(nvlinks={3: {"symbol": growing(0.1)}}),
+        on=nvlink5,
         within=25 * MINUTE,
     )
     yield Fault(

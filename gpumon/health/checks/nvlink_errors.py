@@ -33,9 +33,14 @@ CRC_RATE = Limit(
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
 """Kinds of errors up to Hopper: packets were lost and sent again. CRC errors are evaluated by their rate."""
-BROKEN = frozenset({"malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"})
-"""Kinds of errors from Blackwell on. Not included: errors that the other end reports or discards, and symbol errors,
-which are corrected.
+BROKEN = frozenset(
+    {
+        *("malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"),
+        *("effective", "symbol"),
+    }
+)
+"""Kinds of errors from Blackwell on. Effective and symbol errors are those that forward error correction did not fix;
+DCGM fails a link on one of them. Not included: errors that the other end reports or discards.
 """
 
 
