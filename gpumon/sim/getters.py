@@ -123,7 +123,7 @@ def bar1(device: SimGpu) -> tuple[float, ...] | None:
     return None if used is None else (total, max(0, total - used), used)
 
 
-getter("nvmlDeviceGetConfComputeMemSizeInfo", "QQ")(lambda device: (0, device.board.memory_total >> 10))
+getter("nvmlDeviceGetConfComputeMemSizeInfo", "QQ", since=(535,))(lambda device: (0, device.board.memory_total >> 10))
 
 # Temperature, power, clocks
 

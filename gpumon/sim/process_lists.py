@@ -14,6 +14,10 @@ from gpumon.sim.sim_gpu import SimGpu
 _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
 _DETAIL = struct.Struct("<I4xQIIQ")
+_UNTIL = (535, 98)
+"""First driver of branch 535 whose lists have rows of 24 bytes again. From 535.54 to 535.86 nvmlProcessInfo_t had a
+fifth member, usedGpuCcProtectedMemory, which moved to the detail list (nvitop, api/libnvml.py).
+"""
 _DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
 
@@ -25,7 +29,10 @@ def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
     if len(running) > room:
         raise Refusal(Code.INSUFFICIENT_SIZE)
     for n, process in enumerate(running):
-        put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
+        if (535,) <= device.driver < _UNTIL:
+            put((array or 0) + n * _DETAIL.size, _DETAIL, *process, 0)
+        else:
+            put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
 
 
 def _running(device: SimGpu) -> list[Process]:
@@ -48,7 +55,7 @@ device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", POINTER, POINTER, si
 device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
 
 
-@device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
+@device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=_UNTIL, parts=True)
 def process_details(device: SimGpu, out: int | None) -> None:
     """Write the running processes as nvmlProcessDetailList_t. Only mode 0 (compute) has processes.
 

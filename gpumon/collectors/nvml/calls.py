@@ -152,6 +152,16 @@ class RawProcess(ctypes.Structure):
     _fields_ = (("pid", _UINT), ("memory", _UINT64), ("gpu_instance_id", _UINT), ("compute_instance_id", _UINT))
 
 
+class RawProcess535(ctypes.Structure):
+    """nvmlProcessInfo_t of drivers 535.54 to 535.86."""
+
+    _fields_ = (*RawProcess._fields_, ("protected_memory", _UINT64))
+
+
+_LONG_ROWS = (535,), (535, 98)
+"""First driver with that struct, and the first one after it."""
+
+
 class GpuProcess(NamedTuple):
     """A process on the GPU. `memory` is in bytes; None if the driver does not report it."""
 
@@ -170,8 +180,10 @@ def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
     """
 
     def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[GpuProcess]:
-        count, rows = _UINT(room), (RawProcess * room)()
-        library.raw(function, handle, ctypes.byref(count), rows, bus_id=bus_id)
+        count, space = _UINT(room), (RawProcess535 * room)()  # enough for either struct
+        library.raw(function, handle, ctypes.byref(count), space, bus_id=bus_id)
+        kind = RawProcess535 if _LONG_ROWS[0] <= library.driver < _LONG_ROWS[1] else RawProcess
+        rows = (kind * room).from_buffer(space)
         return [
             GpuProcess(row.pid, None if row.memory == _MEMORY_UNKNOWN else row.memory) for row in rows[: count.value]
         ]

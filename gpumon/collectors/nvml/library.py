@@ -95,6 +95,8 @@ class Library:
     def __init__(self, page: Writer) -> None:
         self._page = page
         self._variants: dict[str, int] = {}
+        self.driver: tuple[int, ...] = ()
+        """Version of the driver; empty until NVML has been initialised."""
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>` for the GPU `bus_id`. Raises NvmlError. The call may never return.

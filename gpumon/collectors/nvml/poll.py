@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import GpuFaultError
-from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.field_ids import field_ids, version
 from gpumon.collectors.nvml.gpu_reader import EVERYTHING, Extent, GpuReader
 from gpumon.collectors.nvml.library import (
     GONE,
@@ -52,9 +52,11 @@ NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
 def start(library: Library) -> DriverStatus:
     """Initialise NVML and return its status with the versions of driver, NVML and CUDA. Raises NvmlError."""
     library.call("nvmlInit")
+    driver = _optional(library, "nvmlSystemGetDriverVersion")
+    library.driver = version(driver or "")
     return DriverStatus(
         up=True,
-        driver=_optional(library, "nvmlSystemGetDriverVersion"),
+        driver=driver,
         nvml=_optional(library, "nvmlSystemGetNVMLVersion"),
         cuda=_cuda(library),
     )

@@ -6,6 +6,7 @@ import ctypes
 import struct
 from pathlib import Path
 
+import pytest
 from overlay import overlaid
 from polled import polled
 
@@ -75,9 +76,9 @@ def test_instances_without_permission_are_denied(tmp_path: Path) -> None:
     assert (allowed.denied, len(allowed.gpus[0].migs)) == ((), 1)
 
 
-def processes(tmp_path: Path, largest: int) -> dict[str, float]:
+def processes(tmp_path: Path, largest: int, scenario: str = "") -> dict[str, float]:
     """Return the named processes on GPU 0; this host has the second PID."""
-    text = "jobs: [{memory: 0.1}, {memory: 0.3}, {memory: 0.2}]"
+    text = f"jobs: [{{memory: 0.1}}, {{memory: 0.3}}, {{memory: 0.2}}]\n{scenario}"
     extent = Extent(processes=ProcessNames(largest, tmp_path))
     with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
         poll.poll()
@@ -101,6 +102,13 @@ def test_the_largest_processes_are_named(tmp_path: Path) -> None:
 
     assert [key.partition(",")[2] for key in named] == ["", 'py_th"on']
     assert list(named.values()) == sorted(named.values(), reverse=True)
+
+
+@pytest.mark.parametrize("driver", ["535.54.03", "535.86.10", "535.104.05", "530.41.03"])
+def test_process_lists_of_the_early_535_drivers_have_longer_rows(tmp_path: Path, driver: str) -> None:
+    """Drivers 535.54 to 535.86 return rows of 32 bytes in place of 24."""
+    newest = processes(tmp_path, 3)
+    assert processes(tmp_path, 3, f'driver_version: "{driver}"') == newest
 
 
 def test_a_process_without_a_memory_size_is_omitted(tmp_path: Path) -> None:
