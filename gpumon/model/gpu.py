@@ -281,11 +281,13 @@ class Gpu:
     module_power_watts: float | None = reading(
         "Average power of the module including the CPU.",
         Field("POWER_AVERAGE", scale=1e-3, scope=1),
+        every=SLOW,
         note="Grace hosts.",
     )
     memory_power_watts: float | None = reading(
         "Average power of the GPU memory.",
         Field("POWER_AVERAGE", scale=1e-3, scope=2),
+        every=SLOW,
         note="Hopper and later.",
         detail=True,
     )

@@ -9,7 +9,8 @@ from each_case import each_case
 from polled import Poll, polled
 
 from gpumon.collectors.nvml.gpu_reader import Extent
-from gpumon.model.reading import FAST, RARE, SLOW, Tier
+from gpumon.model.gpu import Gpu
+from gpumon.model.reading import FAST, RARE, SLOW, Field, Tier, primary_sources, rows
 
 WITHOUT_GPM, WITH_GPM = 60.0, 75.0
 """Maximum number of calls per second on eight H100."""
@@ -72,6 +73,17 @@ def test_fields_take_one_call_per_tier_and_gpu() -> None:
         batches = [calls_of(poll, *tiers)["nvmlDeviceGetFieldValues"] for tiers in ((FAST,), (FAST, SLOW))]
 
     assert batches == [8, 16]
+
+
+def test_a_fast_poll_reads_the_power_of_one_scope() -> None:
+    """Each scope of the average power takes a driver about a millisecond: the module's and the memory's are slow."""
+    scopes: dict[Tier, set[int]] = {FAST: set(), SLOW: set()}
+    for row in rows(Gpu).values():
+        for source in primary_sources(row.source):
+            if isinstance(source, Field) and source.name == "POWER_AVERAGE":
+                scopes[row.every].add(source.scope)
+
+    assert scopes == {FAST: {0}, SLOW: {1, 2}}
 
 
 def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
