@@ -198,7 +198,7 @@ def test_the_most_severe_line_of_a_burst_sets_its_severity() -> None:
 @pytest.mark.parametrize(("fatal", "severity"), [(True, CRITICAL), (False, WARNING), (None, WARNING)])
 def test_the_line_sets_the_severity_of_an_nvswitch_error(*, fatal: bool | None, severity: Severity) -> None:
     """Only a fatal NVSwitch error is critical."""
-    assert SHIPPED.explain(error_event(1, 20034, kind=SXID, fatal=fatal)).severity is severity
+    assert SHIPPED.explain(error_event(1, 12022, kind=SXID, fatal=fatal)).severity is severity
 
 
 def test_lost_records_are_a_warning() -> None:
