@@ -161,7 +161,7 @@ class Facts:
 
         A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
         """
-        released = ((begin, end + RELEASED_SECONDS) for begin, end in self._times(self.releases))
+        released = ((begin, end + RELEASED_SECONDS) for begin, end in _times(self, self.releases))
         in_release = any(begin <= event.first_wall and event.last_wall <= end for begin, end in released)
         return in_release or self.in_maintenance(event)
 
@@ -182,18 +182,7 @@ class Facts:
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
         """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
-        return self._times(self.maintenances)
-
-    def _times(self, windows: Windows) -> tuple[tuple[float, float], ...]:
-        return tuple(
-            (
-                self.on_this_clock(window.start, window.start_at, window.boot_id),
-                self.now.wall
-                if window.ended is None
-                else self.on_this_clock(window.ended, window.deadline, window.boot_id),
-            )
-            for window in windows
-        )
+        return _times(self, self.maintenances)
 
     @cached_property
     def _maintenance_episodes(self) -> frozenset[tuple[Key, float]]:
@@ -263,3 +252,16 @@ class Facts:
     @cached_property
     def _series(self) -> dict[SampleWindow, Mapping[str, tuple[WindowSeries, ...]]]:
         return {}
+
+
+def _times(facts: Facts, windows: Windows) -> tuple[tuple[float, float], ...]:
+    """Return (start, end) of each window in seconds since the epoch on the current wall clock."""
+    return tuple(
+        (
+            facts.on_this_clock(window.start, window.start_at, window.boot_id),
+            facts.now.wall
+            if window.ended is None
+            else facts.on_this_clock(window.ended, window.deadline, window.boot_id),
+        )
+        for window in windows
+    )
