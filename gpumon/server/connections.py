@@ -39,6 +39,7 @@ _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024
 """Maximum bytes of the group list that Python reads from the kernel: 256 groups."""
 
+_DISCARD = struct.pack("ii", 1, 0)
 _NO_LOGIN = 0xFFFFFFFF
 _log = logging.getLogger("gpumon.server")
 
@@ -174,7 +175,7 @@ class Connection(H11Protocol):
         idle = [
             other for other in alike if other is not self and other.is_idle and (other.peer and other.peer.uid) in users
         ]
-        min(idle, key=lambda other: other.used_at, default=self).transport.abort()
+        min(idle, key=lambda other: other.used_at, default=self).reset()
         self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")
 
     def _limit_close(self) -> None:
@@ -184,7 +185,15 @@ class Connection(H11Protocol):
 
     def _start_deadline(self, name: str, seconds: float) -> None:
         if name not in self._deadlines:
-            self._deadlines[name] = self.loop.call_later(seconds, self.transport.abort)
+            self._deadlines[name] = self.loop.call_later(
+                seconds, self.reset if name == "write" else self.transport.abort
+            )
+
+    def reset(self) -> None:
+        """Close the connection, and discard what the client has not read: the kernel would keep it for minutes."""
+        if (connection := self.transport.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+        self.transport.abort()
 
     def _end_deadline(self, name: str) -> None:
         if name in self._deadlines:
