@@ -208,7 +208,8 @@ class _Folder:
     """A world in a temporary folder."""
 
     def __init__(self, profile: str, before: str, settings: Mapping[str, Any], **more: Any) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="gpumon-truth-")
+        # The thread of an agent that was killed may still be writing its health file.
+        self._folder = tempfile.TemporaryDirectory(prefix="gpumon-truth-", ignore_cleanup_errors=True)
         self._world = World(profile, Path(self._folder.name), before, settings=settings, **more)
 
     def __enter__(self) -> World:
