@@ -43,6 +43,15 @@ def add_client_flags(parser: argparse.ArgumentParser, *, changes: bool = True) -
         group.add_argument("--token-file", type=Path, metavar="FILE", help="token for changes at --url")
 
 
+def add_reason_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log (/api/v1/audit)")
+
+
+def reason(args: argparse.Namespace) -> dict[str, str]:
+    """Return the query parameter of --reason; empty if it was not given."""
+    return {"reason": args.reason} if args.reason else {}
+
+
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
     """Return a function that loads the configuration from flags, environment and file, at the start and at each reload.
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
 from gpumon.outputs.inventory_table import render_inventory
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
@@ -33,17 +33,18 @@ def add(parser: CommandParser) -> None:
     accept.add_argument(
         "parts", nargs="*", metavar="PART", help="only this GPU (uuid or PCI address) or port (mlx5_3/1)"
     )
+    add_reason_flag(accept)
     for action in (show, accept):
         add_client_flags(action, changes=action is accept)
 
 
 def run(args: argparse.Namespace) -> int:
     agent = replace(client(args), timeout=WAIT_SECONDS)
-    document = agent.get(PATH, MEMBERS) if args.action == "show" else _accept(agent, args.parts)
+    document = agent.get(PATH, MEMBERS) if args.action == "show" else _accept(agent, args)
     print(json.dumps(document, indent=2) if args.json else render_inventory(document))
     return 0
 
 
-def _accept(agent: Client, parts: list[str]) -> Any:
-    query = f"?{urlencode({'part': parts}, doseq=True)}" if parts else ""
-    return agent.post(f"{PATH}/accept{query}", MEMBERS)
+def _accept(agent: Client, args: argparse.Namespace) -> Any:
+    query = urlencode({"part": args.parts, **reason(args)}, doseq=True)
+    return agent.post(f"{PATH}/accept?{query}", MEMBERS)

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import reason_problem
@@ -39,6 +39,7 @@ def add(parser: CommandParser) -> None:
     end = parser.add_action(
         "end", "end the maintenance before its deadline", "gpumon maintenance end", "gpumon maintenance end --json"
     )
+    add_reason_flag(end)
     for action in (show, start, end):
         add_client_flags(action, changes=action is not show)
 
@@ -58,7 +59,7 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.action == "show":
         return agent.get(PATH, MEMBERS)
     if args.action == "end":
-        return agent.change("DELETE", PATH, CHANGED)
+        return agent.change("DELETE", f"{PATH}?{urlencode(reason(args))}", CHANGED)
     query = {"for_seconds": parse_duration(args.duration, "--for"), "reason": _reason(args.reason)}
     return agent.post(f"{PATH}?{urlencode(query)}", CHANGED)
 

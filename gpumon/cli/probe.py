@@ -14,11 +14,12 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from gpumon.cli import probe_history, probe_hold
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
@@ -42,6 +43,7 @@ def add(parser: CommandParser) -> None:
             f"gpumon probe {name}",
             f"gpumon probe {name} --json",
         )
+        add_reason_flag(action)
         add_client_flags(action)
     probe_history.add(parser)
     probe_hold.add(parser)
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     agent = client(args)
-    document = _wait(agent, _begin(agent, args.action))
+    document = _wait(agent, _begin(agent, args))
     if args.json:
         print(json.dumps(document, indent=2))
     else:
@@ -61,10 +63,10 @@ def _run(args: argparse.Namespace) -> int:
     return OUTCOME_CODES.get(document["outcome"], FAILED)
 
 
-def _begin(agent: Client, name: str) -> str:
+def _begin(agent: Client, args: argparse.Namespace) -> str:
     """Request a run of a probe and return the id of the run. A run that is skipped has an id too."""
     try:
-        return str(agent.post(f"/probe/{name}", ("id",))["id"])
+        return str(agent.post(f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT or not refusal.problem.get("id"):
             raise

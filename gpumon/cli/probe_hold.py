@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client, ClientError, NoAgentError, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import owner_problem, reason_problem
@@ -51,6 +51,7 @@ def add(parser: CommandParser) -> None:
     unhold = parser.add_action(
         "unhold", "end a hold", "gpumon probe unhold --owner 4711", "gpumon probe unhold --owner 4711 --json"
     )
+    add_reason_flag(unhold)
     for action in (hold, unhold):
         action.add_argument(
             "--owner", default="", help="owner of the hold, such as a job id; each owner has at most one hold"
@@ -69,7 +70,7 @@ def begin(args: argparse.Namespace) -> int:
 
 
 def end(args: argparse.Namespace) -> int:
-    query = urlencode({"owner": args.owner})
+    query = urlencode({"owner": args.owner, **reason(args)})
     return _send(args, lambda agent: agent.change("DELETE", f"{PATH}?{query}", CHANGED), "")
 
 

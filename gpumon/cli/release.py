@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.outputs.window_sentences import releases
@@ -42,6 +42,7 @@ def add(parser: CommandParser) -> None:
     )
     group.add_argument("--end", action="store_true", help="end the release now")
     parser.add_argument("--gpu", action=_Once, metavar="GPU", help="only this GPU: uuid, index or PCI address")
+    add_reason_flag(parser)
     add_client_flags(parser)
 
 
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _send(agent: Client, args: argparse.Namespace) -> Any:
-    gpu = {} if args.gpu is None else {"gpu": args.gpu}
+    gpu = reason(args) | ({} if args.gpu is None else {"gpu": args.gpu})
     if args.end:
         return agent.change("DELETE", f"{PATH}?{urlencode(gpu)}", MEMBERS)
     if args.duration is None:

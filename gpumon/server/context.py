@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 
+from gpumon.model.time_window import MAX_REASON_LENGTH
 from gpumon.outputs.responses.base import HostTime, ResponseModel
 from gpumon.server.problem import Problem
 from gpumon.server.rendered import RenderedDocuments
@@ -28,6 +29,12 @@ class Filter(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
+
+
+class AuditedFilter(Filter):
+    """Base of the parameters of a change."""
+
+    reason: str = Field("", max_length=MAX_REASON_LENGTH, description="Why. It is kept in the audit log.")
 
 
 NoParameters = Annotated[Filter, Query()]

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.server.context import Filter, NoParameters, main_loop_answer, render_once, sources
+from gpumon.server.context import AuditedFilter, NoParameters, main_loop_answer, render_once, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 20.0
 """Maximum seconds to wait for the main loop. Longer than the main loop waits for the store."""
 
 
-class AcceptFilter(Filter):
+class AcceptFilter(AuditedFilter):
     part: list[str] = Field(
         [],
         max_length=1024,

@@ -17,7 +17,7 @@ from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.server import parameters
-from gpumon.server.context import Filter, NoParameters, host_time, main_loop_answer, sources
+from gpumon.server.context import AuditedFilter, Filter, host_time, main_loop_answer, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 
@@ -82,7 +82,9 @@ async def last(
         }
     ),
 )
-async def run(request: Request, response: Response, name: Name, _: NoParameters) -> ProbeRequestResponse:
+async def run(
+    request: Request, response: Response, name: Name, _: Annotated[AuditedFilter, Query()]
+) -> ProbeRequestResponse:
     """Start a run, or join the run of this probe that is in progress. The Location header names the run.
 
     If a run of another probe is in progress, the answer is 409 and nothing is recorded.

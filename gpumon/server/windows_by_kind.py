@@ -20,7 +20,7 @@ from gpumon.outputs.responses.windows import (
     ReleaseResponse,
 )
 from gpumon.server import parameters
-from gpumon.server.context import Filter, NoParameters, host_time, sources
+from gpumon.server.context import AuditedFilter, Filter, NoParameters, host_time, sources
 from gpumon.server.guard import TOKEN_ERRORS, is_authorized, needs_token
 from gpumon.server.problem import errors
 from gpumon.server.window_requests import (
@@ -40,12 +40,12 @@ from gpumon.server.window_requests import (
 router = APIRouter(prefix="/api/v1", tags=["windows"])
 
 
-class ReleaseParameters(Filter):
+class ReleaseParameters(AuditedFilter):
     for_seconds: Seconds
     gpu: Gpu = None
 
 
-class GpuFilter(Filter):
+class GpuFilter(AuditedFilter):
     gpu: Gpu = None
 
 
@@ -60,7 +60,7 @@ class HoldParameters(Filter):
     owner: Owner = ""
 
 
-class OwnerFilter(Filter):
+class OwnerFilter(AuditedFilter):
     owner: str = Field("", description="The owner of the hold. Without it, the hold that has none.")
 
 
@@ -141,7 +141,7 @@ async def start_maintenance(
     dependencies=[needs_token],
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
-async def end_maintenance(request: Request, _: NoParameters) -> MaintenanceChangeResponse:
+async def end_maintenance(request: Request, _: Annotated[AuditedFilter, Query()]) -> MaintenanceChangeResponse:
     """End the maintenance. Alerts that are still firing then page."""
     result = await end(request, WindowSelection(kind=WindowKind.MAINTENANCE, by=client(request)))
     return _maintenance(request, result)

@@ -123,6 +123,8 @@ class MarkerWatch:
         """
         marker = read_marker(self.path)
         if marker is None:
+            if self._window is not None:
+                self._record(AuditEntry(wall=time.time(), request=f"{self.path} deleted", client=MARKER))
             self._read, self._window, self.problem = None, None, ""
         elif self._read is None or marker.identity != self._read.identity or (self.problem and marker.request):
             self._take(

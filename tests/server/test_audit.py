@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent, eventually
+from each_case import each_case
 from serving import BEARER, Node, ask, is_problem, serving
 
 from gpumon.cli.client import Client
@@ -40,6 +41,25 @@ def test_writes_over_tcp_are_recorded_with_their_answer(node: Node, port: int) -
     assert (entry["reason"], entry["client"], entry["uid"]) == ("new fan", "127.0.0.1", None)
     assert entry["status"] == answer.status
     assert node.refusals.counts["token"] == 1
+
+
+@each_case(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/release?for_seconds=60&reason=why"),
+        ("DELETE", "/api/v1/release?reason=why"),
+        ("DELETE", "/api/v1/maintenance?reason=why"),
+        ("POST", "/api/v1/probes/hold?for_seconds=60&reason=why"),
+        ("DELETE", "/api/v1/probes/hold?reason=why"),
+        ("POST", "/api/v1/inventory/accept?reason=why"),
+        ("POST", "/api/v1/clear?all=true&note=why"),
+        ("POST", "/probe/allreduce?reason=why"),
+    ],
+)
+def test_every_change_takes_a_reason(node: Node, port: int, method: str, path: str) -> None:
+    """Each change that HTTP offers is recorded with the reason that was given."""
+    assert ask(port, path, method, BEARER).status != 422
+    assert [entry.reason for entry in node.changes][-1:] == ["why"]
 
 
 def test_a_long_reason_is_cut(node: Node, port: int) -> None:

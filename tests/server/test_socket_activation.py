@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -26,7 +27,15 @@ def test_the_agent_serves_on_the_socket_that_it_was_given(tmp_path: Path) -> Non
             assert early.recv(4096).startswith(b"HTTP/1.1 200")
             assert "web.listen_address is not used" in agent.log.read_text()
             sampler = min(eventually(lambda: agent.children("gpumon.collectors.sampler")))
-            inode = os.fstat(held.fileno()).st_ino
-            assert inode not in {path.stat().st_ino for path in Path(f"/proc/{sampler}/fd").iterdir()}
+            assert f"socket:[{os.fstat(held.fileno()).st_ino}]" not in open_files(sampler)
         finally:
             agent.stop()
+
+
+def open_files(pid: int) -> set[str]:
+    """Return what a process has open, without what it closes meanwhile."""
+    names = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            names.add(str(path.readlink()))
+    return names
