@@ -76,7 +76,9 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
         for other in gpu.facts.gpus
         if other.uuid != gpu.device and other.gpu.name == gpu.now.name and other.stored and other.stored.lanes
     ]
-    [(lanes, count)] = Counter(others).most_common(1) or [(None, 0)]
+    if not others:
+        return None
+    [(lanes, count)] = Counter(others).most_common(1)
     return lanes if count > 1 and count > len(others) / 2 else None
 
 
