@@ -36,9 +36,9 @@ _CONTROL_MINOR = 254
 """First minor number that is not a GPU: from here on are /dev/nvidia-modeset and /dev/nvidiactl."""
 _NOT_DRIVER = re.compile(
     r"kernel_clone|_*do_fork|wait_for_vfork_done|_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|"
-    r"wait_on_page|io_schedule|filemap_"
+    r"wait_on_page|io_schedule|filemap_|__refrigerator"
 )
-"""Kernel functions in which a process can sleep in state D without the driver: vfork and file systems."""
+"""Kernel functions in which a process can sleep in state D without the driver: vfork, file systems and the freezer."""
 
 
 class _Stat(NamedTuple):

@@ -117,6 +117,7 @@ def test_a_process_in_state_d_with_a_gpu_is_stuck(host: Host) -> None:
         lambda host: host.process(2000, "D", "/dev/nvidia3", stack="[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]"),
         lambda host: host.process(2000, "D", "/dev/nvidia3", stack=None, wchan="kernel_clone"),
         lambda host: host.process(2000, "D", "/dev/nvidia3", stack=None, wchan="request_wait_answer"),
+        lambda host: host.process(2000, "D", "/dev/nvidia3", stack=None, wchan="__refrigerator"),
     ],
     ids=[
         "asleep as usual",
@@ -129,6 +130,7 @@ def test_a_process_in_state_d_with_a_gpu_is_stuck(host: Host) -> None:
         "a slow file system",
         "vfork, without stacks",
         "FUSE, without stacks",
+        "frozen, without stacks",
     ],
 )
 def test_processes_that_are_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
