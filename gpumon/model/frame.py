@@ -178,7 +178,7 @@ def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
         values["schedulers"] = tuple(values["schedulers"])
     if "stuck" in values:
         values["stuck"] = tuple(
-            snapshot.StuckProcess(since=process["since"], gpus=tuple(process["gpus"])) for process in values["stuck"]
+            snapshot.StuckProcess(**process | {"gpus": tuple(process["gpus"])}) for process in values["stuck"]
         )
     return snapshot.LinksSnapshot(**values)
 

@@ -185,6 +185,8 @@ class StuckProcess:
     """Boot clock in seconds at which the process was first found blocked."""
     gpus: tuple[str, ...] = ()
     """Minor numbers of the GPUs that the process has open; empty if they cannot be read."""
+    in_driver: bool | None = None
+    """Whether it waits in NVIDIA's driver; None if its kernel stack cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,7 +244,7 @@ FAULTS: Mapping[str, SimFault] = {
         ),
         SimFault(
             key="stuck_processes",
-            value="list of `gpus`, `since`, `until`",
+            value="list of `gpus`, `since`, `until`, `waits_in`",
             help="processes that hold these GPUs and do not return from the kernel",
             shape=shapes.listing(stuck.entry),
             gpu=False,

@@ -28,11 +28,26 @@ class Stuck:
     gpus: tuple[int, ...] = ()
     since: float = 0.0
     until: float = float("inf")
+    waits_in: str = "driver"
+    """Where it waits: a key of _STACKS."""
 
 
+_STACKS = {
+    "driver": "[<0>] down_write+0x5c/0x80\n[<0>] os_acquire_rwlock_write+0x3c/0x70 [nvidia]",
+    "lustre": "[<0>] ptlrpc_set_wait+0x480/0x790 [ptlrpc]\n[<0>] ll_xattr_list+0x240/0x670 [lustre]",
+    "unreadable": None,
+}
+"""Kernel stack by place. driver: a deadlock of driver 580 (NVIDIA/open-gpu-kernel-modules issue 968). lustre: a server
+that does not answer (cea-hpc/robinhood issue 111). unreadable: an agent without root may not read stacks.
+"""
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
 _STUCK = shapes.fields(
-    {"gpus": shapes.listing(shapes.whole(0, 1023, "index")), "since": _TIME, "until": _TIME},
+    {
+        "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
+        "since": _TIME,
+        "until": _TIME,
+        "waits_in": shapes.one_of(*_STACKS),
+    },
 )
 
 
@@ -60,6 +75,8 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
             yield f"{place}/stat", _stat(FIRST_PID + n, process, now)
+            if (stack := _STACKS[process.waits_in]) is not None:
+                yield f"{place}/stack", _fixed(stack)
         for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
             yield path, _fixed(target)
 

@@ -62,6 +62,7 @@ named by [xids.file](configuration.md) changes the severity of a code.
 - `imex_unhealthy` checks the service only. The fabric state reports its domain.
 - PCIe bandwidth has no check: the probe `copy` measures it ([docs/probe.md](probe.md)).
 - `gpu_memory_orphaned` does not detect memory of an ended process that the driver still lists (`[Not Found]`).
+- `gpu_process_stuck` only warns if the agent cannot read where the process waits ([links.md](links.md)).
 - `gpu_process_stuck` must read processes of other users. Without that right it finds nothing, and
   `gpumon_collector_denied{{collector="processes"}}` is 1. The drop-in `processes.conf` grants it
   ([docs/install.md](install.md)).

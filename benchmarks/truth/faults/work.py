@@ -40,6 +40,15 @@ def rows() -> Iterator[Fault]:
         within=8 * MINUTE,
     )
     yield Fault(
+        name="a process that uses it waits for Lustre",
+        check="gpu_process_stuck",
+        where="node",
+        action=Action.INSPECT,
+        steps=(Step(node={"stuck_processes": [{"gpus": [0], "since": NOW, "waits_in": "lustre"}]}),),
+        on=lambda profile: not several(profile),
+        within=8 * MINUTE,
+    )
+    yield Fault(
         name="an ECC change that waits for a reset",
         check="gpu_settings_pending",
         action=Action.RESET,

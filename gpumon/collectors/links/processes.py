@@ -34,11 +34,13 @@ _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
 _CONTROL_MINOR = 254
 """First minor number that is not a GPU: from here on are /dev/nvidia-modeset and /dev/nvidiactl."""
+_INTENDED = re.compile(r"\b(?:kernel_clone|_*do_fork|wait_for_vfork_done|__refrigerator)\b")
+"""Kernel functions in which a process sleeps in state D for as long as another process wants: vfork and the freezer."""
+_DRIVER = re.compile(r"os_(?:acquire|wait|delay|schedule)|_*nv(?:idia|kms|link|_|\d)|rm_|uvm_")
 _NOT_DRIVER = re.compile(
-    r"kernel_clone|_*do_fork|wait_for_vfork_done|_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|"
-    r"wait_on_page|io_schedule|filemap_|__refrigerator"
+    r"_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|wait_on_page|io_schedule|filemap_|ptlrpc_|cl_|osc_|ll_"
 )
-"""Kernel functions in which a process can sleep in state D without the driver: vfork, file systems and the freezer."""
+"""Names of functions of NVIDIA's driver, and of file systems. They decide if only /proc/PID/wchan can be read."""
 
 
 class _Stat(NamedTuple):
@@ -58,8 +60,8 @@ class _Asleep(NamedTuple):
     ran: tuple[str, ...]
     since: float
     """Time on the boot clock of the first poll that found the thread asleep."""
-    gpus: frozenset[str] | None = None
-    """Minor numbers of the GPUs that the thread holds; None if it holds no NVIDIA device or was not examined."""
+    stuck: StuckProcess | None = None
+    """None if the thread holds no NVIDIA device, sleeps as intended, or was not examined."""
 
 
 class ProcessReader:
@@ -104,12 +106,8 @@ class ProcessReader:
             self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
         asleep = {place: self._record(place, stat) for place, stat in self._sleeping(pids[:MAX_PROCESSES])}
         self._asleep = asleep
-        held = [
-            StuckProcess(since=thread.since, gpus=tuple(sorted(thread.gpus)))
-            for thread in asleep.values()
-            if thread.gpus is not None
-        ]
-        return tuple(sorted(held, key=lambda process: process.since)[:MAX_STUCK])
+        stuck = [thread.stuck for thread in asleep.values() if thread.stuck is not None]
+        return tuple(sorted(stuck, key=lambda process: process.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
         """Return whether open files of other users' processes can be read. Process 1 is tried."""
@@ -155,24 +153,26 @@ class ProcessReader:
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return the updated record of a sleeping thread.
 
-        Its open devices are read once, when it has not run between two polls.
+        Once it has not run between two polls, it is examined until its process is found in the driver.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
             return _Asleep(stat.ran, self._clock())
-        return before if before.gpus is not None else before._replace(gpus=self._held(place))
+        if before.stuck is not None and before.stuck.in_driver:
+            return before
+        return before._replace(stuck=self._examined(place, before.since))
 
-    def _held(self, place: str) -> frozenset[str] | None:
-        """Return the minor numbers of the GPUs that the thread holds; None if it holds no NVIDIA device.
+    def _examined(self, place: str, since: float) -> StuckProcess | None:
+        """Return the thread as stuck; None if it holds no NVIDIA device, or sleeps as intended.
 
         An exiting process has closed its files already. It counts as holding a GPU if its kernel stack is in the
         driver.
         """
         devices = list(self._devices(f"{place}/fd"))
         in_driver = self._in_driver(place)
-        if not devices:
-            return frozenset() if in_driver else None
-        return None if in_driver is False else frozenset(minor for minor in devices if minor)
+        if not in_driver and (not devices or _INTENDED.search(self._where(place))):
+            return None
+        return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
     def _in_driver(self, place: str) -> bool | None:
         """Return whether any thread of the process sleeps in the NVIDIA driver; None if unknown."""
@@ -181,7 +181,12 @@ class ProcessReader:
             self._files.read(f"{place}/stack")
             threads = self._files.names(process)[:MAX_THREADS]
             return any("[nvidia" in self._text(f"{process}/{thread}/stack") for thread in threads)
-        return False if _NOT_DRIVER.match(self._text(f"{place}/wchan")) else None
+        function = self._text(f"{place}/wchan")
+        return True if _DRIVER.match(function) else False if _NOT_DRIVER.match(function) else None
+
+    def _where(self, place: str) -> str:
+        """Return the thread's kernel stack; if it cannot be read, the function in which it sleeps."""
+        return self._text(f"{place}/stack") or self._text(f"{place}/wchan")
 
     def _devices(self, folder: str) -> Iterator[str]:
         """Yield the minor numbers of open NVIDIA devices; "" for a device that is not a GPU.

@@ -8,7 +8,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 STUCK = Limit(
     "stuck_process_seconds",
@@ -37,9 +37,18 @@ SPIN_TRAFFIC = Limit(
 )
 
 
-def process_stuck(facts: Facts) -> Finding | None:
-    """Return a failure if processes are stuck in the kernel: their GPUs can be neither assigned nor reset.
+_PLACES = {
+    False: "in the kernel, outside of NVIDIA's driver (a file system?),",
+    None: "in the kernel (its stack cannot be read without root)",
+    True: "in NVIDIA's driver",
+}
+"""Words for each value of StuckProcess.in_driver, the worst last."""
 
+
+def process_stuck(facts: Facts) -> Finding | None:
+    """Return a failure if processes are stuck in NVIDIA's driver: their GPUs can be neither assigned nor reset.
+
+    A process that waits elsewhere, such as for a file system, or whose kernel stack cannot be read, is a warning.
     Without permission to read other users' processes there is no verdict; gpumon_collector_denied reports that.
     """
     longest = facts.limit(STUCK)
@@ -47,17 +56,20 @@ def process_stuck(facts: Facts) -> Finding | None:
         return OFF
     if facts.stuck is None:
         return None
-    stuck = [process for process in facts.stuck if facts.now.at - process.since >= longest]
-    if not stuck:
+    blocked = [process for process in facts.stuck if facts.now.at - process.since >= longest]
+    if not blocked:
         return PASSED
+    in_driver = max((process.in_driver for process in blocked), key=tuple(_PLACES).index)
+    stuck = [process for process in blocked if process.in_driver is in_driver]
     held = {minor for process in stuck for minor in process.gpus}
     gpus = ", ".join(str(state.index) for state in facts.gpus if state.gpu.minor in held)
     minutes = (facts.now.at - min(process.since for process in stuck)) / MINUTE
     processes = "A process that holds" if len(stuck) == 1 else f"{len(stuck)} processes that hold"
     devices = f"GPU {gpus}" if gpus else "NVIDIA's devices"
     have = "has" if len(stuck) == 1 else "have"
-    reason = f"{processes} {devices} {have} not returned from the kernel for {minutes:.0f} minutes."
-    return fail(reason, Action.REBOOT, stuck_processes=float(len(stuck)), gpus=gpus)
+    reason = f"{processes} {devices} {have} been blocked {_PLACES[in_driver]} for {minutes:.0f} minutes."
+    make, action = (fail, Action.REBOOT) if in_driver else (warn, Action.INSPECT)
+    return make(reason, action, stuck_processes=float(len(stuck)), gpus=gpus)
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
@@ -137,11 +149,13 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
 CHECKS = (
     Check(
         name="gpu_process_stuck",
+        levels=(FAIL, WARN),
         help="A process that holds a GPU is blocked in the kernel.",
         steps="""\
 1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: is it in the driver?
-   A process that waits for a file system or for its child is not reported if the agent can read that.
-2. Drain and reboot the node. SIGKILL has no effect, and a reset is refused while the process holds the GPU.
+2. In the driver (`[nvidia]`): drain and reboot the node. SIGKILL has no effect, and a reset is refused while the
+   process holds the GPU.
+3. Elsewhere: check the file system that the stack names, such as Lustre or NFS. The process continues when it answers.
 """,
         node=process_stuck,
         limits=(STUCK,),

@@ -18,8 +18,8 @@ GIB = float(1 << 30)
 HELD: dict[str, Any] = {"memory_used_bytes": 6 * GIB, "processes": 0.0, "utilization_ratio": 0.0}
 
 
-def stuck_process(ward: Ward, *gpus: str, minutes: float = 0.0) -> StuckProcess:
-    return StuckProcess(since=ward.at - minutes * MINUTE, gpus=gpus)
+def stuck_process(ward: Ward, *gpus: str, minutes: float = 0.0, in_driver: bool | None = True) -> StuckProcess:
+    return StuckProcess(since=ward.at - minutes * MINUTE, gpus=gpus, in_driver=in_driver)
 
 
 def test_a_stuck_process_is_a_failure_after_five_minutes() -> None:
@@ -30,7 +30,7 @@ def test_a_stuck_process_is_a_failure_after_five_minutes() -> None:
     verdict = ward.go_on(10).verdict("gpu_process_stuck")
     assert verdict is not None
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
-    assert verdict.reason == "2 processes that hold GPU 2, 3 have not returned from the kernel for 5 minutes."
+    assert verdict.reason == "2 processes that hold GPU 2, 3 have been blocked in NVIDIA's driver for 5 minutes."
     ward.processes(stuck=None)
     assert ward.go_on(30 * MINUTE, every=30).verdict("gpu_process_stuck")
     ward.processes()
@@ -52,7 +52,28 @@ def test_a_stuck_process_without_known_gpus_is_a_failure() -> None:
     ward.processes(stuck=(stuck_process(ward, minutes=7),))
     verdict = ward.go_on().verdict("gpu_process_stuck")
     assert verdict is not None
-    assert verdict.reason == "A process that holds NVIDIA's devices has not returned from the kernel for 7 minutes."
+    assert verdict.reason == "A process that holds NVIDIA's devices has been blocked in NVIDIA's driver for 7 minutes."
+
+
+def test_a_process_that_is_stuck_outside_of_the_driver_is_a_warning() -> None:
+    """A stall of a file system needs no reboot, nor does one whose place is unknown; the driver's comes first."""
+    ward = Ward()
+    elsewhere = stuck_process(ward, "1", minutes=9, in_driver=False)
+    reasons = []
+    for unread in ((), (stuck_process(ward, "2", minutes=7, in_driver=None),)):
+        ward.processes(stuck=(elsewhere, *unread))
+        verdict = ward.go_on(10).verdict("gpu_process_stuck")
+        assert verdict is not None
+        assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+        reasons.append(verdict.reason.partition(" has been blocked ")[2])
+    assert reasons == [
+        "in the kernel, outside of NVIDIA's driver (a file system?), for 9 minutes.",
+        "in the kernel (its stack cannot be read without root) for 7 minutes.",
+    ]
+    ward.processes(stuck=(elsewhere, stuck_process(ward, "3", minutes=6)))
+    verdict = ward.go_on(10).verdict("gpu_process_stuck")
+    assert verdict is not None
+    assert (verdict.level, verdict.evidence["gpus"]) == (Level.FAIL, "3")
 
 
 def test_a_stuck_gpu_inhibits_its_process_verdicts() -> None:
