@@ -23,9 +23,11 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.runner.killed_ranks import KilledRanks
 from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
@@ -121,9 +123,9 @@ def build(configuration: Configuration) -> Services:
     """Build all services. Raise ListenError if the address of the HTTP server is not available."""
     core = _core(configuration)
     samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
-    event_recorder = _event_recorder(core, samplers)
-    heartbeat = Heartbeat(core.loop, core.writes, core.latest)
     probe = _probe(core, samplers)
+    event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
+    heartbeat = Heartbeat(core.loop, core.writes, core.latest)
     audit_log = AuditLog(core.persistence)
     driver_release = _driver_release(core, samplers, probe, audit_log)
     socket = _socket(configuration)
@@ -201,14 +203,18 @@ def _links(core: _Core) -> LinksSupervisor:
     )
 
 
-def _event_recorder(core: _Core, samplers: SamplerSupervisor) -> EventRecorder:
+def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRanks) -> EventRecorder:
     def note_xid(bus_id: str, xid: int) -> None:
         """Report an Xid from the kernel log to the sampler supervisor if the GPU is in the agent's inventory."""
         if bus_id in core.latest().internal.inventory.gpus:
             samplers.note_xid(bus_id, xid)
 
+    def is_own(observation: ErrorObservation) -> bool:
+        links = core.latest().internal.links.snapshot
+        return killed.caused(observation, same_pids=links is None or not links.contained)
+
     log = kernel_log_path(core.configuration)
-    return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid)
+    return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)
 
 
 def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:

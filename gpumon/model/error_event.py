@@ -57,6 +57,8 @@ class ErrorObservation:
     """True if the error of an NVSwitch is fatal; None if the message does not state it."""
     historical: bool = False
     """True if the kernel log record is older than the installation of the agent."""
+    pid: int | None = None
+    """Process that the kernel log names; None for NVML. It is neither stored nor exported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

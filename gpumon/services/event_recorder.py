@@ -61,12 +61,17 @@ class EventRecorder:
         *,
         latest: Callable[[], Report],
         on_xid: Callable[[str, int], None] = lambda _bus_id, _xid: None,
+        is_own: Callable[[ErrorObservation], bool] = lambda _: False,
     ) -> None:
-        """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log."""
+        """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log.
+
+        `is_own`: returns whether the agent itself caused the error by killing a rank; such errors are not counted.
+        """
         self._loop = loop
         self._writes = writes
         self._latest = latest
         self._on_xid = on_xid
+        self._is_own = is_own
         self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
@@ -195,7 +200,8 @@ class EventRecorder:
                 )
 
     def _count(self, observations: Sequence[ErrorObservation]) -> None:
-        events = [self._grouper.add(self._with_uuid(observation)) for observation in observations]
+        observations = [each for each in map(self._with_uuid, observations) if not self._is_own(each)]
+        events = [self._grouper.add(observation) for observation in observations]
         self._changed |= {event.id: event for event in events}
         if any(event.id not in self._counted for event in events):
             self._record()

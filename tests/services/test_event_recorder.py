@@ -15,6 +15,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, XidEvent
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
+from gpumon.probe.runner.killed_ranks import KilledRanks
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.persistence import Persistence
 from gpumon.services.write_behind import PATIENCE_SECONDS
@@ -59,6 +60,7 @@ class Agent:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
         self.reported_xids: list[tuple[str, int]] = []
+        self.killed = KilledRanks()
         self.persistence = Persistence(
             self.loop,
             folder / "gpumon.db",
@@ -74,6 +76,7 @@ class Agent:
             boot_id,
             latest=lambda: self.monitor.latest,
             on_xid=lambda bus_id, xid: self.reported_xids.append((bus_id, xid)),
+            is_own=self.killed.caused,
         )
         self.persistence.start(on_restored=self.recorder.restore)
         self.recorder.start()
@@ -156,6 +159,18 @@ def test_an_error_of_both_sources_counts_once(start: Callable[..., Agent], log: 
     agent.nvml()
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"79": 2.0}
+
+
+def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., Agent], log: KernelLog) -> None:
+    """Xids that the agent causes by killing a rank are not counted, those of a job on the same GPU are."""
+    agent = start()
+    agent.wait_for_counts({})
+    agent.killed.add(812, UUID)
+    agent.nvml(45)
+    log.xid("45, pid=812, name=python3, Ch 00000008", times=3)
+    log.xid("45, pid=99, name=train, Ch 00000008", times=2)
+    log.xid("13, pid=812, name=python3, Graphics Exception")
+    agent.wait_for_counts({"45": 2.0, "13": 1.0})
 
 
 def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., Agent]) -> None:

@@ -66,6 +66,7 @@ _NAME = r"""name\s*=\s*(?:.{0,15}(?=,)|[^,]*)"""
 _PROCESS = re.compile(
     rf"(?:pid\s*[=:]\s*(?:'[^']*'|<[^>]*>|\w*)(?:,\s*{_NAME})?|\b{_NAME})(?:,\s*|\s+|$)", re.IGNORECASE
 )
+_PID = re.compile(r"pid\s*=\s*'?(\d{1,10})\b")
 _WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE)
 
 
@@ -83,6 +84,8 @@ class Line:
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
+    pid: int | None = None
+    """Process that the line of an Xid names, as the kernel's first PID namespace numbers it."""
 
 
 @lru_cache(_KNOWN_LINES)
@@ -128,6 +131,7 @@ def _xid(text: str) -> Line | None:
         text=without_processes(match["text"] or ""),
         gpu_instance_id=None if instance is None else int(instance),
         compute_instance_id=None if compute is None else int(compute),
+        pid=None if (named := _PID.match(match["text"] or "")) is None else int(named[1]),
     )
 
 

@@ -95,10 +95,10 @@ class KernelLogWatch:
         self.log.close()
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Return one observation for each device and error code, so that a storm of errors costs little."""
+        """Return one observation for each device, error code and process, so that a storm of errors costs little."""
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
-            alike.setdefault((line.kind, line.bus_id, line.code, line.numbered), []).append((record, line))
+            alike.setdefault((line.kind, line.bus_id, line.code, line.numbered, line.pid), []).append((record, line))
         return tuple(self._observation(each, historical=historical) for each in alike.values())
 
     def _observation(self, errors: list[tuple[Record, Line]], *, historical: bool) -> ErrorObservation:
@@ -120,6 +120,7 @@ class KernelLogWatch:
             compute_instance_id=common(each.compute_instance_id for _, each in errors),
             fatal=_fatal(errors),
             historical=historical,
+            pid=line.pid,
         )
 
     def _report_overruns(self) -> None:

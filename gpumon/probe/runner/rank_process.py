@@ -38,6 +38,11 @@ class RankProcess:
         self._on_frame = on_frame
         self._frames = 0
 
+    @property
+    def gpu(self) -> str:
+        """UUID of its GPU; empty on the CPU."""
+        return self._plan.gpus[self._number] if self._plan.gpus else ""
+
     def start(
         self,
         loop: Loop,

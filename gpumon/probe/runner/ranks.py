@@ -15,6 +15,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Plan, Step, encode
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.runner.containment import make_containment
+from gpumon.probe.runner.killed_ranks import KilledRanks
 from gpumon.probe.runner.rank_process import RankProcess
 from gpumon.probe.runner.shared_memory import sweep
 from gpumon.supervisor import child_process
@@ -52,6 +53,7 @@ class Ranks:
         self._loop = loop
         self._current: _CurrentPass | None = None
         self._stuck: set[int] = set()
+        self.killed = KilledRanks()
 
     @property
     def running(self) -> bool:
@@ -103,6 +105,7 @@ class Ranks:
             course,
             plan.deadline if within is None else within,
             stuck=self._stuck,
+            killed=self.killed,
             on_progress=on_progress,
             on_end=end_once,
         )
@@ -123,6 +126,7 @@ class _CurrentPass:
         within: float,
         *,
         stuck: set[int],
+        killed: KilledRanks,
         on_progress: OnProgress,
         on_end: OnEnd,
     ) -> None:
@@ -133,6 +137,7 @@ class _CurrentPass:
         self._loop = loop
         self._plan = plan
         self._stuck = stuck
+        self._killed = killed
         self._on_progress = on_progress
         self._on_end = on_end
         self._begun = boot_clock()
@@ -220,13 +225,20 @@ class _CurrentPass:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
+            self._record_kill()
             for rank in self.ranks:
                 rank.child.terminate()
             self._timers.append(self._loop.call_after(TERM_PATIENCE, self._kill))
 
     def _kill(self) -> None:
+        self._record_kill()
         for rank in self.ranks:
             rank.child.kill()
+
+    def _record_kill(self) -> None:
+        for rank in self.ranks:
+            if not rank.child.ended:
+                self._killed.add(rank.child.pid, rank.gpu)
 
     def _take_end(self, rank: RankProcess, status: int) -> None:
         self._stuck.discard(rank.child.pid)

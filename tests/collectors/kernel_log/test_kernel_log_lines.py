@@ -35,13 +35,13 @@ def xid(code: int, text: str, **values: object) -> Line:
             xid(79, "GPU has fallen off the bus."),
         ),
         ("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", xid(79, "GPU has fallen off the bus.")),
-        ("NVRM: Xid (PCI:0000:1B:00): 43, pid=812, name=ray::IDLE, Ch 00000008", xid(43, "Ch 00000008")),
+        ("NVRM: Xid (PCI:0000:1B:00): 43, pid=812, name=ray::IDLE, Ch 00000008", xid(43, "Ch 00000008", pid=812)),
         ("NVRM: Xid (0000:1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
         ("NVRM: Xid (1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
         ("NVRM: Xid (PCI:0000:1b:00): 63", xid(63, "")),
         (
             "NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 31, pid=1, name=a.out, Ch 00000010, intr 00000000. MMU Fault",
-            xid(31, "Ch 00000010, intr 00000000. MMU Fault", gpu_instance_id=5),
+            xid(31, "Ch 00000010, intr 00000000. MMU Fault", gpu_instance_id=5, pid=1),
         ),
         (
             "NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:00): 13, Graphics Exception",
@@ -53,7 +53,7 @@ def xid(code: int, text: str, **values: object) -> Line:
         ),
         (
             "NVRM: Xid (PCI:0000:1b:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
-            xid(45, "Ch 00000001 caused by previous Xid 149"),
+            xid(45, "Ch 00000001 caused by previous Xid 149", pid=1818990),
         ),
         (
             "NVRM: Xid (PCI:0000:1b:00): 94, Contained: SM (0x1). RST: No, D-RST: No",

@@ -1,0 +1,60 @@
+"""Recognize the Xids that the driver reports because the agent has killed a rank in the middle of an operation."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from gpumon.clock import boot_clock
+from gpumon.model.error_event import XID, ErrorObservation
+
+log = logging.getLogger("gpumon.probe")
+
+CLEANUP = frozenset({43, 45})
+"""Xids of a process's channels that the driver stops and removes when the process ends while its kernels run."""
+KEPT_SECONDS = 60.0
+"""Seconds after a kill in which the driver may report these Xids: it takes long to free tens of GiB of a GPU."""
+TOLERANCE = 0.5
+"""Seconds by which the time of a line in the kernel log may be early."""
+_ANOTHER_CAUSE = "caused by previous Xid"
+
+
+class _KilledRank(NamedTuple):
+    pid: int
+    gpu: str
+    at: float
+    """Time of the first signal on the boot clock."""
+
+
+class KilledRanks:
+    """The ranks that the agent has killed recently. Use from the loop's thread."""
+
+    def __init__(self) -> None:
+        self._killed: dict[int, _KilledRank] = {}
+
+    def add(self, pid: int, gpu: str) -> None:
+        """Record that a rank is sent a signal to end. `gpu`: its UUID; empty on the CPU."""
+        now = boot_clock()
+        self._killed = {rank.pid: rank for rank in self._killed.values() if now - rank.at < KEPT_SECONDS}
+        self._killed.setdefault(pid, _KilledRank(pid, gpu, now))
+
+    def caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
+        """Return whether the driver reports the Xid because of a killed rank. Such an Xid is no error of a job.
+
+        The kernel log names the process; NVML only the GPU. `same_pids`: False if the agent runs in a PID namespace of
+        its own, in which the kernel's pids are others.
+        """
+        if observation.kind != XID or observation.code not in CLEANUP or _ANOTHER_CAUSE in observation.text:
+            return False
+        named = observation.pid if same_pids else None
+        own = any(
+            rank.at - TOLERANCE <= observation.since and observation.at <= rank.at + KEPT_SECONDS
+            for rank in self._killed.values()
+            if (rank.gpu == observation.uuid if named is None else rank.pid == named)
+        )
+        if own:
+            log.info(
+                "not counted: the driver removes the channels of a rank that was killed",
+                extra={"gpu": observation.uuid, "xid": observation.code, "times": observation.times},
+            )
+        return own
