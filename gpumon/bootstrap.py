@@ -292,6 +292,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         find_runs=services.persistence.find_runs,
         record_change=services.audit_log.record,
         find_changes=services.audit_log.find,
+        runbook_url=configuration.alerts.runbook_url,
         wall=time.time,
         boot=boot_clock,
     )

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dashboards.generate import dashboards
-from gpumon.health.alert_rules import render, rules
+from gpumon.health.alert_rules import rules
+from gpumon.health.rule_file import render
 from scripts.docs import health_page, probe_page, simulation_page, xid_page
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample
@@ -27,7 +28,7 @@ def generated() -> Mapping[str, str]:
         "docs/xids.md": xid_page.markdown(),
         "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
-        "docs/alerts.md": alerts_page(table),
+        "docs/alerts.md": alerts_page(),
         "docs/simulation.md": filled("docs/simulation.md", simulation_page.sections()),
         "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),

@@ -72,6 +72,7 @@ MISSING_METRICS = (
     MissingMetrics(("gpu_gsp",), TURING, "the driver runs without this firmware"),
     MissingMetrics(("gpu_retired_pages", "gpu_retired_pages_pending"), _but("t4"), "before Ampere"),
     MissingMetrics(("gpu_xid_last_timestamp_seconds",), ALL, "no Xid has occurred"),
+    MissingMetrics(("health_check_*",), ALL, "no verdict"),
     MissingMetrics(("gpu_process_memory_bytes",), ALL, "only with processes.max_per_gpu"),
     MissingMetrics(("gpu_mig_mode", "gpu_mig_mode_pending"), ("t4", "l40s"), "boards without MIG"),
     MissingMetrics(("mig_*",), _but("h100mig"), "MIG is off"),

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from agents import eventually, free_port, running
 
-from gpumon.health.alert_rules import render, rules
+from gpumon.health.alert_rules import rules
+from gpumon.health.rule_file import render
 
 MAX_FOR_SECONDS = 3.0
 """Maximum `for` of a rule here, so that GpumonDown does not take three minutes."""

@@ -58,6 +58,8 @@ def alert() -> Alert:
     return Alert(
         rule=rule.name,
         severity=rule.severity,
+        page=rule.page,
+        area=rule.area,
         state=FIRING,
         labels=labels,
         summary=fill(rule.summary, labels),

@@ -281,6 +281,8 @@ def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Aler
     return Alert(
         rule=name,
         severity=rule.severity,
+        page=rule.page,
+        area=rule.area,
         state=state,
         labels=(("gpu", str(index)), ("uuid", example_parts.uuid(index))),
         summary=summary,

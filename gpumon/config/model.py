@@ -15,7 +15,17 @@ from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
 from gpumon.config.probe_section import ProbeSection
-from gpumon.config.setting import NEEDS, Section, SomePath, check_adapter, check_address, check_gpu, setting, split
+from gpumon.config.setting import (
+    NEEDS,
+    Section,
+    SomePath,
+    check_adapter,
+    check_address,
+    check_gpu,
+    check_url,
+    setting,
+    split,
+)
 from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES
 
@@ -200,6 +210,18 @@ class HealthSection(Section):
     )
 
 
+class AlertsSection(Section):
+    """Settings of the alerts."""
+
+    runbook_url: Annotated[str, AfterValidator(check_url)] | None = setting(
+        None,
+        "URL below which the runbooks are: the agent then redirects `/runbooks/NAME` to it.",
+        default_in_words="the agent's own pages",
+        example="https://wiki.example.com/gpumon",
+        restart=True,
+    )
+
+
 class ReleaseSection(Section):
     """Settings of releases, during which the agent closes the driver: docs/release.md."""
 
@@ -282,6 +304,7 @@ class Configuration(Section):
     simulate: SimulateSection = SimulateSection()
     probe: ProbeSection = ProbeSection()
     health: HealthSection = HealthSection()
+    alerts: AlertsSection = AlertsSection()
     release: ReleaseSection = ReleaseSection()
     maintenance: MaintenanceSection = MaintenanceSection()
     kernel_log: KernelLogSection = KernelLogSection()

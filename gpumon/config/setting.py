@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 NEEDS: Final = "needs"
 """Type of the pydantic error for a setting that depends on another one. The context of the error holds the remedy."""
 
+_URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
 _ADAPTER = re.compile(r"[\w.:*?\[\]!-]{1,100}", re.ASCII)
@@ -48,6 +49,13 @@ def check_address(text: str) -> str:
     match = _LISTEN_ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError("must be HOST:PORT, [IPV6]:PORT, or :PORT for every address")
+    return text
+
+
+def check_url(text: str) -> str:
+    """Return an absolute http or https URL unchanged; raise ValueError for any other text."""
+    if _URL.fullmatch(text) is None:
+        raise ValueError("must be an absolute URL, such as https://wiki.example.com/gpumon")
     return text
 
 

@@ -23,6 +23,10 @@ class Alert:
 
     rule: str
     severity: str
+    page: str
+    """When it pages: night, day or never."""
+    area: str
+    """Value of the label `class`: what kind of receiver it concerns."""
     state: str
     """pending, firing or resolved."""
     labels: Labels
@@ -42,7 +46,8 @@ class Alert:
     @property
     def identity(self) -> Labels:
         """Return all labels that Prometheus gives this alert, sorted."""
-        return tuple(sorted((*self.labels, ("alertname", self.rule), ("severity", self.severity))))
+        own = ("alertname", self.rule), ("class", self.area), ("page", self.page), ("severity", self.severity)
+        return tuple(sorted((*self.labels, *own)))
 
     @property
     def key(self) -> Key:
@@ -104,6 +109,8 @@ def _alert(rule: AlertRule, key: Key, gpus: Mapping[str, Labels]) -> Alert:
     return Alert(
         rule=rule.name,
         severity=rule.severity,
+        page=rule.page,
+        area=rule.area,
         state=PENDING,
         labels=labels,
         summary=fill(rule.summary, labels),

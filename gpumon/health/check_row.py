@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +29,18 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import FABRIC
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+class Paging(enum.StrEnum):
+    """When an alert reaches a person: value of the label `page` of alerts."""
+
+    NIGHT = "night"
+    """At any hour: several GPUs, the data of a job or the building are at risk until somebody acts."""
+    DAY = "day"
+    """In working hours: schedulers drain what is unfit for work until then."""
+    NEVER = "never"
+    """Not at all: for dashboards."""
+
 
 Where = Literal["same", "node", "peer", "any"]
 """Device whose verdict inhibits: the same device as the inhibited verdict, the node, a GPU at the other end of one
@@ -163,8 +176,8 @@ class Check:
     """Subject of the agent's notice (Facts.notices) that reports the same fault; empty if there is none."""
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
-    pages: bool = True
-    """Whether a warning of this check pages. If not, its alert has severity info."""
+    pages: Paging = Paging.DAY
+    """When a failure pages; a warning pages by day at most, and with NEVER it has severity info."""
 
     @property
     def alert(self) -> str:
@@ -179,13 +192,19 @@ class Check:
     @property
     def first_step(self) -> str:
         """Return the first step of the runbook in one line, without its number."""
-        return " ".join(self.steps.partition("\n2. ")[0].removeprefix("1. ").split())
+        return first_step(self.steps)
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:
         """Return (level, severity) of each of the check's alerts. The severity is critical, warning or info."""
-        words = {FAIL: "critical", WARN: "warning" if self.pages else "info"}
+        words = {FAIL: "critical", WARN: "info" if self.pages is Paging.NEVER else "warning"}
         return tuple((level, words[level]) for level in self.levels)
+
+    def paging(self, level: Level) -> Paging:
+        """Return when the alert of this level pages."""
+        if level is FAIL:
+            return Paging.NIGHT if self.pages is Paging.NIGHT else Paging.DAY
+        return Paging.NEVER if self.pages is Paging.NEVER else Paging.DAY
 
     def cases(self, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
         """Yield (device, function) for each device that the check evaluates. The function returns the finding."""
@@ -195,3 +214,8 @@ class Check:
             yield from ((case.device, partial(by_role, self.port, case)) for case in devices.ports)
         if self.node is not None:
             yield NODE, partial(self.node, devices.facts)
+
+
+def first_step(steps: str) -> str:
+    """Return the first step of a numbered list in one line, without its number."""
+    return " ".join(steps.partition("\n2. ")[0].removeprefix("1. ").split())

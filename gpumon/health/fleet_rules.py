@@ -1,8 +1,10 @@
-"""Prometheus recording rules that compare each node's all-reduce bandwidth with the median of the fleet."""
+"""Prometheus recording rules of nodes and of the fleet: GPUs by state, utilization, and all-reduce bandwidth."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from gpumon.health.last_verdicts import LAST_SEEN
 
 MIN_NODES = 4
 """Minimum number of nodes with the same hardware for which a median is recorded."""
@@ -19,13 +21,55 @@ _ONE_MODEL = f"{_MODELS} and on (instance) (count by (instance) ({_MODELS}) == 1
 _RANKS = 'count_values by (instance) ("ranks", max by (instance) (gpumon_probe_allreduce_ranks{backend="nccl"}))'
 _LAST_RUN = 'max by (instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_bytes_per_second{backend="nccl"})'
 
+GPUS = "instance:gpumon_gpus"
+"""Prefix of the numbers of GPUs of a node: expected, up, healthy, unknown and busy."""
+UTILIZATION = "cluster:gpumon_gpu_utilization:ratio_1h"
+_UTILIZATION = "gpumon_gpu_utilization:ratio_5m"
+_PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
+
+
+def _gpus() -> Mapping[str, str]:
+    """Return the rules that count GPUs. A node that cannot be scraped keeps `expected`; all its GPUs are unknown."""
+    counted = f"count {_PER_GPU} (gpumon_gpu_health)"
+    kept = f"last_over_time({GPUS}:expected[1h]) and on (instance, job) {LAST_SEEN}"
+    known = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"
+    health = "(gpumon_gpu_health == bool 0) + (gpumon_gpu_health == bool 2)"
+    states = {
+        "expected": f"gpumon_gpus_expected or {counted} or {kept}",
+        "up": f"sum {_PER_GPU} (gpumon_gpu_up)",
+        "healthy": f"sum {_PER_GPU} ({health})",
+        "unknown": f"clamp_min({GPUS}:expected - ({known} or 0 * {GPUS}:expected), 0)",
+        "busy": f"sum {_PER_GPU} (gpumon_gpu_processes > bool 0)",
+    }
+    return {f"{GPUS}:{state}": expr for state, expr in states.items()} | {
+        f"cluster:gpumon_gpus:{state}:sum": f"sum {_FLEET} ({GPUS}:{state})" for state in states
+    }
+
+
+def _utilization() -> Mapping[str, str]:
+    busy, observed = (f"rate(gpumon_gpu_{name}_seconds_total[5m])" for name in ("busy", "observed"))
+    return {
+        f"{level}:{_UTILIZATION}": f"sum {by} ({busy}) / sum {by} ({observed})"
+        for level, by in (("instance", _PER_GPU), ("cluster", _FLEET))
+    } | {UTILIZATION: f"avg_over_time(cluster:{_UTILIZATION}[1h])"}
+
+
 RECORDING_RULES: Mapping[str, str] = {
+    **_gpus(),
+    **_utilization(),
     # The last run on all GPUs of a node that has one GPU model, labeled with that model and the number of ranks.
     BUSBW: f"{_LAST_RUN} * on (instance) group_left (name) ({_ONE_MODEL}) * on (instance) group_left (ranks) {_RANKS}",
     MEDIAN: f"quantile by ({_HARDWARE}) (0.5, {BUSBW}) and count by ({_HARDWARE}) ({BUSBW}) >= {MIN_NODES}",
     RATIO: f"{BUSBW} / on ({_HARDWARE}) group_left () {MEDIAN}",
 }
 """PromQL by the name of the recorded series, in the order of evaluation."""
+
+DAILY_RULES: Mapping[str, str] = {
+    "cluster:gpumon_healthy:ratio_1d": "avg_over_time(cluster:gpumon_gpus:healthy:sum[1d]) / "
+    "avg_over_time(cluster:gpumon_gpus:expected:sum[1d])",
+    "instance:gpumon_fault_seconds:sum_7d": "300 * count_over_time((gpumon_node_health == 3)[7d:5m])",
+}
+"""The same, of rules over a day or longer."""
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:

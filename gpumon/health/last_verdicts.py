@@ -17,6 +17,8 @@ KEEP_SECONDS = DAY
 LAST_SEEN = "instance:gpumon_agent:last_seen_timestamp_seconds"
 LAST_MAINTENANCE_END = f"instance:{MAINTENANCE_END}:last"
 LAST_VERDICT = f"instance:{VERDICT}:last"
+LAST_INFO = f"instance:{VERDICT}_info:last_timestamp_seconds"
+"""Time of the last scrape of each info series of a verdict: the newest is the current one."""
 
 
 def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
@@ -30,5 +32,7 @@ def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     return {
         LAST_SEEN: f"timestamp({MAINTENANCE_END}) or last_over_time({LAST_SEEN}[1h]) > time() - {keep_seconds:.0f}",
         LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {kept}",
+        LAST_INFO: f"timestamp({VERDICT}_info) or last_over_time({LAST_INFO}[1h]) {kept} "
+        f"unless on (instance, job) {MAINTENANCE_END}",
         LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on (instance, job) {MAINTENANCE_END} or 0 * ({verdict})",
     }

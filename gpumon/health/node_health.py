@@ -86,6 +86,11 @@ class Health:
         """Return the open verdicts that are not inhibited, the worst first, then the oldest."""
         return tuple(verdict for verdict in self.verdicts if verdict.inhibited_by is None)
 
+    @property
+    def stated_reasons(self) -> Mapping[Key, str]:
+        """Return by key the reason at the verdict's last transition. Polls since then may have changed its numbers."""
+        return {transition.verdict.key: transition.verdict.reason for transition in self.history}
+
     def consequences(self, verdict: Verdict) -> Iterator[Verdict]:
         """Yield all verdicts that this one inhibits, directly or not."""
         for other in self.verdicts:

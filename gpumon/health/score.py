@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpumon.health.check_row import DAY
+from gpumon.health.check_row import DAY, Paging
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition
@@ -39,7 +39,7 @@ def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict]
 def _counts(transition: VerdictTransition) -> bool:
     verdict = transition.verdict
     check = BY_NAME.get(verdict.check)
-    informs = verdict.level is WARN and check is not None and not check.pages
+    informs = verdict.level is WARN and check is not None and check.pages is Paging.NEVER
     # When a GPU reports its uuid, its verdict is raised again under the uuid: that is not a new fault.
     again = transition.change is VerdictChange.RAISED and verdict.since < transition.wall
     return (

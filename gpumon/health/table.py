@@ -61,6 +61,18 @@ SUBJECTS: Mapping[str, ModuleType] = {
     "The agent": agent,
 }
 """Module of the checks by heading of the runbook page. Names of modules on one subject begin with the same word."""
+_CLASSES = {
+    "agent": "agent",
+    "fabric": "link",
+    "history": "node",
+    "infiniband": "network",
+    "node": "node",
+    "nvlink": "link",
+    "probe": "performance",
+    "utilization": "job",
+    "versions": "node",
+    "work": "job",
+}
 CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS.values() for check in subject.CHECKS)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}
@@ -79,3 +91,8 @@ def recorded_windows() -> dict[str, float]:
     for window in (window for check in CHECKS for window in check.windows):
         seconds[window.metric] = max(window.seconds, seconds.get(window.metric, 0.0))
     return seconds
+
+
+def class_of(check: str) -> str:
+    """Return the value of the label `class` of a check's alerts: agent, hardware, job, link, network, node, ..."""
+    return _CLASSES.get(SUBJECT_OF[check], "hardware")

@@ -24,9 +24,9 @@ OK, UNKNOWN, WARN, FAIL = Level
 
 
 HISTORY_UNREAD = "gpumon_history_unread"
+"""Name of the check that reports an unread store. For it `gpumon check` exits with unknown, even with warnings."""
 LOST_TO = "damaged_store"
 """Evidence of a HISTORY_UNREAD verdict about verdicts that are lost."""
-"""Name of the check that reports an unread store. For it `gpumon check` exits with unknown, even with warnings."""
 
 
 class Action(enum.StrEnum):
@@ -161,6 +161,11 @@ class Verdict(NamedTuple):
     @property
     def key(self) -> Key:
         return self.check, self.device
+
+    @property
+    def code(self) -> str:
+        """Return the Xid or SXid of the evidence; an empty string if it has none."""
+        return str(self.evidence.get("xid", self.evidence.get("sxid", "")))
 
     @property
     def episode(self) -> tuple[Key, float]:

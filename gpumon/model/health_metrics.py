@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import agent
+from gpumon.model.reading import AGENT, agent, identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +21,18 @@ class HealthMetrics:
         note="Only verdicts that are not inhibited. For a GPU with gpu and uuid, for a port with device and port.",
     )
     node_health: float | None = agent("Worst verdict of the node: 0 ok, 1 unknown, 2 warn, 3 fail.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictInfo:
+    """Action, code and reason of a verdict that is not inhibited, for the text of its alert.
+
+    The reason is that of the verdict's last transition, so that the labels do not change with each poll.
+    """
+
+    PREFIX: ClassVar[str] = "gpumon_health_check_"
+    LABELS: ClassVar[tuple[str, ...]] = ("check", "gpu", "uuid", "device", "port")
+
+    action: str | None = identity("What to do: none, restart, reset, reboot, inspect or replace.", AGENT)
+    code: str | None = identity("Xid or SXid that raised the verdict; empty if none did.", AGENT)
+    reason: str | None = identity("Reason, with the readings at the time of the last transition.", AGENT)

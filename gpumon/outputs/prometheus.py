@@ -12,7 +12,7 @@ from functools import cache
 
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.health_metrics import HealthMetrics
+from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
@@ -27,6 +27,7 @@ TABLES: tuple[type[Table], ...] = (
     Driver,
     Node,
     HealthMetrics,
+    VerdictInfo,
     Gpu,
     Mig,
     Fabric,

@@ -16,6 +16,7 @@ from gpumon.server import (
     probe_history,
     problem,
     report,
+    runbooks,
     scrape,
     windows,
     windows_by_kind,
@@ -51,6 +52,7 @@ def create_app(sources: Sources) -> FastAPI:
         events,
         inventory,
         page,
+        runbooks,
     )
     for part in parts:
         app.include_router(part.router)

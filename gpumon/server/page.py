@@ -44,7 +44,7 @@ def docs(request: Request) -> Response:
 
     def render() -> bytes:
         document = request.app.openapi()
-        return _html("docs.html", {"document": document, "operations": openapi.operations(document)})
+        return html("docs.html", {"document": document, "operations": openapi.operations(document)})
 
     return Response(rendered(request).get("docs.html", None, render), media_type="text/html")
 
@@ -58,10 +58,10 @@ def openapi_document(request: Request) -> Response:
 @router.get("/static/{name}")
 def static(name: str) -> Response:
     """Return a style sheet, script or icon. Browsers may cache it, because links to it contain its version."""
-    if name not in _files():
-        raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(_files())}.")
+    if name not in static_files():
+        raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(static_files())}.")
     kind = TYPES[Path(name).suffix]
-    return Response(_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
+    return Response(static_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
 
 
 def _live_html(request: Request, template: str) -> Response:
@@ -69,22 +69,24 @@ def _live_html(request: Request, template: str) -> Response:
 
     def render() -> bytes:
         document = ReportResponse.from_report(report, host_time(request)).document()
-        return _html(template, {"report": document, "max_events": MAX_EVENTS})
+        return html(template, {"report": document, "max_events": MAX_EVENTS})
 
     return Response(rendered(request).get(template, report, render), media_type="text/html")
 
 
-def _html(template: str, context: dict[str, Any]) -> bytes:
+def html(template: str, context: dict[str, Any]) -> bytes:
+    """Return a page from its template."""
     from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, which most agents never need
 
     return page_templates.render(template, context, version=_version).encode()
 
 
 @cache
-def _files() -> dict[str, bytes]:
+def static_files() -> dict[str, bytes]:
+    """Return the style sheet, script and icon by file name."""
     return {path.name: path.read_bytes() for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
 
 
 def _version(name: str) -> str:
     """Return a hash of the file's content. It is part of links, so that browsers reload a changed file."""
-    return hashlib.sha256(_files()[name]).hexdigest()[:12]
+    return hashlib.sha256(static_files()[name]).hexdigest()[:12]

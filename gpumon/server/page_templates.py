@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from gpumon.health.alert_rules import RUNBOOKS
 from gpumon.outputs import formatting, link_text, node_summary, window_sentences
 from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.verdict_text import place
@@ -55,5 +56,5 @@ def _environment() -> Environment:
         page_probe=page_probe,
     )
     environment.filters["with_code"] = with_code
-    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""
+    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://", RUNBOOKS)) else ""
     return environment

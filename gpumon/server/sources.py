@@ -63,6 +63,8 @@ class Sources:
     """Reads the newest audit entries, up to the given number. The future raises StoreError if the store cannot be
     read.
     """
+    runbook_url: str | None
+    """URL below which the runbooks are; None: the agent's own pages."""
     wall: Callable[[], float]
     """Returns the wall time in seconds since the epoch."""
     boot: Callable[[], float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,16 +12,17 @@ from gpumon.health.alert import Alert
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
+from gpumon.health.remediation import performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
-from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE
+from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, Action, Verdict
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.health_metrics import HealthMetrics
+from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.reading import Labels, Sample, Table, count_series, samples
+from gpumon.model.reading import Labels, Sample, Table, count_series, labels_of, samples
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
@@ -138,14 +139,23 @@ class Report:
 
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a metric table."""
-        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
-        levels = {
-            f"{verdict.check},{_place(verdict.device, places)}": float(verdict.level)
-            for verdict in self.health.primary
-            if verdict.device in places or not self._may_be_renamed(verdict.device)
-        }
+        levels = {place: float(verdict.level) for place, verdict in self._placed(self.health.primary)}
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
+
+    def _placed(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
+        """Yield each verdict that may be exported, with the values of its labels joined by commas."""
+        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
+        for verdict in verdicts:
+            if verdict.device in places or not self._may_be_renamed(verdict.device):
+                yield f"{verdict.check},{_place(verdict.device, places)}", verdict
+
+    def _verdict_infos(self) -> Iterator[tuple[VerdictInfo, Labels]]:
+        reasons = self.health.stated_reasons if self.health.open else {}
+        for place, verdict in self._placed(self.health.primary):
+            action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
+            reason = reasons.get(verdict.key, verdict.reason)
+            yield VerdictInfo(action=action, code=verdict.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
 
     def port_info(self, port: PortReading) -> InfinibandPortInfo:
         """Return the role of a port and the GPUs below the same PCIe switch as a metric table."""
@@ -189,6 +199,7 @@ class Report:
         yield self.driver, ()
         yield self.node, ()
         yield self.health_metrics(), ()
+        yield from self._verdict_infos()
         for state in self.gpus:
             yield from state.tables()
         for state in self.gpus:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 
-from gpumon.health.alert_rules import CHECK_UNKNOWN, MUTED, AlertRule, duration
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.alert_rules import CHECK_UNKNOWN, MUTED, rules
+from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
 from gpumon.health.policy import BOOT_GRACE
+from gpumon.health.rule_file import duration
 from gpumon.health.table import BY_NAME
-from gpumon.outputs.verdict_text import clearing_conditions
+from gpumon.outputs.runbook import Runbook, runbooks
 
-_LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
-_TEMPLATE = re.compile(r"\{\{.*?\}\}")
+_NIGHT = sum(rule.page is Paging.NIGHT for rule in rules())
 _INTRODUCTION = f"""\
 # Alerts
 
@@ -36,8 +35,23 @@ below the description of an alert:
   `gpumon clear` ([docs/verdicts.md](verdicts.md)).
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
-GpumonDown, GpumonStale and AllReduceBelowFleet are evaluated by Prometheus only. `gpumon rules render` prints the rule
-file; `--stale-after 2m` changes the threshold of GpumonStale.
+The alerts about the agent itself below are evaluated by Prometheus only. `gpumon rules render` prints the rule file;
+`--stale-after 2m` changes the threshold of GpumonStale, and `--format prometheusrule` or `vmrule` prints an object for
+the operator of Prometheus or VictoriaMetrics.
+
+## Who is paged, and with what
+
+Each alert has three constant labels. `severity` follows from the verdict. `page` is when it reaches a person:
+`night` (at any hour; {_NIGHT} alerts), `day` or `never`. `class` (agent, hardware, job, link, network, node,
+performance) chooses the receiver. `deploy/alertmanager/alertmanager.yml` routes by them.
+
+The annotations hold what changes: `summary` (host, device, Xid), `description` (the verdict's reason with its
+readings), `action` (the verdict's action, then the first step), `serial` and `runbook_url`. Prometheus reads them from
+`gpumon_health_check_info`, so a changed reason or action does not page again.
+
+Each runbook below is served by the agent at `/runbooks/NAME`. The faulty host may be unreachable:
+`gpumon rules runbooks DIR` writes them as static pages for another web server, and `alerts.runbook_url` (for the rule
+file: `gpumon rules render --runbooks URL`) makes all links point there.
 
 ## When the agent is away
 
@@ -65,59 +79,28 @@ fires when maintenance begins resolves, and fires again if the check is still ac
 """
 
 
-def alerts_page(rules: Iterable[AlertRule]) -> str:
+def alerts_page() -> str:
     """Return the page."""
-    return "\n".join((_INTRODUCTION, *_subjects(rules)))
+    return "\n".join((_INTRODUCTION, *_subjects()))
 
 
-def _subjects(rules: Iterable[AlertRule]) -> Iterator[str]:
+def _subjects() -> Iterator[str]:
     sections: dict[str, str] = {}
-    for subject, of_subject in groupby(rules, lambda rule: rule.subject):
+    for subject, of_subject in groupby(runbooks().values(), lambda runbook: runbook.subject):
         yield f"## {subject}\n"
-        for section, sharing in groupby(of_subject, lambda rule: rule.section):
-            yield from _section(section, tuple(sharing), sections)
+        for runbook in of_subject:
+            yield from _section(runbook, sections)
 
 
-def _section(name: str, rules: tuple[AlertRule, ...], sections: dict[str, str]) -> Iterator[str]:
+def _section(runbook: Runbook, sections: dict[str, str]) -> Iterator[str]:
     """Yield a section. `sections`: the section that has the steps, for the steps of the sections before."""
-    check, steps = rules[0].check, rules[0].steps
-    yield f"### {name}\n"
-    yield f"{_description(rules[0]) if check is None else check.help}\n"
-    yield f"{_rule(rules[0]) if check is None else _check(check)}.\n"
-    same = sections.setdefault(steps, name)
-    yield steps if same == name else f"Steps: see [{same}](#{same.lower()}).\n"
-    if rules[0] is CHECK_UNKNOWN:
+    steps = runbook.alerts[0].steps
+    yield f"### {runbook.name}\n"
+    yield f"{runbook.description}\n"
+    yield f"{runbook.facts}.\n"
+    same = sections.setdefault(steps, runbook.name)
+    yield steps if same == runbook.name else f"Steps: see [{same}](#{same.lower()}).\n"
+    if runbook.alerts[0] is CHECK_UNKNOWN:
         yield "These checks return only ok or unknown:\n"
         yield from (f"- `{check.name}`: {check.help}" for check in BY_NAME.values() if not check.levels)
         yield ""
-
-
-def _description(rule: AlertRule) -> str:
-    return _LABEL.sub(r"*\1*", _TEMPLATE.sub("*value*", rule.description))
-
-
-def _rule(rule: AlertRule) -> str:
-    after = f"after {duration(rule.for_seconds)}" if rule.for_seconds else ""
-    return "; ".join(filter(None, (f"Severity {rule.severity}", after)))
-
-
-def _check(check: Check) -> str:
-    waits = (f"after {duration(check.after)}" if check.after else "", "grace" if check.grace else "")
-    end = _end(check)
-    limits = ", ".join(f"`{limit.name}` {limit.default_text}" for limit in check.limits)
-    parts = (
-        f"`{check.name}`: {', '.join(severity for _, severity in sorted(check.severities, reverse=True))}",
-        *waits,
-        end and f"cleared by {end}",
-        limits and f"threshold{'s' if len(check.limits) > 1 else ''} {limits}",
-    )
-    return "; ".join(filter(None, parts))
-
-
-def _end(check: Check) -> str:
-    """Return what ends a verdict of the check; empty if the check must have passed for a minute."""
-    if check.latch is None:
-        if check.clear_after == MINUTE:
-            return ""
-        return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
-    return ", ".join((*clearing_conditions(check), "clear"))

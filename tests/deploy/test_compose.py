@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from each_case import each_case
 
 from gpumon.health.alert_rules import JOB
 
@@ -70,6 +71,38 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
         shutil.copytree(path, place) if path.is_dir() else shutil.copy(path, place)
     assert list(tmp_path.glob("rules/*.yml"))
     _check("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_alertmanager_accepts_the_example_receivers(tmp_path: Path) -> None:
+    """The receivers of the examples replace those of the configuration, each by its name."""
+    folder = ROOT / "deploy" / "alertmanager"
+    whole = yaml.safe_load((folder / "alertmanager.yml").read_text())
+    examples = yaml.safe_load((folder / "receivers.yml").read_text())
+    assert [one["name"] for one in examples["receivers"]] == [one["name"] for one in whole["receivers"]]
+    (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(whole | examples))
+    _check("amtool", "check-config", str(tmp_path / "alertmanager.yml"))
+
+
+ROUTES = {
+    "watchdog": {"alertname": "GpumonWatchdog", "page": "never"},
+    "null": {"alertname": "GpuIdle", "page": "never"},
+    "pager": {"alertname": "GpuLost", "page": "night"},
+    "tickets": {"alertname": "IbErrorRates", "class": "network", "page": "day"},
+}
+
+
+@each_case("receiver, labels", list(ROUTES.items()))
+def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, str]) -> None:
+    """Night to the pager, day to the tickets, information nowhere, the watchdog to its own receiver."""
+    file = str(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")
+    asked = [f"{name}={value}" for name, value in labels.items()]
+    routed = subprocess.run(
+        ["amtool", "config", "routes", "test", "--config.file", file, *asked],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert routed.stdout.strip() == receiver
 
 
 def test_alertmanager_accepts_its_configuration() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from gpumon.health.alert_rules import (
     WARNING,
     AlertRule,
     alert_names,
-    render,
     rules,
 )
-from gpumon.health.check_row import Check, alert_name
+from gpumon.health.check_row import Check, Paging, alert_name
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, MAINTENANCE_END, VERDICT
-from gpumon.health.table import BY_NAME, CHECKS
+from gpumon.health.rule_file import render
+from gpumon.health.table import BY_NAME, CHECKS, class_of
 from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
 from scripts.docs.alerts_page import alerts_page
@@ -36,6 +37,8 @@ START, END = 10, 30
 """Minutes in which a case is active."""
 AWAY, BACK = 20, 25
 """Minutes in which the agent cannot be scraped, in the tests of that."""
+INSTANCE = dict(TARGET)["instance"]
+HOST = INSTANCE.partition(":")[0]
 GPU = (("gpu", "3"), ("uuid", "GPU-3"))
 PORT = (("device", "mlx5_3"), ("port", "1"))
 
@@ -84,7 +87,7 @@ CASES = (
         metric="up",
         labels=(),
         values=[float(not START <= minute < END) for minute in range(MINUTES)],
-        firing=START + 3,
+        firing=START + 5,
     ),
     Case(
         rule="GpumonStale",
@@ -97,19 +100,28 @@ CASES = (
 )
 
 
-def texts(rule: AlertRule, labels: Labels, value: str = "") -> dict[str, str]:
-    """Return the annotations as Prometheus fills them in."""
-    text = {"summary": rule.summary, "description": rule.description}
+def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the annotations as Prometheus fills them in. `info`: labels of the verdict's info series, if it exists."""
+    text = {"summary": f"{HOST}: {rule.summary}", "description": rule.description}
     for name, content in labels:
         text = {key: words.replace(f"{{{name}}}", content) for key, words in text.items()}
     text = {key: words.replace('{{ printf "%.0f" $value }}', value) for key, words in text.items()}
-    return text | {"runbook_url": rule.runbook_url}
+    text["action"] = rule.first_step if rule.check is not None else " ".join(rule.steps.split())
+    if rule.check is not None:
+        text["runbook_url"] = f"http://{INSTANCE}/runbooks/{rule.section}"
+    if info is not None:
+        code = f" Xid {info['code']}." if info["code"] else ""
+        action = f"{info['action']}. {rule.first_step}"
+        text |= {"summary": text["summary"] + code, "description": info["reason"], "action": action}
+    if rule.check is not None and rule.check.gpu is not None:
+        text["serial"] = info["serial"] if info is not None else ""
+    return text
 
 
 def expected(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
     rule = RULES[case.rule]
     alert = {
-        "exp_labels": {**dict((*case.labels, *TARGET)), "severity": rule.severity},
+        "exp_labels": {**dict((*case.labels, *TARGET)), **rule.labels},
         "exp_annotations": texts(rule, case.labels, f"{60 * (minute - START)}"),
     }
     return {"eval_time": f"{minute}m", "alertname": case.rule, "exp_alerts": [alert] if fires else []}
@@ -130,6 +142,59 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
         for case in CASES
     ]
     check(tmp_path, render(RULES.values()), groups)
+
+
+INFO = {"action": "reboot", "code": "79", "reason": "Xid 79: it fell off the bus.", "serial": "1650"}
+
+
+def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
+    """Reason, Xid, action and serial number are in the annotations, also when the agent can no longer be scraped."""
+    check_case = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
+    values = [value if minute < AWAY else None for minute, value in enumerate(check_case.values)]
+    known: Values = [1.0 if value == FAIL else None for value in values]
+    labels = (*check_case.labels, *((name, INFO[name]) for name in ("action", "code", "reason")), *TARGET)
+    series = [
+        Series(check_case.metric, check_case.series.labels, values),
+        Series(f"{VERDICT}_info", labels, known),
+        Series("gpumon_gpu_info", (*GPU, ("serial", INFO["serial"]), *TARGET), [1.0] * AWAY),
+        Series(MAINTENANCE_END, TARGET, [0.0 if minute < AWAY else None for minute in range(MINUTES)]),
+    ]
+    rule = RULES["GpuLost"]
+    alert = {
+        "exp_labels": {**dict((*check_case.labels, *TARGET)), **rule.labels},
+        "exp_annotations": texts(rule, check_case.labels, info=INFO),
+    }
+    tests = [{"eval_time": f"{at}m", "alertname": "GpuLost", "exp_alerts": [alert]} for at in (START, AWAY + 15)]
+    check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
+
+
+def test_a_new_reason_changes_no_label(tmp_path: Path) -> None:
+    """When action and reason change, the alert stays the same and its annotations follow."""
+    check_case = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
+    changed = INFO | {"action": "replace", "reason": "It fell off again.", "code": "", "serial": ""}
+    series = [check_case.series, Series(MAINTENANCE_END, TARGET, [0.0] * MINUTES)]
+    for info, minutes in ((INFO | {"serial": ""}, range(START, AWAY)), (changed, range(AWAY, END))):
+        labels = (*check_case.labels, *((name, info[name]) for name in ("action", "code", "reason")), *TARGET)
+        series.append(Series(f"{VERDICT}_info", labels, [1.0 if at in minutes else None for at in range(MINUTES)]))
+    rule = RULES["GpuLost"]
+    identity = {**dict((*check_case.labels, *TARGET)), **rule.labels}
+    tests = [
+        {
+            "eval_time": f"{at}m",
+            "alertname": "GpuLost",
+            "exp_alerts": [{"exp_labels": identity, "exp_annotations": texts(rule, check_case.labels, info=info)}],
+        }
+        for at, info in ((AWAY - 1, INFO | {"serial": ""}), (AWAY + 1, changed))
+    ]
+    check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
+
+
+def test_at_most_fifteen_alerts_page_at_night() -> None:
+    """All others wait for working hours, and nothing of severity info pages."""
+    night = [rule.name for rule in rules() if rule.page is Paging.NIGHT]
+    assert len(night) <= 15, night
+    assert {rule.severity for rule in rules() if rule.page is Paging.NIGHT} == {"critical"}
+    assert {rule.page for rule in rules() if rule.severity == "info"} == {Paging.NEVER}
 
 
 def without_agent(values: Values, *, since: int = AWAY, until: int = BACK) -> Values:
@@ -256,13 +321,16 @@ def test_nothing_fires_on_a_healthy_node_or_during_a_release(tmp_path: Path) -> 
         for sample in recorded()
         if sample.name in names
     ]
-    quiet = [{"expr": "ALERTS", "eval_time": f"{minute}m", "exp_samples": []} for minute in range(0, 60, 5)]
+    quiet = [
+        {"expr": 'ALERTS{alertname!="GpumonWatchdog"}', "eval_time": f"{minute}m", "exp_samples": []}
+        for minute in range(0, 60, 5)
+    ]
     check(tmp_path, render(RULES.values()), [group(60, series, promql_expr_test=quiet)])
 
 
 def test_every_check_has_a_rule_for_each_severity() -> None:
     """The rule reads the check's verdict, has its name in CamelCase and its runbook section."""
-    entries = yaml.safe_load(render(RULES.values()))["groups"][0]["rules"]
+    entries = yaml.safe_load(render(RULES.values()))["groups"][1]["rules"]
     written = {entry["alert"]: entry for entry in entries if "alert" in entry}
     wrong = []
     for row in CHECKS:
@@ -271,8 +339,8 @@ def test_every_check_has_a_rule_for_each_severity() -> None:
             good = (
                 name.removesuffix(WARNING) == alert_name(row.name)
                 and entry["expr"].startswith(f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}')
-                and entry["labels"] == {"severity": severity}
-                and entry["annotations"]["runbook_url"].endswith(f"#{alert_name(row.name).lower()}")
+                and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": class_of(row.name)}
+                and entry["annotations"]["runbook_url"].endswith(f"/runbooks/{alert_name(row.name)}")
                 and ("unless" in entry["expr"]) == (severity in PAGING)
             )
             wrong += [] if good else [name]
@@ -298,14 +366,14 @@ def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
 def test_generated_files_are_fresh() -> None:
     """alert_rules/gpumon.yml and docs/alerts.md are what the tables render."""
     assert (ROOT / "alert_rules" / "gpumon.yml").read_text() == render(rules())
-    assert (ROOT / "docs" / "alerts.md").read_text() == alerts_page(rules())
+    assert (ROOT / "docs" / "alerts.md").read_text() == alerts_page()
 
 
 def test_the_runbook_page_has_the_section_of_each_alert() -> None:
-    """The anchor of a runbook URL is the lower-cased title of a section."""
-    titles = [line.removeprefix("### ") for line in alerts_page(rules()).splitlines() if line.startswith("### ")]
+    """docs/alerts.md has one section a runbook."""
+    titles = [line.removeprefix("### ") for line in alerts_page().splitlines() if line.startswith("### ")]
     assert len(set(titles)) == len(titles)
-    assert {rule.runbook_url.partition("#")[2] for rule in rules()} == {title.lower() for title in titles}
+    assert {rule.section for rule in rules()} == set(titles)
 
 
 def test_the_runbook_gives_the_advice_of_the_page() -> None:

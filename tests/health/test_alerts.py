@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
+from gpumon.health.alert_rules import rules
 from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.model.gpu_state import GpuState
+
+
+def labels_of_rule(name: str) -> Iterable[tuple[str, str]]:
+    """Return the labels that the alert's rule adds."""
+    return next(rule for rule in rules() if rule.name == name).labels.items()
 
 
 class Alerts:
@@ -61,7 +68,7 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     uuid = alerts.ward.report.gpus[1].uuid
     assert firing.state == FIRING
     assert firing.labels == (("check", "gpu_thermal_margin_low"), ("gpu", "1"), ("uuid", uuid))
-    assert firing.identity == tuple(sorted((*firing.labels, ("alertname", rule), ("severity", "warning"))))
+    assert firing.identity == tuple(sorted((*firing.labels, ("alertname", rule), *labels_of_rule(rule))))
     assert "1 degree above its limit" in firing.description
     assert firing.summary == "GPU 1: The GPU is so hot that its clocks are reduced."
     alerts.ward.gpu(1, thermal_margin_celsius=20.0)

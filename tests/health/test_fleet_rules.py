@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from promtool_run import Series, check, group, selector
 
-from gpumon.health.alert_rules import render, rules, runbook_url
+from gpumon.health.alert_rules import rules
 from gpumon.health.fleet_rules import MEDIAN, RATIO, ratio_at_best_size
+from gpumon.health.rule_file import render
 
 pytestmark = pytest.mark.slow
 
 
 H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
+RULE = next(rule for rule in rules() if rule.name == "AllReduceBelowFleet")
 MIB, GIB = 1 << 20, 1 << 30
 PROBE = "gpumon_probe_allreduce_"
 
@@ -78,12 +80,12 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
         {"expr": ratio_at_best_size(condition=" < 0.85"), "eval_time": "2m", "exp_samples": [*samples(RATIO, low)]},
     ]
     alert = {
-        "exp_labels": {"severity": "warning", "instance": "low", "bytes": str(GIB), **dict(HARDWARE)},
+        "exp_labels": {**RULE.labels, "instance": "low", "bytes": str(GIB), **dict(HARDWARE)},
         "exp_annotations": {
-            "summary": "The all-reduce is slower than on other nodes with the same GPUs.",
+            "summary": "low: The all-reduce is slower than on other nodes with the same GPUs.",
             "description": f"The default all-reduce of {GIB} bytes on 8 GPUs ({H100}) reached 50% of the fleet's "
             "median bus bandwidth.",
-            "runbook_url": runbook_url("AllReduceBelowFleet"),
+            "action": " ".join(RULE.steps.split()),
         },
     }
     alerts = [{"eval_time": "2m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
@@ -95,3 +97,90 @@ def test_three_nodes_have_no_median(tmp_path: Path) -> None:
     few = [one for one in FLEET if dict(one.labels)["instance"] in {"a", "b", "low"}]
     wanted = [{"expr": f"{MEDIAN} or {RATIO}", "eval_time": "2m", "exp_samples": []}]
     check(tmp_path, render(rules()), [group(60, few, promql_expr_test=wanted)])
+
+
+def counted(instance: str, healths: list[float], away: int | None = None, busy: int = 0) -> list[Series]:
+    """Return the series of a node with these verdicts by GPU. `away`: the minute from which it cannot be scraped."""
+    target = (("instance", instance), ("job", "gpumon"))
+
+    def values(value: float, start: float = 0.0) -> list[float | None]:
+        return [start + value * minute if away is None or minute < away else None for minute in range(11)]
+
+    series = [Series("gpumon_gpus_expected", target, values(0, len(healths)))]
+    series.append(Series("gpumon_maintenance_end_timestamp_seconds", target, values(0)))
+    for index, health in enumerate(healths):
+        gpu = (("gpu", str(index)), ("uuid", f"GPU-{instance}-{index}"), *target)
+        used = 0.9 if index < busy else 0.0
+        series += [
+            Series("gpumon_gpu_health", gpu, values(0, health)),
+            Series("gpumon_gpu_up", gpu, values(0, float(health != 3))),
+            Series("gpumon_gpu_processes", gpu, values(0, float(index < busy))),
+            Series("gpumon_gpu_busy_seconds_total", gpu, values(60 * used)),
+            Series("gpumon_gpu_observed_seconds_total", gpu, values(60)),
+        ]
+    return series
+
+
+def value_of(name: str, value: float | None, instance: str = "", minute: int = 9) -> dict[str, Any]:
+    """Return what promtool expects of a recorded series; None: it is absent."""
+    labels = (("instance", instance), ("job", "gpumon")) if instance else (("job", "gpumon"),)
+    there = [] if value is None else [{"labels": selector(name, labels), "value": value}]
+    return {"expr": selector(name, labels), "eval_time": f"{minute}m", "exp_samples": there}
+
+
+def test_gpus_are_counted_by_state(tmp_path: Path) -> None:
+    """A warning is healthy, a failure is not, and every GPU of a node that cannot be scraped is unknown."""
+    fleet = [*counted("a", [0, 2, 3, 1], busy=2), *counted("gone", [0, 0, 0, 0], away=3)]
+    gpus, fleet_gpus = "instance:gpumon_gpus", "cluster:gpumon_gpus"
+    states = {"expected": (4, 4, 8), "up": (3, None, 3), "healthy": (2, None, 2), "unknown": (1, 4, 5)}
+    states["busy"] = (2, None, 2)
+    wanted = [
+        each
+        for state, (here, gone, total) in states.items()
+        for each in (
+            value_of(f"{gpus}:{state}", here, "a"),
+            value_of(f"{gpus}:{state}", gone, "gone"),
+            value_of(f"{fleet_gpus}:{state}:sum", total),
+        )
+    ]
+    wanted += [
+        value_of("instance:gpumon_gpu_utilization:ratio_5m", 0.45, "a"),
+        value_of("instance:gpumon_gpu_utilization:ratio_5m", None, "gone"),
+        value_of("cluster:gpumon_gpu_utilization:ratio_5m", 0.45),
+    ]
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=wanted)])
+
+
+def test_shares_over_days(tmp_path: Path) -> None:
+    """The share of healthy GPUs counts those of an absent node as not healthy; fault time is that of node failures."""
+    fleet = [*counted("a", [0, 2, 3, 1]), *counted("gone", [0, 0, 0, 0], away=1)]
+    target = (("instance", "a"), ("job", "gpumon"))
+    fleet.append(Series("gpumon_node_health", target, [3.0] * 11))
+    healthy = value_of("cluster:gpumon_healthy:ratio_1d", (6 + 10 * 2) / (11 * 8), minute=10)
+    fault = value_of("instance:gpumon_fault_seconds:sum_7d", 900.0, "a", minute=10)
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault])])
+
+
+def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
+    """Three of ten agents down page at night once; two do not, and nodes in maintenance do not count."""
+    ups = [Series("up", (("instance", f"n{index}"), ("job", "gpumon")), [float(index > 2)] * 11) for index in range(10)]
+    ends = Series(
+        "gpumon_maintenance_end_timestamp_seconds", (("instance", "n0"), ("job", "gpumon")), [1e6, *[None] * 10]
+    )
+    rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
+    texts = {
+        "summary": "3 agents cannot be scraped.",
+        "description": rule.description.replace("{{ $value }}", "3"),
+        "action": " ".join(rule.steps.split()),
+    }
+    alert = {"exp_labels": {"job": "gpumon", **rule.labels}, "exp_annotations": texts}
+
+    def expected(*alerts: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"eval_time": "5m", "alertname": rule.name, "exp_alerts": list(alerts)}]
+
+    groups = [
+        group(60, ups, alert_rule_test=expected(alert)),
+        group(60, [*ups, ends], alert_rule_test=expected()),
+        group(60, ups[1:], alert_rule_test=expected()),
+    ]
+    check(tmp_path, render(rules()), groups)

@@ -19,7 +19,7 @@ from gpumon.health.node_health import Health
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
-from gpumon.model.health_metrics import HealthMetrics
+from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
@@ -68,9 +68,13 @@ def in_words(health: dict[str, Any], sample: Sample, labels: dict[str, str]) -> 
     """Verdicts are words in the documents, and numbers in the metrics."""
     if sample.name == "gpumon_node_health":
         return float(Level[health["level"].upper()])
-    found = [one for one in health["verdicts"] if one["check"] == labels["check"]]
+    return max(float(Level[one["level"].upper()]) for one in verdicts_of(health, labels))
+
+
+def verdicts_of(health: dict[str, Any], labels: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the verdicts of a series' check and device."""
     device = f"{labels['device']}/{labels['port']}" if "port" in labels else labels.get("uuid")
-    return max(float(Level[one["level"].upper()]) for one in found if one["device"] == device)
+    return [one for one in health["verdicts"] if one["check"] == labels["check"] and one["device"] == device]
 
 
 def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
@@ -78,6 +82,9 @@ def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
     labels = dict(sample.labels)
     if table is HealthMetrics:
         return in_words(whole["health"], sample, labels)
+    if table is VerdictInfo:
+        [one] = verdicts_of(whole["health"], labels)
+        return float((one["action"], str(one["evidence"].get("xid", ""))) == (labels["action"], labels["code"]))
     values, name = place(whole, table, labels), sample.name.removeprefix(table.PREFIX)
     if name == "info" and any(row.identity for row in rows(table).values()):
         identities = {name for name, row in rows(table).items() if row.identity}
@@ -211,7 +218,7 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     """With the verdict's reason, action and runbook."""
     (problem,) = problems(samples.lost(3))
     assert (problem.gpu, problem.title) == (3, "GPU 3: The GPU fell off the bus")
-    assert problem.runbook_url.endswith("#gpulost")
+    assert problem.runbook_url.endswith("/runbooks/GpuLost")
     assert problem.action.startswith("Drain the node and reboot it; ")
     assert "power cycle" in problem.action
     assert "Consequences: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail

@@ -140,6 +140,7 @@ class Node:
             find_runs=self.find_runs,
             record_change=lambda entry: self.changes.append(entry),  # noqa: PLW0108 - a test replaces the list,
             find_changes=self.find_changes,
+            runbook_url=None,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow
@@ -209,7 +209,7 @@ CHECKS = (
 """,
         node=kernel_log_lost,
         latch=Latch(quiet=HOUR),
-        pages=False,
+        pages=Paging.NEVER,
     ),
     Check(
         name="gpumon_poll_errors",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import MINUTE, Check, XidCause
+from gpumon.health.check_row import MINUTE, Check, Paging, XidCause
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
@@ -148,6 +148,7 @@ def _are_services_expected(facts: Facts) -> bool:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="fabric_manager_down",
+        pages=Paging.NIGHT,
         help="The fabric manager is not running, and GPUs are connected by NVSwitches.",
         steps="""\
 1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it exit?

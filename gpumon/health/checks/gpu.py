@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
@@ -120,6 +120,7 @@ def _steps(fault: str) -> str:
 CHECKS = (
     Check(
         name="gpu_lost",
+        pages=Paging.NIGHT,
         help="The GPU fell off the bus.",
         steps=_steps("lost"),
         gpu=_fault_check("lost", Action.REBOOT),
@@ -152,6 +153,7 @@ CHECKS = (
     ),
     Check(
         name="gpu_stuck",
+        pages=Paging.NIGHT,
         help="A driver call on the GPU does not return.",
         steps=_steps("stuck"),
         gpu=stuck_gpu,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Paging, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.device_case import PortCase
 from gpumon.health.facts import Facts
@@ -158,6 +158,7 @@ _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "sa
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
+        pages=Paging.NIGHT,
         levels=(Level.WARN, Level.FAIL),
         help="An InfiniBand or RoCE adapter that was in use is missing.",
         steps="""\
@@ -182,11 +183,12 @@ CHECKS: tuple[Check, ...] = (
 """,
         port=driver_fatal,
         latch=Latch(quiet=DAY),
-        pages=False,
+        pages=Paging.NEVER,
         inhibited_by={"ib_device_missing": "same"},
     ),
     Check(
         name="ib_port_down",
+        pages=Paging.NIGHT,
         levels=(Level.WARN, Level.FAIL),
         help="A port that was in use is down.",
         steps="""\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import MINUTE, Check, Latch, covers, same
+from gpumon.health.check_row import MINUTE, Check, Latch, Paging, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import is_repaired
 from gpumon.health.device_case import GpuCase
@@ -139,6 +139,7 @@ def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa
 CHECKS = (
     Check(
         name="gpu_ecc_uncorrectable",
+        pages=Paging.NIGHT,
         levels=(FAIL, WARN),
         help="The GPU's memory had uncorrectable ECC errors.",
         steps="""\

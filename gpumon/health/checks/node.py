@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import Action, Finding, fail, recovered
@@ -31,6 +31,7 @@ def driver_down(facts: Facts) -> Finding | None:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="gpu_driver_down",
+        pages=Paging.NIGHT,
         help="The NVIDIA driver does not respond: no reading of the GPUs is current.",
         steps="""\
 1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` show whether the module is loaded and what it logged.

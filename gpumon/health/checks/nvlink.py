@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.health.check_row import MINUTE, Check, Latch, Where, XidCause
+from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause
 from gpumon.health.checks.xid import LINKS, sxid_events
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
@@ -141,6 +141,7 @@ FAILED_LINK: Mapping[str, Where | XidCause] = {**_LOST, "nvlink_down": "same", "
 CHECKS = (
     Check(
         name="nvlink_down",
+        pages=Paging.NIGHT,
         help="An NVLink that should be up is down.",
         steps="""\
 1. `nvidia-smi nvlink -s` and `dmesg | grep -i xid` (74, or 144 to 150 from Blackwell on).

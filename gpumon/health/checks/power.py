@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, with_labels
@@ -103,6 +103,7 @@ def _implausible_finding(now: Gpu, words: str) -> Finding:
 CHECKS = (
     Check(
         name="gpu_power_brake",
+        pages=Paging.NIGHT,
         help="The power brake slows the GPU down.",
         steps="""\
 1. One node: a power supply that failed or lost its feed (the BMC's log). Many nodes: the rack's or row's power cap.
@@ -125,7 +126,7 @@ CHECKS = (
         gpu=cap,
         windows=(CAPPED,),
         limits=(CAPPED_SHARE, LIMIT_SHARE),
-        pages=False,
+        pages=Paging.NEVER,
     ),
     Check(
         name="gpu_power_implausible",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import DAY, Check, Latch, Where, same
+from gpumon.health.check_row import DAY, Check, Latch, Paging, Where, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import (
@@ -188,6 +188,7 @@ _FIRST_STEP = """\
 CHECKS: tuple[Check, ...] = (
     Check(
         name="gpu_allreduce_wrong",
+        pages=Paging.NIGHT,
         help="The GPU sends wrong data in the all-reduce (silent data corruption).",
         steps="""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
@@ -199,6 +200,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="allreduce_wrong",
+        pages=Paging.NIGHT,
         help="The all-reduce computes wrong sums (silent data corruption).",
         steps="""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -108,6 +108,7 @@ def memory_hot(gpu: GpuCase) -> Finding | None:
 CHECKS = (
     Check(
         name="gpu_thermal_margin_low",
+        pages=Paging.NIGHT,
         levels=(FAIL, WARN),
         help="The GPU is so hot that its clocks are reduced.",
         steps=_COOLING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import HOUR, MINUTE, Check
+from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
@@ -63,7 +63,7 @@ CHECKS = (
         windows=(BUSY_SECONDS, OBSERVED_SECONDS, PROCESSES),
         limits=(IDLE,),
         inhibited_by={"gpu_spin": "same"},
-        pages=False,
+        pages=Paging.NEVER,
     ),
     Check(
         name="gpu_busy",
@@ -77,6 +77,6 @@ CHECKS = (
         clear_after=15 * MINUTE,
         windows=(BUSY_SECONDS, OBSERVED_SECONDS),
         limits=(BUSY,),
-        pages=False,
+        pages=Paging.NEVER,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import HOUR, MINUTE, Check
+from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
@@ -198,7 +198,7 @@ CHECKS = (
 """,
         gpu=persistence_off,
         after=15 * MINUTE,
-        pages=False,
+        pages=Paging.NEVER,
     ),
     Check(
         name="gpu_settings_pending",
@@ -211,6 +211,6 @@ CHECKS = (
         gpu=settings_pending,
         after=HOUR,
         clear_after=0.0,
-        pages=False,
+        pages=Paging.NEVER,
     ),
 )

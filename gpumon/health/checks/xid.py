@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
-from gpumon.health.check_row import DAY, Check, Latch, covers, same
+from gpumon.health.check_row import DAY, Check, Latch, Paging, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
@@ -206,6 +206,7 @@ def explains_xids(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # 
 CHECKS = (
     Check(
         name="nvswitch_error",
+        pages=Paging.NIGHT,
         levels=(FAIL, WARN),
         help="An NVSwitch reported an error in the kernel log (SXid).",
         steps="""\
@@ -230,6 +231,7 @@ CHECKS = (
     ),
     Check(
         name="gpu_xid_critical",
+        pages=Paging.NIGHT,
         help="The driver reported an error of the GPU's hardware, firmware or links.",
         steps="""\
 1. Drain the node: memory, link, firmware or bus of this GPU failed, not the job.

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from gpumon.health.check_row import DAY, Check, Latch, covers_same_time
+from gpumon.health.check_row import DAY, Check, Latch, Paging, covers_same_time
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.xid import age, codes, xids_outside_maintenance
 from gpumon.health.device_case import GpuCase
@@ -121,6 +121,6 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=application_error,
         latch=Latch(quiet=DAY, repair=False),
-        pages=False,
+        pages=Paging.NEVER,
     ),
 )

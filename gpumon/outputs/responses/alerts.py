@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert
 from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.check_row import Paging
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 
@@ -17,6 +18,7 @@ class AlertResponse(ResponseModel):
 
     rule: str
     severity: Literal[SEVERITIES]  # type: ignore[valid-type]
+    page: Paging = Field(description="When the alert reaches a person.")
     state: Literal[PENDING, FIRING, RESOLVED]  # type: ignore[valid-type]
     labels: dict[str, str]
     summary: str
@@ -31,6 +33,7 @@ class AlertResponse(ResponseModel):
         return cls(
             rule=alert.rule,
             severity=alert.severity,
+            page=Paging(alert.page),
             state=alert.state,
             labels=dict(alert.labels),
             summary=alert.summary,

@@ -1,0 +1,80 @@
+"""Runbooks: what an operator reads about an alert. The rules of one check share one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+from gpumon.health.alert_rules import AlertRule, rules
+from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.rule_file import duration
+from gpumon.outputs.verdict_text import clearing_conditions
+
+_LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
+_TEMPLATE = re.compile(r"\{\{.*?\}\}")
+_STEP = re.compile(r"^\d+\. ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """The runbook of one or more alerts. `name` is the last part of its URL, `subject` the heading that it is under."""
+
+    name: str
+    subject: str
+    alerts: tuple[AlertRule, ...]
+
+    @property
+    def description(self) -> str:
+        """Return what is wrong, in Markdown; labels and values of an alert are in italics."""
+        rule = self.alerts[0]
+        if rule.check is not None:
+            return rule.check.help
+        return _LABEL.sub(r"*\1*", _TEMPLATE.sub("*value*", rule.description))
+
+    @property
+    def facts(self) -> str:
+        """Return severities, times, what clears the verdict, and thresholds, in one line of Markdown."""
+        rule = self.alerts[0]
+        paged = f"pages by {rule.page}" if rule.page.value != "never" else "does not page"
+        if rule.check is None:
+            after = f"after {duration(rule.for_seconds)}" if rule.for_seconds else ""
+            return "; ".join(filter(None, (f"Severity {rule.severity}", paged, after)))
+        return _of_check(rule.check, paged)
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """Return what to do, one string a step, without numbers."""
+        return [" ".join(step.split()) for step in _STEP.split(self.alerts[0].steps) if step.strip()]
+
+
+@cache
+def runbooks() -> Mapping[str, Runbook]:
+    """Return all runbooks by name, in the order of the checks."""
+    grouped = groupby(rules(), lambda rule: (rule.section, rule.subject))
+    return {section: Runbook(section, subject, tuple(sharing)) for (section, subject), sharing in grouped}
+
+
+def _of_check(check: Check, paged: str) -> str:
+    limits = ", ".join(f"`{limit.name}` {limit.default_text}" for limit in check.limits)
+    end = _end(check)
+    parts = (
+        f"`{check.name}`: {', '.join(severity for _, severity in sorted(check.severities, reverse=True))}",
+        paged,
+        f"after {duration(check.after)}" if check.after else "",
+        "grace" if check.grace else "",
+        end and f"cleared by {end}",
+        limits and f"threshold{'s' if len(check.limits) > 1 else ''} {limits}",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def _end(check: Check) -> str:
+    """Return what ends a verdict of the check; empty if the check must have passed for a minute."""
+    if check.latch is None:
+        if check.clear_after == MINUTE:
+            return ""
+        return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
+    return ", ".join((*clearing_conditions(check), "clear"))

@@ -1,0 +1,50 @@
+"""Pages of the runbooks: served by the agent, or written as files for another web server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from gpumon.config.configuration_error import did_you_mean
+from gpumon.health.alert_rules import RUNBOOKS, rules
+from gpumon.outputs.runbook import runbooks
+from gpumon.server.context import rendered, sources
+from gpumon.server.page import html, static_files
+from gpumon.server.problem import Problem
+
+router = APIRouter(prefix=RUNBOOKS, include_in_schema=False)
+
+
+@router.get("")
+def index(request: Request) -> Response:
+    """Return the list of all runbooks."""
+    return Response(rendered(request).get(RUNBOOKS, None, _page), media_type="text/html")
+
+
+@router.get("/{name}")
+def runbook(request: Request, name: str) -> Response:
+    """Return the runbook of an alert. If `alerts.runbook_url` is set, redirect to the runbook below that URL."""
+    section = {rule.name: rule.section for rule in rules()}.get(name)
+    if section is None:
+        raise Problem(404, "Not Found", f"There is no alert {name!r}.", did_you_mean(name, runbooks()))
+    base = sources(request).runbook_url
+    if base is not None:
+        return RedirectResponse(f"{base.rstrip('/')}/{section}")
+    return Response(rendered(request).get(f"runbook {section}", None, lambda: _page(section)), media_type="text/html")
+
+
+def static_pages() -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of each page for another web server: an index, and a folder for each runbook."""
+    style = static_files()["gpumon.css"].decode()
+    yield "index.html", _page(style=style)
+    for name in runbooks():
+        yield f"{name}/index.html", _page(name, style=style)
+
+
+def _page(name: str = "", style: str = "") -> bytes:
+    """Return the page of a runbook as HTML; without a name, the list of all. `style`: CSS to include."""
+    root = "" if style else f"{RUNBOOKS}/"
+    context = {"runbook": runbooks().get(name), "runbooks": runbooks(), "style": style, "root": root}
+    return html("runbook.html", context)

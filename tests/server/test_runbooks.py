@@ -1,0 +1,57 @@
+"""The runbooks: served by the agent, redirected, and written as static pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from each_case import each_case
+from serving import Node, ask, is_problem, serving
+
+from gpumon.cli.main import main
+from gpumon.health.alert_rules import rules
+from gpumon.outputs.runbook import runbooks
+
+
+@each_case("name", [rule.name for rule in rules()])
+def test_each_alert_has_a_runbook(port: int, name: str) -> None:
+    """The link of an alert leads to its steps, in order."""
+    rule = next(rule for rule in rules() if rule.name == name)
+    answer = ask(port, f"/runbooks/{name}")
+    assert answer.status == 200
+    assert answer.body.count(b"<li>") == len(runbooks()[rule.section].steps) >= 1
+    assert ask(port, rule.runbook_url).body == answer.body
+
+
+def test_the_list_links_to_each_runbook(port: int) -> None:
+    """All links of the list resolve."""
+    page = ask(port, "/runbooks").body.decode()
+    assert [name for name in runbooks() if f'href="/runbooks/{name}"' not in page] == []
+
+
+def test_an_unknown_alert_is_not_found(port: int) -> None:
+    """The error names the alert and one with a similar name."""
+    answer = ask(port, "/runbooks/GpuLots")
+    assert is_problem(answer, 404)
+    assert "GpuLost" in answer.document["remedy"]
+
+
+def test_a_configured_url_replaces_the_page(node: Node) -> None:
+    """With `alerts.runbook_url` the agent redirects to the runbook below it."""
+    elsewhere = replace(node.sources(), runbook_url="https://wiki.example.com/gpumon/")
+    node.sources = lambda *_: elsewhere  # type: ignore[method-assign]
+    with serving(node) as port:
+        answer = ask(port, "/runbooks/GpuEccUncorrectableWarning")
+    assert answer.status == 307
+    assert answer.headers["location"] == "https://wiki.example.com/gpumon/GpuEccUncorrectable"
+
+
+def test_static_pages_need_no_agent(tmp_path: Path) -> None:
+    """The pages load nothing, and the links of the index lead to files."""
+    assert main(["rules", "runbooks", str(tmp_path / "web")]) == 0
+    index = (tmp_path / "web" / "index.html").read_text()
+    for name in runbooks():
+        page = (tmp_path / "web" / name / "index.html").read_text()
+        assert f'href="{name}/"' in index
+        assert "/static/" not in page
+        assert 'href="/' not in page
