@@ -15,7 +15,7 @@ from gpumon.health.rule_file import KINDS, render
 def add(parser: CommandParser) -> None:
     examples = ("gpumon rules render > gpumon.yml", "gpumon rules render --format prometheusrule --stale-after 2m")
     pages = "gpumon rules runbooks /var/www/gpumon", "gpumon rules runbooks ./runbooks"
-    parser.set_examples(*examples, pages[0])
+    parser.set_examples(examples[0], pages[0])
     _add_render(parser.add_action("render", "print the alert rules", *examples))
     runbooks = parser.add_action("runbooks", "write the runbooks as web pages", *pages)
     runbooks.add_argument("folder", type=Path, metavar="DIR", help="folder for the pages; created if it does not exist")
