@@ -407,12 +407,13 @@ def test_the_recorder_derives_findings_from_reports() -> None:
     recorder = TelemetryRecorder(lambda: reports[0], GPUS[:2])
     reports.pop(0)
     assert findings(recorder.record()) == {
-        GPUS[0]: ("its NVLink 0 had symbol errors, once",),
+        GPUS[0]: ("its NVLink 0 had receive remote errors, once", "its NVLink 0 had symbol errors, once"),
         GPUS[1]: (
             "Xid 94 occurred once",
             "its memory had an uncorrected ECC error once",
             "its clocks were held down by heat (hardware)",
             "its clocks were held down by the power brake of its board",
+            "its NVLink 0 had receive remote errors, once",
             "its NVLink 0 had replay errors, 9 times",
             "its NVLink 0 had symbol errors, once",
             "its NVLink 0 was retrained (failed), once",

@@ -66,9 +66,9 @@ def rows() -> Iterator[Fault]:
         on=nvlink5,
         within=10 * MINUTE,
     )
-    for counter in ("symbol", "effective"):
+    for counter in ("symbol", "effective", "receive_remote"):
         yield Fault(
-            name=f"an NVLink of Blackwell counts {counter} errors now and then",
+            name=f"an NVLink of Blackwell counts {counter.replace('_', ' ')} errors now and then",
             check="nvlink_errors",
             steps=once(nvlinks={3: {counter: growing(0.1)}}),
             on=nvlink5,

@@ -36,11 +36,12 @@ REPEATED = frozenset({"replay", "recovery"})
 BROKEN = frozenset(
     {
         *("malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"),
-        *("effective", "symbol"),
+        *("effective", "symbol", "receive_remote"),
     }
 )
 """Kinds of errors from Blackwell on. Effective and symbol errors are those that forward error correction did not fix;
-DCGM fails a link on one of them. Not included: errors that the other end reports or discards.
+DCGM fails a link on one of them, and on a remote error: a packet that the sender, or a switch, marked as bad. Not
+included: packets that this end discards.
 """
 
 
@@ -195,7 +196,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN,),
         help="An NVLink had errors and recovered.",
         steps="""\
-1. One error needs no action: few jobs are affected.
+1. One error needs no action: few jobs are affected. A receive remote error is a packet that the sender or a switch
+   marked as bad: check the links of other GPUs first.
 2. If it recurs: drain the node and reset the GPUs that share the link; then run the vendor's diagnostics.
 """,
         gpu=errors,

@@ -135,18 +135,18 @@ def test_a_failed_nvlink_5_recovery_remains_a_failure_until_the_reset() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
-def test_remote_errors_on_blackwell_raise_no_verdict() -> None:
-    """Transmit discards and errors marked by the remote end raise no verdict."""
+def test_discards_on_blackwell_raise_no_verdict() -> None:
+    """Packets that an NVLink discards before sending them raise no verdict."""
     ward = Ward()
     ward.link(3, 4, errors_total=BLACKWELL)
     ward.go_on(60)
-    add_errors_every_minute(ward, 1200, transmit_discard=10.0, receive_remote=10.0)
+    add_errors_every_minute(ward, 1200, transmit_discard=10.0)
     assert not ward.verdicts
 
 
-@pytest.mark.parametrize("kind", ["symbol", "effective"])
-def test_errors_that_error_correction_did_not_fix_are_a_warning_and_a_failure_if_they_last(kind: str) -> None:
-    """One burst of symbol or effective errors on Blackwell is a warning; errors in most minutes are a failure."""
+@pytest.mark.parametrize("kind", ["symbol", "effective", "receive_remote"])
+def test_errors_that_dcgm_fails_are_a_warning_and_a_failure_if_they_last(kind: str) -> None:
+    """One burst of symbol, effective or remote errors is a warning; errors in most minutes are a failure."""
     ward = Ward()
     ward.link(3, 4, errors_total=BLACKWELL)
     ward.go_on(60)
