@@ -118,6 +118,7 @@ def links_orders(configuration: Configuration, page: int, epoch: float) -> Links
         page=page,
         parent=os.getpid(),
         exclude=configuration.links.exclude,
+        fabric=configuration.links.fabric,
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
         root=str(configuration.links.root),
         simulation=_simulation(configuration, epoch),

@@ -91,6 +91,8 @@ class LinksOrders:
     """Names of devices and collectors that are not read, because reading their files blocks."""
     exclude: tuple[str, ...] = ()
     """Patterns of the network adapters that the configuration excludes. Their ports are never read."""
+    fabric: tuple[str, ...] = ()
+    """Patterns of the network adapters of the fabric. The child warns of those that match none."""
     sysfs: str = "/sys"
     root: str = "/"
     """Root directory of the host's file system, where systemd units are."""
@@ -103,7 +105,7 @@ class LinksOrders:
 
     @staticmethod
     def decode(line: bytes) -> LinksOrders:
-        return LinksOrders(**_decode(line, lists=("quarantined", "exclude")))
+        return LinksOrders(**_decode(line, lists=("quarantined", "exclude", "fabric")))
 
 
 def _encode(orders: SamplerOrders | LinksOrders) -> bytes:

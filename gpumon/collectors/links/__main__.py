@@ -49,7 +49,7 @@ class LinksChild:
         def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
             return lambda subject: NotedTree(files, page, subject, shown)
 
-        self._infiniband = PortReader(reach(trees.sysfs), orders.quarantined, orders.exclude)
+        self._infiniband = PortReader(reach(trees.sysfs), orders.quarantined, orders.exclude, orders.fabric)
         self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.quarantined)
         self._processes = ProcessReader(reach(trees.root, anonymous), orders.quarantined)
         self._schedulers = SchedulerReader(reach(trees.root, anonymous), orders.quarantined)

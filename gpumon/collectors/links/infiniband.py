@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 from gpumon.collectors.links.files import Files, Reach, ReadErrors
 from gpumon.collectors.links.topology import Topology
+from gpumon.collectors.links.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import (
     DATA_BITS,
@@ -45,10 +46,18 @@ ACTIVE, LINK_UP = 4, 5
 class PortReader:
     """Reads all ports. The counters are kept between the polls that read them."""
 
-    def __init__(self, reach: Reach, quarantined: Collection[str] = (), exclude: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        reach: Reach,
+        quarantined: Collection[str] = (),
+        exclude: Collection[str] = (),
+        fabric: Collection[str] = (),
+    ) -> None:
+        """`exclude` and `fabric`: patterns of the configuration. Only the daemon uses those of the fabric."""
         self._reach = reach
         self._quarantined = quarantined
         self._exclude = exclude
+        self._unmatched = UnmatchedPatterns({"links.exclude": exclude, "links.fabric": fabric})
         self._topology = Topology(reach, COLLECTOR)
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
@@ -71,6 +80,9 @@ class PortReader:
             self._counter_errors = ReadErrors()
             self._topology.refresh()
         places = self._places(state_errors)
+        if counting and self._unmatched.due and not self._quarantined:
+            devices = _names(self._reach(COLLECTOR), CLASS, ReadErrors())
+            self._unmatched.warn({device: (self._bus(device)[1], self._board(device)) for device in devices})
         self._forget({device for device, _ in places}, counting=counting)
         self.left_out = max(0, len(places) - MAX_PORTS)
         ports = tuple(self._port(device, port, state_errors, counting=counting) for device, port in places[:MAX_PORTS])
@@ -102,8 +114,10 @@ class PortReader:
         ]
 
     def _is_excluded(self, device: str) -> bool:
-        board = _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
-        return matches(self._exclude, device, self._bus(device)[1], board)
+        return matches(self._exclude, device, self._bus(device)[1], self._board(device))
+
+    def _board(self, device: str) -> str:
+        return _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
         """Return the ports of a device; empty for a virtual function, because the physical one counts its traffic."""

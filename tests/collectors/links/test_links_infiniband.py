@@ -276,6 +276,24 @@ def test_the_files_of_a_replaced_device_are_read_again(tmp_path: Path) -> None:
         assert (len(tree.kernel_lines) > lines) == (text != "{absent: true}"), text
 
 
+def test_a_pattern_that_matches_no_adapter_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pattern without an adapter is logged once, with its setting and all adapters, a minute after the start."""
+    patterns = {"exclude": ("mlx5_an*", "0000:05:00.0"), "fabric": ("mlx5_[0-7]", "ibp*")}
+    port_reader, _ = simulated_reader(tmp_path, "nics: [azure_vf]", **patterns)
+    for _ in range(4):
+        port_reader.poll(counting=True)
+        port_reader.poll(counting=False)
+    assert not caplog.records
+    for _ in range(10):
+        port_reader.poll(counting=True)
+    logged = [vars(record) for record in caplog.records]
+    assert [(each["setting"], each["pattern"]) for each in logged] == [
+        ("links.exclude", "0000:05:00.0"),
+        ("links.fabric", "ibp*"),
+    ]
+    assert "mlx5_an0" in logged[0]["adapters"]
+
+
 def test_one_counter_that_answers_einval_leaves_the_others(tmp_path: Path) -> None:
     """A port with other counters is not restricted."""
     folder = add_port(tmp_path)

@@ -1,0 +1,40 @@
+"""Warn of patterns in `links.exclude` and `links.fabric` that match no network adapter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from gpumon.model.port_patterns import matches
+
+log = logging.getLogger("gpumon.collectors.links")
+
+AFTER_POLLS = 5
+"""Number of polls with counters, one every 15 seconds, after which every adapter is there, also after a boot."""
+
+
+class UnmatchedPatterns:
+    """Patterns by setting. Each that matches no adapter after some polls is logged once."""
+
+    def __init__(self, patterns: Mapping[str, Collection[str]]) -> None:
+        self._patterns = {setting: each for setting, each in patterns.items() if each}
+        self._polls = 0
+
+    @property
+    def due(self) -> bool:
+        """Count a poll, and return whether to compare the adapters now."""
+        self._polls += 1
+        return bool(self._patterns) and self._polls == AFTER_POLLS
+
+    def warn(self, adapters: Mapping[str, tuple[str, str]]) -> None:
+        """Log patterns that match none of the adapters. `adapters`: PCI address and board id by device name."""
+        for setting, patterns in self._patterns.items():
+            for pattern in patterns:
+                if not any(matches((pattern,), device, *others) for device, others in adapters.items()):
+                    present = ", ".join(
+                        f"{device} ({' '.join(filter(None, others))})" for device, others in adapters.items()
+                    )
+                    log.warning(
+                        "a pattern matches no network adapter: correct or remove it",
+                        extra={"setting": setting, "pattern": pattern, "adapters": present or "none"},
+                    )
