@@ -11,7 +11,7 @@ from gpumon.health import nvlink5, recovery, registers, xids
 from gpumon.health.sxids import LINK_DOWN, is_fatal
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
+from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -70,7 +70,7 @@ class Catalogue:
         if kind == OVERRUN:
             return OVERRUN_EXPLAINED
         if kind == AER:
-            return AER_EXPLAINED
+            return AER_EXPLAINED if code == AER_FATAL else AER_NONFATAL_EXPLAINED
         if kind == NIC:
             return _nic(code)
         row = self.xid(code)
@@ -217,6 +217,13 @@ AER_EXPLAINED = Explanation(
     action=REBOOT,
     verdict_action=Action.REBOOT,
     if_it_recurs="reseat the board or its riser; check power",
+)
+AER_NONFATAL_EXPLAINED = Explanation(
+    name="PCIe error that is not fatal",
+    severity=Severity.WARNING,
+    action=NOTHING,
+    verdict_action=Action.NONE,
+    if_it_recurs=AER_EXPLAINED.if_it_recurs,
 )
 
 

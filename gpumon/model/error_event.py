@@ -10,15 +10,15 @@ MAX_TEXTS = 3
 """Maximum number of different kernel messages to keep for one error, besides the newest."""
 KINDS = (XID, SXID, OVERRUN, AER, NIC)
 """xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost, possibly with Xids. aer: of a
-PCIe device, from the kernel's Advanced Error Reporting. nic: of a network adapter, from its driver.
+PCIe device, from the kernel's Advanced Error Reporting or the firmware. nic: of a network adapter, from its driver.
 """
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
 """Prefix of the id that replaces the uuid of a GPU that has never reported one. The bus id in lower case follows."""
-AER_FATAL = 1
-"""Code of an aer error that is fatal, as numbered by the kernel."""
+AER_NONFATAL, AER_FATAL = 0, 1
+"""Codes of aer errors, as numbered by the kernel."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 FIRMWARE_SILENT = frozenset({119, 120})
@@ -33,7 +33,7 @@ class ErrorObservation:
 
     kind: str
     code: int
-    """Xid or SXid; for `aer` AER_FATAL, for `nic` a key of NIC_ERRORS, for an overrun 0."""
+    """Xid or SXid; for `aer` AER_FATAL or AER_NONFATAL, for `nic` a key of NIC_ERRORS, for an overrun 0."""
     bus_id: str
     """PCI address of the device, of an NVSwitch in the kernel's format, else in NVML's; "" for an overrun."""
     at: float

@@ -13,7 +13,7 @@ from sample_events import error_event
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
 from gpumon.health.xids import NOTHING, REBOOT, RESET, XIDS, Severity
-from gpumon.model.error_event import AER, AER_FATAL, NIC, OVERRUN, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, NIC, OVERRUN, SXID, XID
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -213,7 +213,9 @@ def test_events_of_network_drivers_are_explained(code: int, severity: Severity) 
 
 
 def test_a_fatal_error_of_pcie_is_critical() -> None:
+    """A PCIe error that is not fatal is a warning: the device recovers from it."""
     assert SHIPPED.explain(error_event(1, AER_FATAL, kind=AER)).severity is CRITICAL
+    assert SHIPPED.explain(error_event(1, AER_NONFATAL, kind=AER)).severity is WARNING
 
 
 def test_a_row_of_the_operator_has_precedence() -> None:

@@ -15,6 +15,19 @@ from gpumon.health.verdict import Action
 ADA = 8
 """NVML's number; boards from it on count errors of PCIe by their kind."""
 
+FIRMWARE_REPORT = tuple(
+    f"{{1}}[Hardware Error]: {text}"
+    for text in (
+        "Hardware error from APEI Generic Hardware Error Source: 1",
+        "event severity: recoverable",
+        " Error 0, type: recoverable",
+        "  section_type: PCIe error",
+        "  port_type: 0, PCIe end point",
+        "  device_id: {bus}.0",
+    )
+)
+"""A report of a PCIe error by ACPI APEI, as Linux logs it (drivers/firmware/efi/cper.c)."""
+
 
 def rows() -> Iterator[Fault]:
     yield Fault(
@@ -48,6 +61,26 @@ def rows() -> Iterator[Fault]:
         check="pcie_fatal_error",
         action=Action.REBOOT,
         steps=(Step(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),),
+    )
+    yield Fault(
+        name="a PCIe port disables the link of the GPU after an error",
+        check="pcie_fatal_error",
+        action=Action.REBOOT,
+        steps=(
+            Step(
+                log=(
+                    "pcieport 0000:00:01.0: DPC: containment event, status:0x1f05, ERR_NONFATAL received from {bus}",
+                    "pcieport 0000:00:01.0: AER: subordinate device reset failed",
+                )
+            ),
+        ),
+    )
+    yield Fault(
+        name="a non-fatal PCIe error, which the firmware of the host reports too",
+        check="pcie_errors",
+        steps=(Step(gpu={"pcie_errors": {"non_fatal": 1}}, log=FIRMWARE_REPORT),),
+        on=lambda profile: profile.board.architecture > ADA and not profile.guest,
+        within=10 * MINUTE,
     )
     port = partial(Fault, where="port", on=ported)
     yield port(name="a port is down", check="ib_port_down", steps=on_port(state="down"), within=6 * MINUTE)

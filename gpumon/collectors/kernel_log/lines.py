@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, FALLEN_OFF, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 MAX_TEXT = 300
@@ -19,7 +19,7 @@ _KNOWN_LINES = 512
 _LONGEST = 1024
 """Max characters of a record that are parsed."""
 
-_PCI = (
+PCI_ADDRESS = (
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
     r"(?:\.(?P<function>[0-7]))?"
 )
@@ -28,30 +28,39 @@ _TASK = re.compile(r".{0,15}\[\d+\]:? ", re.DOTALL)
 """Start of the kernel's messages about a task, such as `name[pid]: segfault at ... in file[...]`. Any user chooses the
 name, of 15 bytes, and the name of the file."""
 _XID = re.compile(
-    rf"NVRM: Xid \({_PCI}{_MIG}(?: [\w-]+:\w+)*\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?\s*",
+    rf"NVRM: Xid \({PCI_ADDRESS}{_MIG}(?: [\w-]+:\w+)*\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 _SXID = re.compile(
-    rf"nvidia-nvswitch\d*: SXid \({_PCI}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
+    rf"nvidia-nvswitch\d*: SXid \({PCI_ADDRESS}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
 """Detail lines of an SXid. They repeat its number and belong to the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(
-    rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {_PCI}:? (?:(?:GPU )?has fallen off the bus\.?|"
+    rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {PCI_ADDRESS}:? (?:(?:GPU )?has fallen off the bus\.?|"
     r"\(PCI ID: [0-9a-f]{4}:[0-9a-f]{4}\) installed in this system has fallen off the bus and is"
     r" not responding to commands\.?)",
     re.IGNORECASE,
 )
 _SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
 _AER = re.compile(
-    rf"[\w-]+ {_PCI}: (?:AER: |DPC: )?(?:"
-    rf"(?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error (?:message )?received(?: from|:) {_SOURCE}(?: \([\w ]+\))?|"
-    r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\), type=[\w ]+(?:, (?:id=[0-9a-f]+)?\([\w ]+\))?|"
-    rf"(?:containment event, status:0x[0-9a-f]+[,:]? )?ERR_FATAL (?:received from {_SOURCE}|detected))\s*"
+    rf"[\w-]+ {PCI_ADDRESS}: (?:AER: )?(?:"
+    r"(?:Multiple )?Uncorrect(?:ed|able) \((?P<message>(?:Non-)?Fatal)\) error (?:message )?received(?: from|:) "
+    rf"{_SOURCE}(?: \([\w ]+\))?|"
+    r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?P<severity>(?:Non-)?Fatal)\), type=[\w ]+"
+    r"(?:, (?:id=[0-9a-f]+)?\([\w ]+\))?)\s*"
 )
-"""A port that has disabled its link (Downstream Port Containment) logs the last form."""
-_AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
+_DPC = re.compile(
+    rf"[\w-]+ {PCI_ADDRESS}: DPC:? (?:containment event, status:0x[0-9a-f]+[,:]? )?(?:"
+    rf"ERR_(?:NON)?FATAL received from {_SOURCE}|"
+    r"(?:ERR_(?:NON)?FATAL|unmasked uncorrectable error|RP PIO error|reserved error) detected"
+    r"(?:, remove downstream devices)?)\s*"
+)
+"""A port that disabled its link (Downstream Port Containment), for whatever error. Up to Linux 6.15 a line of its own
+has the status. A link that software disables is no error.
+"""
+_AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){PCI_ADDRESS}")
 _NIC = re.compile(
     r"(?:mlx5_core|efa) (?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])"
     r"(?: [^\s:\[\]]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?(?P<text>.*)",
@@ -102,7 +111,7 @@ def parse(text: str) -> Line | None:
         return _sxid(text[:_LONGEST])
     if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
         return line
-    return _aer(text[:_LONGEST]) if "(Fatal)" in text or "ERR_FATAL" in text else None
+    return _aer(text[:_LONGEST]) if "Fatal)" in text or "DPC" in text else None
 
 
 def parse_quoted(text: str) -> Line | None:
@@ -158,20 +167,24 @@ def _sxid(text: str) -> Line | None:
 
 
 def _aer(text: str) -> Line | None:
-    """Return the fatal PCIe error in a line; None if there is none.
+    """Return the uncorrected PCIe error in a line; None if there is none.
 
     Its bus id is that of the source that the line names, else that of the device that logged it.
     """
     match = _AER.fullmatch(text)
-    if match is None:
+    logged = match or _DPC.fullmatch(text)
+    if logged is None:
         return None
-    return Line(
-        kind=AER,
-        code=AER_FATAL,
-        bus_id=_nvml_bus_id(_AER_SOURCE.search(text) or match),
-        text=without_processes(text.partition(": ")[2]),
-        fatal=True,
-    )
+    # A link that containment has disabled is lost to the driver, even if the error itself was not fatal.
+    fatal = match is None or "Fatal" in {match["message"], match["severity"]}
+    source = _AER_SOURCE.search(text) or logged
+    return pcie_error(source, without_processes(text.partition(": ")[2]), fatal=fatal)
+
+
+def pcie_error(device: re.Match[str], text: str, *, fatal: bool) -> Line:
+    """Return an error of the PCIe device whose address the match holds."""
+    code = AER_FATAL if fatal else AER_NONFATAL
+    return Line(kind=AER, code=code, bus_id=_nvml_bus_id(device), text=text, fatal=fatal)
 
 
 def _nic(text: str) -> Line | None:

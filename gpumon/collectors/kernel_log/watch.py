@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpumon.clock import boot_clock
+from gpumon.collectors.kernel_log.firmware_errors import FirmwareErrors
 from gpumon.collectors.kernel_log.lines import Line, parse
 from gpumon.collectors.kernel_log.log_time import KernelClock
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
@@ -37,6 +38,7 @@ class KernelLogWatch:
         self._now = now
         self._wall = wall or time.time
         self._clock = KernelClock(now)
+        self._firmware = FirmwareErrors()
         self._held: list[tuple[Record, Line]] = []
         self._begun = False
         self._resumed = False
@@ -83,7 +85,7 @@ class KernelLogWatch:
         self._note_state()
         if records and was_caught_up and not self.log.more:
             self._clock.measure(records[-1].seconds)
-        errors = [(record, line) for record in records if (line := parse(record.text)) is not None]
+        errors = [(record, line) for record in records if (line := self._line(record.text)) is not None]
         if not self._resumed and not was_caught_up:
             self._held += errors[: MAX_HELD - len(self._held)]
         elif errors:
@@ -93,6 +95,9 @@ class KernelLogWatch:
 
     def close(self) -> None:
         self.log.close()
+
+    def _line(self, text: str) -> Line | None:
+        return parse(text) or self._firmware.read(text)
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
         """Return one observation for each device, error code and process, so that a storm of errors costs little."""

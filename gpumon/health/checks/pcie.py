@@ -168,7 +168,7 @@ def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """Return a failure if the kernel reported a fatal PCIe error (AER) of the GPU.
+    """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled its link after an error.
 
     Errors of a port that leads only to this GPU count too.
     """
@@ -188,7 +188,7 @@ CHECKS: tuple[Check, ...] = (
         help="The kernel reported a fatal error of the GPU's PCIe link.",
         steps="""\
 1. Drain the node: such errors precede the loss of a GPU.
-2. `journalctl -k -g AER` shows the port and the error. Drain and reboot the node.
+2. `journalctl -k -g 'AER|DPC|Hardware Error'` shows the port and the error. Drain and reboot the node.
 3. If it recurs: reseat the board or its riser; check power.
 """,
         gpu=aer,
@@ -201,7 +201,7 @@ CHECKS: tuple[Check, ...] = (
         help="The GPU counted fatal PCIe errors, or repeated non-fatal ones.",
         steps="""\
 1. Fatal errors: drain and reboot the node. Non-fatal ones may include corrected errors: watch whether they recur.
-2. `journalctl -k -g AER` shows the port and the error.
+2. `journalctl -k -g 'AER|DPC|Hardware Error'` shows the port and the error.
 3. If they recur: reseat the board or its riser; update the firmware of board and host.
 4. The driver's counters of both are full at 255: the kernel log shows later errors.
 """,

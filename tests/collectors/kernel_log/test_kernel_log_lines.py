@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.error_event import AER, AER_FATAL, NIC, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 GPU = "00000000:1B:00.0"
@@ -202,10 +202,15 @@ PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
         ("pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: id=1b00", PORT),
         ("pcieport 0000:15:01.0: DPC: containment event, status:0x200d, ERR_FATAL received from 0000:1b:00.0", GPU),
         ("pcieport 0000:15:01.0: DPC: ERR_FATAL detected", PORT),
+        ("pcieport 0000:15:01.0: DPC: unmasked uncorrectable error detected", PORT),
+        ("pcieport 0000:15:01.0: DPC unmasked uncorrectable error detected, remove downstream devices", PORT),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x1f01: unmasked uncorrectable error detected", PORT),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x1f17: RP PIO error detected", PORT),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x1f05, ERR_NONFATAL received from 0000:1b:00.0", GPU),
     ],
 )
 def test_fatal_pcie_errors_belong_to_their_source_device(printed: str, bus_id: str) -> None:
-    """Fatal PCIe errors are parsed in the formats of kernels 4.19 to 6.15."""
+    """Fatal PCIe errors, and errors that disabled a link, are parsed in the formats of kernels 4.9 to 6.17."""
     line = parse(printed)
 
     assert line is not None
@@ -214,13 +219,33 @@ def test_fatal_pcie_errors_belong_to_their_source_device(printed: str, bus_id: s
 
 
 @each_case(
+    ("printed", "bus_id"),
+    [
+        ("pcieport 0000:15:01.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:1b:00.0", GPU),
+        ("pcieport 0000:15:01.0: AER: Multiple Uncorrected (Non-Fatal) error received: id=1b00", PORT),
+        (
+            "nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)",
+            GPU,
+        ),
+    ],
+)
+def test_non_fatal_pcie_errors_have_a_code_of_their_own(printed: str, bus_id: str) -> None:
+    """Uncorrected PCIe errors that are not fatal are parsed, apart from the fatal ones of the device."""
+    line = parse(printed)
+
+    assert line is not None
+    assert (line.kind, line.code, line.bus_id, line.fatal) == (AER, AER_NONFATAL, bus_id, False)
+
+
+@each_case(
     "printed",
     [
         "pcieport 0000:15:01.0: AER: Corrected error received: 0000:1b:00.0",
         "pcieport 0000:15:01.0: AER: Correctable error message received from 0000:1b:00.0",
-        "nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)",
         "nvidia 0000:1b:00.0:   device [10de:2330] error status/mask=00004000/00000000",
         "pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "pcieport 0000:15:01.0: DPC: software trigger detected",
+        "pcieport 0000:15:01.0: DPC: enabled with IRQ 30",
         "my-program: I saw Uncorrected (Fatal)",
         "mlx5_core 0000:86:00.1: mlx5_cmd_out_err:808:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad oper",
         "mlx5_core 0000:86:00.1 ens1f1np1: Link up",

@@ -9,7 +9,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
-from gpumon.model.error_event import AER, AER_FATAL
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL
 from gpumon.model.stored_gpu import StoredGpu
 
 PORT = "00000000:15:01.0"
@@ -184,7 +184,7 @@ def test_one_non_fatal_error_beside_a_kernel_message_is_a_warning() -> None:
     ward = node().go_on(60)
     ward.gpu(2, state={"port_above": PORT}, pcie_errors_total=errors())
     ward.go_on(30)
-    ward.event(2, AER_FATAL, kind=AER, bus_id=PORT, uuid=None, fatal=False, text="PCIe Bus Error")
+    ward.event(2, AER_NONFATAL, kind=AER, bus_id=PORT, uuid=None, fatal=False, text="PCIe Bus Error")
     ward.gpu(2, pcie_errors_total=errors(non_fatal=1.0))
     verdict = ward.go_on(15).verdict("pcie_errors", 2)
     assert verdict is not None
