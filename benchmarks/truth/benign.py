@@ -101,6 +101,16 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"pcie_width": 8}})),
         before={"idle": True},
     ),
+    Disturbance(
+        name="light inference on GPUs without GPM",
+        before={**BUSY, "gpus": {"*": {"set": {"utilization": 98, "memory_utilization": 12, "power": 24}}}},
+        on=lambda profile: not profile.board.gpm and not profile.mig,
+    ),
+    Disturbance(
+        name="cool boards that report a negative thermal margin",
+        before={"idle": True, "gpus": {"*": {"set": {"margin": -5}}}},
+        on=lambda profile: profile.board.thermal_limits is not None,
+    ),
     Disturbance(name="slots of eight lanes", before={**BUSY, "gpus": {"*": {"set": {"slot_width": 8}}}}),
     Disturbance(
         name="NVLinks of an idle GPU sleep",

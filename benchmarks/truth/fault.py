@@ -45,6 +45,8 @@ class Fault:
     check: str
     """Check that must raise a verdict."""
     where: Where = "gpu"
+    port: str = PORT
+    """Port that the verdict must name if `where` is a port."""
     action: Action = Action.INSPECT
     steps: tuple[Step, ...]
     on: Callable[[Profile], bool] = lambda _: True

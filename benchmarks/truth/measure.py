@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.truth.fault import NOW, PORT, Disturbance, Fault, Step
+from benchmarks.truth.fault import NOW, Disturbance, Fault, Step
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
@@ -149,7 +149,7 @@ def device(world: World, fault: Fault, gpu: int) -> str:
         return next(
             (reading.uuid for reading in world.report.gpus if reading.bus_id == bus_id), f"pci-{bus_id.lower()}"
         )
-    return f"{PORT}/1" if fault.where == "port" else NODE
+    return f"{fault.port}/1" if fault.where == "port" else NODE
 
 
 def deadline(fault: Fault) -> float:

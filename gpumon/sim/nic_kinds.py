@@ -54,4 +54,15 @@ NIC_KINDS: Mapping[str, NicKind] = {
     "efa": NicKind(
         device="rdmap16s27", address="0002:60:00.0", link_layer="Unknown", gigabits=100, driver="efa", hca_type=""
     ),
+    # The state of EFA is that of its network interface, if it has one. Source: NVIDIA/NVSentinel,
+    # docs/nic-health-monitor.md.
+    "efa_netdev": NicKind(
+        device="rdmap17s27",
+        address="0002:70:00.0",
+        link_layer="Unknown",
+        gigabits=100,
+        driver="efa",
+        hca_type="",
+        netdev="ens5",
+    ),
 }

@@ -14,7 +14,7 @@ from gpumon.outputs.responses.verdicts import CurrentHealthResponse
 def hot_before_the_outage() -> Ward:
     """Return a node with a GPU that was too hot when its driver stopped to answer seven minutes ago."""
     ward = Ward(gpus=4, ports=0)
-    ward.gpu(2, name="NVIDIA H100 80GB HBM3", thermal_margin_celsius=-4.0)
+    ward.gpu(2, name="NVIDIA H100 80GB HBM3", thermal_margin_celsius=-4.0, temperature_celsius=70.0)
     ward.go_on(600)
     assert problems(ward.report)[0].title.startswith("GPU 2: ")
     assert "Last observed" not in problems(ward.report)[0].detail

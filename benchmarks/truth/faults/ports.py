@@ -11,6 +11,7 @@ from benchmarks.truth.faults.where import ported
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon.sim.nic_kinds import NIC_KINDS
 
 ADA = 8
 """NVML's number; boards from it on count errors of PCIe by their kind."""
@@ -157,6 +158,7 @@ def rows() -> Iterator[Fault]:
         steps=counting(port_xmit_discards=growing(500)),
         within=15 * MINUTE,
     )
+    yield from _efa()
     yield Fault(
         name="reading the files of a port fails",
         check="gpumon_links_unread",
@@ -172,4 +174,40 @@ def rows() -> Iterator[Fault]:
         where="node",
         on=ported,
         within=10 * MINUTE,
+    )
+
+
+def _efa() -> Iterator[Fault]:
+    """Yield the faults of EFA, whose ports always report an active link."""
+    interface, silent = NIC_KINDS["efa_netdev"].device, NIC_KINDS["efa"]
+    nics = {"busy": True, "nics": ["efa_netdev", "efa"]}
+    yield Fault(
+        name="the network interface of an EFA port is down",
+        check="ib_port_down",
+        where="port",
+        port=interface,
+        before=nics,
+        steps=(Step(node={"ports": {interface: {"state": "down"}}}),),
+        on=ported,
+        within=6 * MINUTE,
+    )
+    yield Fault(
+        name="the admin queue of an EFA device is closed",
+        check="nic_driver_fatal",
+        where="port",
+        port=silent.device,
+        action=Action.REBOOT,
+        before=nics,
+        steps=(Step(log=(f"efa {silent.address} {silent.device}: Admin queue is closed",)),),
+        on=ported,
+    )
+    yield Fault(
+        name="an EFA device does not answer admin commands",
+        check="ib_fatal_counter",
+        where="port",
+        port=silent.device,
+        before=nics,
+        steps=(Step(node={"ports": {silent.device: {"counters": {"no_completion_cmds": 1}}}}),),
+        on=ported,
+        within=6 * MINUTE,
     )

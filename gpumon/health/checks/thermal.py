@@ -17,6 +17,8 @@ SLOWDOWN = Limit(
     _MARGINS,
 )
 CORE = Limit("core_celsius", 85.0, "Maximum core temperature if the driver reports no margin.", _DEGREES)
+COOL = 60.0
+"""Core temperature below which a margin of 0 or less is wrong: the hottest spot is some 20 degrees warmer at most."""
 MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
 _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
@@ -29,8 +31,8 @@ _COOLING = """\
 def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
-    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. The margin alone is no
-    failure: some boards report 0 or less while they are cool.
+    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. Some boards report a
+    margin of 0 or less while they are cool: then it is ignored, and on warmer boards it is no failure by itself.
     """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
@@ -42,6 +44,8 @@ def margin_low(gpu: GpuCase) -> Finding | None:
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
     if least is None:
         return OFF
+    if margin <= 0 and (gpu.now.temperature_celsius or COOL) < COOL and not _is_confirmed_hot(gpu):
+        return PASSED
     return warn(_small_margin(gpu, margin), Action.INSPECT, thermal_margin_celsius=margin)
 
 

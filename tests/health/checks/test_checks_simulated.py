@@ -20,7 +20,7 @@ LIGHT = 'jobs: [{load: 0.1}]\ngpus: {"*": {set: {utilization: 100, memory_utiliz
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
     ("gpu_thermal_margin_low", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {temperature: 88}}}"),
     ("gpu_thermal_margin_low", "b200x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 92}}}"),
-    ("gpu_thermal_margin_low", "l40sx4"): (Level.WARN, WORK + "gpus: {3: {set: {margin: -5}}}"),
+    ("gpu_thermal_margin_low", "l40sx4"): (Level.WARN, WORK + "gpus: {3: {set: {margin: -5, temperature: 70}}}"),
     ("gpu_thermal_margin_low", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 91}}}"),
     ("gpu_thermal_margin_low", "t4x1"): (Level.WARN, WORK + "gpus: {0: {set: {temperature: 86}}}"),
     ("gpu_memory_temperature_high", "h200x8"): (Level.WARN, WORK + "gpus: {3: {set: {memory_temperature: 97}}}"),

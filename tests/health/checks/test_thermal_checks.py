@@ -50,16 +50,18 @@ def test_the_thermal_margin_is_compared_with_the_gpus_own(
 @each_case(
     ("readings", "expected"),
     [
-        ({}, Level.WARN),
-        ({"clock_event_active": None, "temperature_slowdown_celsius": None}, Level.WARN),
+        ({}, Level.OK),
+        ({"clock_event_active": None, "temperature_slowdown_celsius": None}, Level.OK),
+        ({"temperature_celsius": 70.0}, Level.WARN),
+        ({"temperature_celsius": None, "temperature_slowdown_celsius": None}, Level.WARN),
         ({"clock_event_active": {"sw_thermal": 1.0}}, Level.FAIL),
         ({"clock_event_active": {"hw_thermal": 1.0}}, Level.FAIL),
         ({"clock_event_active": None, "temperature_celsius": 87.0}, Level.FAIL),
     ],
-    ids=["contradicted", "unconfirmed", "software", "hardware", "core temperature"],
+    ids=["cool", "cool, no reasons", "warm", "unconfirmed", "software", "hardware", "core temperature"],
 )
 def test_the_thermal_margin_alone_is_no_failure(readings: dict[str, Any], expected: Level) -> None:
-    """Some cool boards report a margin of 0 or less, so clocks event reason or core temperature must confirm it."""
+    """Some cool boards report a margin of 0 or less, which is ignored; a failure needs a clocks event or a hot core."""
     assert level("gpu_thermal_margin_low", thermal_margin_celsius=-5.0, **readings) is expected
 
 
@@ -86,7 +88,7 @@ def test_without_a_margin_the_core_temperature_is_used(core: float, slowdown: fl
 def test_a_thermal_verdict_is_raised_and_cleared_after_two_minutes() -> None:
     """A temperature must persist for two minutes to raise the verdict, and to clear it."""
     ward = Ward()
-    ward.gpu(3, thermal_margin_celsius=-1.0)
+    ward.gpu(3, thermal_margin_celsius=-1.0, temperature_celsius=70.0)
     assert not ward.go_on(115).verdicts
     assert ward.go_on(15).verdict("gpu_thermal_margin_low", 3)
     ward.gpu(3, thermal_margin_celsius=20.0)
@@ -167,7 +169,7 @@ def test_the_reason_shows_the_degrees_above_the_limit() -> None:
     for readings, expected in (
         (HOT, f"{above}: it is being slowed down."),
         (
-            {},
+            {"temperature_celsius": 70.0},
             f"{above} by its thermal margin; neither a clocks event reason nor its core temperature confirms that.",
         ),
     ):
