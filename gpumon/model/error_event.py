@@ -21,6 +21,8 @@ AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
+INIT_FAILED = 143
+"""The Xid of a GPU that the driver could not initialise."""
 FIRMWARE_SILENT = frozenset({119, 120})
 """Xids after which the GPU's system processor (GSP) no longer answers. The next driver call on the GPU may hang."""
 CANCELLED_BY = {163: 162}
@@ -49,7 +51,7 @@ class ErrorObservation:
     texts: tuple[str, ...] = ()
     """Earlier messages of the kernel that differ from each other, at most MAX_TEXTS."""
     numbered: bool = True
-    """False if the kernel reported without an Xid that the GPU fell off the bus. A line with the Xid may follow."""
+    """False if the driver reported in words that it lost the GPU. A line with the Xid may follow."""
     uuid: str | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None

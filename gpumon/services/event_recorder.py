@@ -42,7 +42,7 @@ POSITION_SECONDS = 60.0
 RECENT_SECONDS = 60.0
 """Maximum age in seconds of an Xid in the kernel log for which `on_xid` is called."""
 WITNESS_SECONDS = 60.0
-"""Maximum seconds to wait for NVML to confirm that a GPU fell off the bus, if the kernel log reports it without an
+"""Maximum seconds to wait for NVML to confirm that the driver lost a GPU, if the kernel log reports it without an
 Xid.
 """
 UNNUMBERED_XID = 999
@@ -76,7 +76,7 @@ class EventRecorder:
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
         """Observations made before the stored events were read; None after they have been read."""
-        self._unconfirmed: dict[str, tuple[ErrorObservation, float]] = {}
+        self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
         """Errors without an Xid that NVML has not confirmed, with the boot clock at which they were read, by bus id."""
         self._changed: dict[str, ErrorEvent] = {}
         """Events with changes that have not been submitted to the store, by id."""
@@ -181,22 +181,24 @@ class EventRecorder:
             self._early += observations
             return
         now = boot_clock()
-        self._unconfirmed |= {each.bus_id: (each, now) for each in observations if not each.numbered}
+        self._unconfirmed |= {(each.bus_id, each.code): (each, now) for each in observations if not each.numbered}
         self._count([each for each in observations if each.numbered])
         self._confirm()
 
     def _confirm(self) -> None:
         """Count errors without an Xid after NVML failed to read the GPU. Drop them after WITNESS_SECONDS."""
-        for bus_id, (observation, since) in tuple(self._unconfirmed.items()):
-            gpu = self._latest().internal.inventory.gpus.get(bus_id)
-            if gpu is not None and gpu.fault not in (None, "no_permission"):
-                del self._unconfirmed[bus_id]
+        for key, (observation, since) in tuple(self._unconfirmed.items()):
+            latest = self._latest()
+            gpu = latest.internal.inventory.gpus.get(observation.bus_id)
+            is_unlisted = gpu is None and observation.bus_id in latest.expectation.unlisted
+            if is_unlisted or (gpu is not None and gpu.fault not in (None, "no_permission")):
+                del self._unconfirmed[key]
                 self._count([observation])
             elif boot_clock() - since > WITNESS_SECONDS:
-                del self._unconfirmed[bus_id]
+                del self._unconfirmed[key]
                 log.warning(
                     "ignored a kernel message without an Xid, because NVML does not report the GPU as lost",
-                    extra={"bus_id": bus_id, "text": observation.text},
+                    extra={"bus_id": observation.bus_id, "text": observation.text},
                 )
 
     def _count(self, observations: Sequence[ErrorObservation]) -> None:

@@ -209,6 +209,21 @@ def test_a_message_without_an_xid_counts_once_nvml_loses_the_gpu(start: Callable
     agent.wait_for_counts({"48": 1.0, "79": 1.0})
 
 
+def test_a_gpu_that_cannot_be_initialised_counts_once_nvml_fails_to_open_it(
+    start: Callable[..., Agent], log: KernelLog
+) -> None:
+    """The driver's "RmInitAdapter failed!" counts as Xid 143, and does not replace "off the bus" of the same GPU."""
+    agent = start()
+    agent.wait_for_counts({})
+    log.append(UNNUMBERED)
+    log.append("NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784)", times=3)
+    log.xid("48, DBE")
+    agent.wait_for_counts({"48": 1.0})
+    failed = GpuReading(bus_id=BUS_ID, fault="init_failed", error="IRQ issue")
+    agent.monitor.take(Snapshot(ended_at=2.0, wall=2e9, durations={}, gpus=(failed,), present=(BUS_ID,)))
+    agent.wait_for_counts({"48": 1.0, "79": 1.0, "143": 1.0})
+
+
 def test_a_message_without_an_xid_is_ignored_if_nvml_reads_the_gpu(
     start: Callable[..., Agent], log: KernelLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

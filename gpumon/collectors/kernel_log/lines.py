@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, FALLEN_OFF, NIC, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, FALLEN_OFF, INIT_FAILED, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 MAX_TEXT = 300
@@ -43,6 +43,9 @@ _OFF_THE_BUS = re.compile(
     r" not responding to commands\.?)",
     re.IGNORECASE,
 )
+_INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
+_LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
+"""Messages without an Xid of a driver that lost a GPU, by the Xid for the same error."""
 _SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
 _AER = re.compile(
     rf"[\w-]+ {PCI_ADDRESS}: (?:AER: )?(?:"
@@ -106,7 +109,7 @@ def parse(text: str) -> Line | None:
     if _TASK.match(text):
         return None
     if text.startswith("NVRM:"):
-        return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
+        return _xid(text[:_LONGEST]) or _lost(text[:_LONGEST])
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text[:_LONGEST])
     if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
@@ -144,13 +147,13 @@ def _xid(text: str) -> Line | None:
     )
 
 
-def _off_the_bus(text: str) -> Line | None:
+def _lost(text: str) -> Line | None:
     line = _NEXT_LINE.sub(" ", text).strip()
-    match = _OFF_THE_BUS.fullmatch(line)
-    if match is None:
-        return None
-    words = without_processes(line.removeprefix("NVRM: "))
-    return Line(kind=XID, code=FALLEN_OFF, bus_id=_nvml_bus_id(match), text=words, numbered=False)
+    for code, message in _LOST:
+        if match := message.fullmatch(line):
+            words = without_processes(line.removeprefix("NVRM: "))
+            return Line(kind=XID, code=code, bus_id=_nvml_bus_id(match), text=words, numbered=False)
+    return None
 
 
 def _sxid(text: str) -> Line | None:

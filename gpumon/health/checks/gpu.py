@@ -11,7 +11,7 @@ from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
-from gpumon.model.error_event import FIRMWARE_SILENT
+from gpumon.model.error_event import FIRMWARE_SILENT, INIT_FAILED, XID
 from gpumon.model.snapshot import CONTAINER
 
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
@@ -25,7 +25,7 @@ def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Calla
         state = gpu.state
         if state.fault == fault:
             detail = f" {state.detail.rstrip('.')}." if state.detail else ""
-            reason = FAULTS[fault].meaning + detail
+            reason = FAULTS[fault].meaning + detail + _init_message(gpu.facts, state.bus_id)
             return unknown(reason, action) if level is Level.UNKNOWN else fail(reason, action, pci_bus_id=state.bus_id)
         return None if state.fault is not None or state.released else PASSED
 
@@ -54,12 +54,24 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
     rebooted = board is not None and board.boot_id != gpu.facts.boot_id
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
     evidence: dict[str, Any] = {name: value for name, value in where.items() if value}
-    reason = f"{FAULTS['missing'].meaning} It is {state.detail}."
+    reason = f"{FAULTS['missing'].meaning} It is {state.detail}.{_init_message(gpu.facts, state.bus_id)}"
     if _may_be_withheld(gpu):
         given = "This container may have been given fewer GPUs than before"
         return unknown(f"{reason} {given}: if this is intended, run `gpumon inventory accept`.", **evidence)
     action = Action.INSPECT if rebooted else Action.REBOOT
     return fail(reason, action, **evidence)
+
+
+def _init_message(facts: Facts, *bus_ids: str) -> str:
+    """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" without one."""
+    texts = [
+        event.text.rstrip(".")
+        for event in facts.events
+        if (event.kind, event.code, event.boot_id) == (XID, INIT_FAILED, facts.boot_id)
+        and event.bus_id in bus_ids
+        and event.text
+    ]
+    return f" The driver logged: {texts[-1]}." if texts else ""
 
 
 def _may_be_withheld(gpu: GpuCase) -> bool:
@@ -87,6 +99,7 @@ def count(facts: Facts) -> Finding | None:
     words = f"The driver reports {visible:.0f} GPU{'' if visible == 1 else 's'}"
     if lacking > 0:
         reason = f"{words}; expected are {expected.count}, {BASES[expected.basis]}.{_unlisted_text(expected)}"
+        reason += _init_message(facts, *expected.unlisted)
         action = Action.REBOOT if expected.unlisted else Action.INSPECT
         return fail(reason, action, gpus_visible=visible, gpus_expected=expected.count)
     if expected.may is not None and expected.may > visible:

@@ -176,6 +176,7 @@ CHECKS = (
         node=unplaced_xid,
         after=MINUTE,
         latch=Latch(quiet=DAY),
+        inhibited_by={"gpu_count_mismatch": "node"},
     ),
     Check(
         name="gpu_xid",

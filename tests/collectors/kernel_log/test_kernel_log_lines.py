@@ -94,6 +94,10 @@ def xid(code: int, text: str, **values: object) -> Line:
             ),
         ),
         (
+            "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784)",
+            xid(143, "GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784)", numbered=False),
+        ),
+        (
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
             Line(
                 kind=SXID,
@@ -126,6 +130,9 @@ def test_every_xid_format_is_parsed(printed: str, line: Line) -> None:
         "NVRM: GPU has fallen off the bus.",
         "NVRM: GPU 0000:1b:00.0: GPU serial number is 1654922000259.",
         "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus. Not really",
+        "NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 5",
+        "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM",
+        "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784) in a.out",
         "NVRM: Xid (PCI:0000:1b:00): abc, pid=1",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Severity 0 Engine instance 60 Sub-engine instance 00",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Data {0x0000003c, 0x0000003c, 0x00000000}",
@@ -351,6 +358,7 @@ files = st.one_of(
     st.sampled_from(
         [
             "fallen off the bus",
+            "RmInitAdapter failed! (0x62:0x65:1784)",
             "health compromised",
             "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
             ": 0000:1b:00.0: GPU has fallen off the bus.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import example_parts
+import pytest
 from each_case import each_case
 from judging import Ward
 
@@ -50,6 +51,20 @@ def test_a_missing_gpu_is_one_verdict() -> None:
     assert "It is no longer on the PCI bus." in verdict.reason
     assert verdict.evidence["serial"] == "S1"
     assert ward.active_checks() == ["gpu_missing"]
+
+
+@pytest.mark.parametrize(("fault", "check"), [("missing", "gpu_missing"), ("init_failed", "gpu_init_failed")])
+def test_the_reason_quotes_a_driver_that_could_not_initialise_the_gpu(fault: str, check: str) -> None:
+    """The driver's message is part of the reason, and its Xid is inhibited by the verdict on the GPU."""
+    ward = Ward(gpus=8)
+    message = "GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784)"
+    ward.event(3, 143, count=0, unnumbered=True, text=message)
+    ward.gpu(3, state={"stored": board(3)})
+    ward.fault(3, fault, "no longer listed")
+    verdict = ward.go_on(90).verdict(check, 3)
+    assert verdict is not None
+    assert verdict.reason.endswith(f"The driver logged: {message}.")
+    assert [one.check for one in ward.report.health.primary] == [check]
 
 
 def test_a_gpu_that_is_missing_since_an_earlier_boot_asks_for_an_inspection() -> None:
@@ -108,6 +123,17 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert verdict.reason.endswith("On the PCI bus but not reported by the driver: 00000000:50:00.0.")
+    message = "GPU 0000:50:00.0: RmInitAdapter failed! (0x62:0x65:1784)"
+    ward.event(3, 143, bus_id="00000000:50:00.0", uuid=None, count=0, unnumbered=True, text=message)
+    verdict = ward.go_on(30).verdict("gpu_count_mismatch")
+    assert verdict is not None
+    assert verdict.reason.endswith(f"00000000:50:00.0. The driver logged: {message}.")
+    bus = {"00000000:50:00.0": "nvidia"}
+    inventory = replace(ward.report.internal.inventory, bus=bus)
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
+    ward.go_on(300)
+    assert ward.active_checks() == ["gpu_count_mismatch", "xid_unplaced"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_count_mismatch"]
 
 
 def test_a_lost_gpu_inhibits_the_count_mismatch() -> None:
