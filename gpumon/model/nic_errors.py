@@ -31,6 +31,13 @@ NIC_ERRORS: Mapping[int, NicError] = {
         fatal=True,
         action="reboot",
     ),
+    # Syndromes of the firmware, which the driver logs by their names.
+    7: NicError(
+        r"synd 0x[0-9a-f]+: (?:unrecoverable hardware error|HW fatal error)",
+        "The adapter's hardware failed",
+        fatal=True,
+        action="reboot",
+    ),
     3: NicError(
         r"High temperature on sensors? with bit set[\w ,.]{0,80}",
         "The adapter is too hot",

@@ -50,7 +50,7 @@ adds texts, NVSwitches, codes that NVML does not report, and events from before 
 | records older than the installation of the agent | `"historical": true`: not counted, no alert |
 | records overwritten before they were read | `"kind": "overrun"` and `gpumon_kernel_log_overruns_total` |
 | PCIe errors: AER, firmware (`[Hardware Error]`), DPC | `"kind": "aer"`; non-fatal ones beside the driver's counter |
-| mlx5 firmware, temperature and power errors | `"kind": "nic"` |
+| mlx5 firmware, hardware, temperature and power errors | `"kind": "nic"` |
 | "fallen off the bus" without a code | one Xid 79, unless there is one, if NVML cannot read the GPU within 60 s |
 | "RmInitAdapter failed!" | the same, as Xid 143; the verdict on the GPU quotes it |
 | records that a process wrote to `/dev/kmsg`, and lines about a process (`name[pid]: ...`) | ignored |

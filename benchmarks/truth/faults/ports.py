@@ -153,6 +153,16 @@ def rows() -> Iterator[Fault]:
         steps=(Step(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
     )
     yield port(
+        name="a network adapter reports an unrecoverable hardware error",
+        check="nic_driver_fatal",
+        action=Action.REBOOT,
+        steps=(
+            Step(
+                log=("mlx5_core 0001:11:00.0: print_health_info:432:(pid 0): synd 0x8: unrecoverable hardware error",)
+            ),
+        ),
+    )
+    yield port(
         name="a port discards 500 packets a second",
         check="roce_stress",
         steps=counting(port_xmit_discards=growing(500)),
