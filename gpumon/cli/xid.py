@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _error_code(xids: Catalogue, code: str | None, text: str | None) -> ErrorCode:
     line = None if text is None else parse_quoted(text)
+    if line is not None and line.kind not in {XID, SXID}:
+        line = None
     if code is None and line is None:
         raise UserError("the line contains no error code: give it too, as in `gpumon xid 149 --text ...`")
     if code is not None and not code.isdecimal():

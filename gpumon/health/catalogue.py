@@ -11,7 +11,7 @@ from gpumon.health import nvlink5, recovery, registers, xids
 from gpumon.health.sxids import LINK_DOWN, is_fatal
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
+from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -62,7 +62,7 @@ class Catalogue:
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """Return the explanation of an error code by the worst of its log lines.
 
-        `kind`: XID, SXID, OVERRUN, AER or NIC. `texts`: what follows the code in each line. `fatal`: whether an
+        `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the code in each line. `fatal`: whether an
         NVSwitch error is fatal; None if its line does not contain that.
         """
         if kind == SXID:
@@ -73,6 +73,8 @@ class Catalogue:
             return AER_EXPLAINED if code == AER_FATAL else AER_NONFATAL_EXPLAINED
         if kind == NIC:
             return _nic(code)
+        if kind == DRIVER:
+            return DRIVER_EXPLAINED
         row = self.xid(code)
         return min(
             (explain(row, text) for text in texts), key=lambda explanation: _WORST_FIRST.index(explanation.severity)
@@ -224,6 +226,15 @@ AER_NONFATAL_EXPLAINED = Explanation(
     action=NOTHING,
     verdict_action=Action.NONE,
     if_it_recurs=AER_EXPLAINED.if_it_recurs,
+)
+
+
+DRIVER_EXPLAINED = Explanation(
+    name="The driver cannot discover the NVLinks",
+    severity=Severity.WARNING,
+    action="if driver calls do not return: " + REBOOT,
+    verdict_action=Action.REBOOT,
+    if_it_recurs="update the driver",
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-XID, SXID, OVERRUN, AER, NIC = "xid", "sxid", "overrun", "aer", "nic"
+XID, SXID, OVERRUN, AER, NIC, DRIVER = "xid", "sxid", "overrun", "aer", "nic", "driver"
 MAX_TEXTS = 3
 """Maximum number of different kernel messages to keep for one error, besides the newest."""
-KINDS = (XID, SXID, OVERRUN, AER, NIC)
+KINDS = (XID, SXID, OVERRUN, AER, NIC, DRIVER)
 """xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost, possibly with Xids. aer: of a
 PCIe device, from the kernel's Advanced Error Reporting or the firmware. nic: of a network adapter, from its driver.
+driver: of NVIDIA's driver, in a line that names no device.
 """
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
@@ -19,6 +20,8 @@ UNNAMED = "pci-"
 """Prefix of the id that replaces the uuid of a GPU that has never reported one. The bus id in lower case follows."""
 AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
+NVLINK_DISCOVERY = 1
+"""Code of a driver error: it cannot discover which NVLinks lead to which GPU."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 INIT_FAILED = 143
@@ -35,9 +38,11 @@ class ErrorObservation:
 
     kind: str
     code: int
-    """Xid or SXid; for `aer` AER_FATAL or AER_NONFATAL, for `nic` a key of NIC_ERRORS, for an overrun 0."""
+    """Xid or SXid; for `aer` AER_FATAL or AER_NONFATAL, for `nic` a key of NIC_ERRORS, for `driver` NVLINK_DISCOVERY,
+    for an overrun 0.
+    """
     bus_id: str
-    """PCI address of the device, of an NVSwitch in the kernel's format, else in NVML's; "" for an overrun."""
+    """PCI address of the device, of an NVSwitch in the kernel's format, else in NVML's; "" without a device."""
     at: float
     """Boot clock of the last occurrence in seconds."""
     since: float

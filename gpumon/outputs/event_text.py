@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpumon.model.error_event import AER, NIC, OVERRUN, SXID, XID
+from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID, XID
 from gpumon.outputs.formatting import DAY, seconds_between
 
 MAX_SHOWN = 5
@@ -27,7 +27,7 @@ def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, A
 
 def title(event: Mapping[str, Any]) -> str:
     """Return a title for an event: its code, its device and what happened."""
-    if event["kind"] == OVERRUN:
+    if event["kind"] in {OVERRUN, DRIVER}:
         return str(event["name"])
     if event["kind"] == AER:
         return f"{event['name']} of {_gpu(event) if event['gpu'] is not None else event['pci_bus_id']}"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from gpumon.health.alert_rules import SEVERITIES
-from gpumon.model.error_event import KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
+from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.server import parameters
 from gpumon.server.context import Filter, sources
@@ -92,7 +92,7 @@ async def _stored_events(request: Request, query: EventQuery) -> AsyncIterator[E
 
 def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
     kinds = {chosen.kind, XID if chosen.xid is not None else None, SXID if chosen.sxid is not None else None} - {None}
-    if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN, NIC}):
+    if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN, NIC, DRIVER}):
         detail = "gpu, kind, xid and sxid contradict each other: a GPU has Xids, an NVSwitch has SXids."
         raise Problem(400, "Invalid parameter", detail, "Give one of them, or an xid and its gpu.")
     bus_id, uuid = (None, None) if chosen.gpu is None else _gpu(latest, chosen.gpu)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN
 from gpumon.outputs.formatting import (
     ABSENT,
     bandwidth,
@@ -27,6 +28,8 @@ HOT_RATIO = 0.95
 """Ratio of a temperature to the slowdown temperature from which its bar is colored as a warning."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
+EVENT_KINDS = {AER: "PCIe", NIC: "adapter", DRIVER: "driver", OVERRUN: "kernel log"}
+"""Text of the kinds of events that have no code."""
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 
@@ -99,10 +102,10 @@ def instance(mig: Document) -> Fact:
 
 
 def event_code(event: Document) -> str:
-    """Return the code of an event, such as "Xid 79" or "SXid 20034"; "kernel log" for an event without a code."""
+    """Return the code of an event, such as "Xid 79" or "SXid 20034"; the kind of an event without a code."""
     if event["xid"] is not None:
         return f"Xid {event['xid']}"
-    return "kernel log" if event["sxid"] is None else f"SXid {event['sxid']}"
+    return EVENT_KINDS[event["kind"]] if event["sxid"] is None else f"SXid {event['sxid']}"
 
 
 def event_place(event: Document) -> str:

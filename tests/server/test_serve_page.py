@@ -13,6 +13,7 @@ import sample_reports as samples
 from sample_reports import gpu_document, run_document
 from serving import Node, ask, is_problem
 
+from gpumon.model.error_event import KINDS, SXID, XID
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink
@@ -20,7 +21,7 @@ from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, end_run
-from gpumon.server.page_overview import facts, tiles
+from gpumon.server.page_overview import EVENT_KINDS, event_code, facts, tiles
 from gpumon.server.page_plot import LABEL_DISTANCE, plot
 from gpumon.server.page_templates import with_code
 from gpumon.state.report import Report
@@ -196,6 +197,12 @@ def test_fabric_and_ports_are_shown(node: Node, port: int) -> None:
         assert text.count(trouble) == 2
     assert "mlx5_3/1 down 400 Gb/s, InfiniBand" in text
     assert "mlx5_4/1 up 400 Gb/s, InfiniBand" in text
+
+
+def test_an_error_without_a_code_shows_its_kind() -> None:
+    """Errors of PCIe, adapters and driver are told apart from lost records of the kernel log."""
+    shown = {kind: event_code({"kind": kind, "xid": None, "sxid": None}) for kind in KINDS if kind not in {XID, SXID}}
+    assert shown == EVENT_KINDS
 
 
 def test_errors_are_shown(node: Node, port: int) -> None:

@@ -9,7 +9,18 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, FALLEN_OFF, INIT_FAILED, NIC, SXID, XID
+from gpumon.model.error_event import (
+    AER,
+    AER_FATAL,
+    AER_NONFATAL,
+    DRIVER,
+    FALLEN_OFF,
+    INIT_FAILED,
+    NIC,
+    NVLINK_DISCOVERY,
+    SXID,
+    XID,
+)
 from gpumon.model.nic_errors import NIC_ERRORS
 
 MAX_TEXT = 300
@@ -46,6 +57,10 @@ _OFF_THE_BUS = re.compile(
 _INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
 _LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
 """Messages without an Xid of a driver that lost a GPU, by the Xid for the same error."""
+_NVLINK_DISCOVERY = re.compile(
+    r"NVRM: (?:GPU\d+ )?knvlink(?:DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed!|"
+    r"UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask!)"
+)
 _SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
 _AER = re.compile(
     rf"[\w-]+ {PCI_ADDRESS}: (?:AER: )?(?:"
@@ -89,7 +104,7 @@ class Line:
     kind: str
     code: int
     bus_id: str
-    """Bus id in NVML's format. An NVSwitch, which is the peer of NVLinks, has one too."""
+    """Bus id in NVML's format, which an NVSwitch has too, as the peer of NVLinks; "" if the line names no device."""
     text: str
     numbered: bool = True
     """Whether the line contains the error's code. It is False if the line describes the error in words."""
@@ -109,7 +124,7 @@ def parse(text: str) -> Line | None:
     if _TASK.match(text):
         return None
     if text.startswith("NVRM:"):
-        return _xid(text[:_LONGEST]) or _lost(text[:_LONGEST])
+        return _xid(text[:_LONGEST]) or _lost(text[:_LONGEST]) or _driver(text)
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text[:_LONGEST])
     if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
@@ -154,6 +169,12 @@ def _lost(text: str) -> Line | None:
             words = without_processes(line.removeprefix("NVRM: "))
             return Line(kind=XID, code=code, bus_id=_nvml_bus_id(match), text=words, numbered=False)
     return None
+
+
+def _driver(text: str) -> Line | None:
+    if _NVLINK_DISCOVERY.fullmatch(text) is None:
+        return None
+    return Line(kind=DRIVER, code=NVLINK_DISCOVERY, bus_id="", text=without_processes(text.removeprefix("NVRM: ")))
 
 
 def _sxid(text: str) -> Line | None:

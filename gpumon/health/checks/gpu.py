@@ -11,7 +11,7 @@ from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
-from gpumon.model.error_event import FIRMWARE_SILENT, INIT_FAILED, XID
+from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, NVLINK_DISCOVERY, XID
 from gpumon.model.snapshot import CONTAINER
 
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
@@ -39,7 +39,10 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
     """
     finding = _fault_check("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
-    return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
+    if finding is None or not finding.level:
+        return finding
+    finding = finding._replace(reason=finding.reason + nvlink_message(gpu.facts))
+    return finding._replace(action=Action.RESET) if silent else finding
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
@@ -64,10 +67,22 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
     """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" without one."""
+    return _message(facts, XID, INIT_FAILED, bus_ids)
+
+
+def nvlink_message(facts: Facts) -> str:
+    """Return a sentence with the driver's last message that it cannot discover NVLinks; "" without one.
+
+    A driver that repeats it for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
+    """
+    return _message(facts, DRIVER, NVLINK_DISCOVERY, ("",))
+
+
+def _message(facts: Facts, kind: str, code: int, bus_ids: tuple[str, ...]) -> str:
     texts = [
         event.text.rstrip(".")
         for event in facts.events
-        if (event.kind, event.code, event.boot_id) == (XID, INIT_FAILED, facts.boot_id)
+        if (event.kind, event.code, event.boot_id) == (kind, code, facts.boot_id)
         and event.bus_id in bus_ids
         and event.text
     ]

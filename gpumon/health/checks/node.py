@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check_row import MINUTE, Check, Paging
+from gpumon.health.checks.gpu import nvlink_message
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import Action, Finding, fail, recovered
@@ -25,7 +26,7 @@ def driver_down(facts: Facts) -> Finding | None:
     silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")
     action = Action.REBOOT if hangs else Action.INSPECT
-    return fail(f"The NVIDIA driver cannot be used: {words}.", action, nvml_stuck_seconds=stuck)
+    return fail(f"The NVIDIA driver cannot be used: {words}.{nvlink_message(facts)}", action, nvml_stuck_seconds=stuck)
 
 
 CHECKS: tuple[Check, ...] = (

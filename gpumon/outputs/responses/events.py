@@ -22,7 +22,8 @@ class EventResponse(ResponseModel):
     id: str
     kind: Literal[KINDS] = Field(  # type: ignore[valid-type]
         description="xid: error of a GPU. sxid: error of an NVSwitch. overrun: records of the kernel log were lost. "
-        "aer: uncorrected error of a PCIe device. nic: error of a network adapter."
+        "aer: uncorrected error of a PCIe device. nic: error of a network adapter. "
+        "driver: error of NVIDIA's driver without a device."
     )
     time: str = timestamp("When it last occurred.")
     since: str = timestamp("When it first occurred.")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, NIC, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, NVLINK_DISCOVERY, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 GPU = "00000000:1B:00.0"
@@ -130,6 +130,8 @@ def test_every_xid_format_is_parsed(printed: str, line: Line) -> None:
         "NVRM: GPU has fallen off the bus.",
         "NVRM: GPU 0000:1b:00.0: GPU serial number is 1654922000259.",
         "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus. Not really",
+        "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed! in a.out",
+        "NVRM: knvlinkUpdateLinkConnectionStatus: link 3 of GPU 1",
         "NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 5",
         "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM",
         "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:1784) in a.out",
@@ -190,6 +192,18 @@ def test_arbitrary_lines_are_parsed_safely(printed: str) -> None:
     texts = [without_processes(printed), line.text if line is not None else ""]
 
     assert all(text.isprintable() and len(text) <= MAX_TEXT for text in texts)
+
+
+@each_case(
+    "printed",
+    [
+        "knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+        "GPU3 knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+    ],
+)
+def test_a_driver_that_cannot_discover_nvlinks_is_an_error_without_a_device(printed: str) -> None:
+    """The driver names no PCI address: the error is that of the driver."""
+    assert parse(f"NVRM: {printed}") == Line(kind=DRIVER, code=NVLINK_DISCOVERY, bus_id="", text=printed)
 
 
 PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"

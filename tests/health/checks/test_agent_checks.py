@@ -6,7 +6,7 @@ from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
-from gpumon.model.error_event import OVERRUN
+from gpumon.model.error_event import DRIVER, NVLINK_DISCOVERY, OVERRUN
 
 
 def test_driver_that_does_not_answer_is_the_one_fault() -> None:
@@ -44,6 +44,22 @@ def test_driver_that_hangs_asks_for_a_reboot() -> None:
     verdict = ward.go_on(90).verdict("gpu_driver_down")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
+
+
+def test_a_driver_that_does_not_answer_is_quoted() -> None:
+    """The message about NVLinks, which a driver that blocks its callers repeats, is in the reason, and is no fault."""
+    ward = Ward()
+    message = "knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!"
+    ward.event(0, NVLINK_DISCOVERY, kind=DRIVER, bus_id="", uuid=None, text=message)
+    assert not ward.go_on(90).verdicts
+    ward.fault(1, "stuck", "it does not return")
+    stuck = ward.go_on(30).verdict("gpu_stuck", 1)
+    ward.node(nvml_up=0.0, nvml_stuck_seconds=70.0)
+    down = ward.go_on(90).verdict("gpu_driver_down")
+    assert stuck is not None
+    assert down is not None
+    assert stuck.reason.endswith(f"The driver logged: {message}.")
+    assert down.reason.endswith(f"The driver logged: {message}.")
 
 
 @each_case(
