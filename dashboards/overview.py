@@ -347,16 +347,15 @@ SECTIONS = (
         panels=(
             graph(
                 "NVLinks down",
-                "Links of the GPU minus active and sleeping links. A board without a bridge has links that "
-                f"never come up. {SHOWN}",
-                _highest(f"{series('gpumon_gpu_nvlinks')} - {series('gpumon_gpu_nvlinks_active')}"),
+                f"Links that should be up minus active and sleeping links. {SHOWN}",
+                _highest(f"{series('gpumon_gpu_nvlinks_expected')} - {series('gpumon_gpu_nvlinks_active')}"),
                 GPU,
                 minimum=0,
             ),
             graph(
                 "NVLink errors",
                 f"New errors between points, summed over the links of a GPU. {SHOWN}",
-                _highest(_new("gpumon_nvlink_errors_total", "instance, gpu, kind")),
+                _highest(_new("gpumon_gpu_nvlink_errors_total", "instance, gpu, kind")),
                 f"{GPU} {{{{kind}}}}",
                 minimum=0,
                 bars=True,
@@ -376,6 +375,13 @@ SECTIONS = (
                 "{{instance}} {{device}}:{{port}}",
                 unit="Bps",
                 minimum=0,
+            ),
+            table(
+                "NVLinks that are down",
+                "Read from /metrics/links, which the shipped configuration scrapes once a minute.",
+                [f"{_max(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0"],
+                {**GPU_COLUMNS, "link": "link", "uuid": "uuid"},
+                quiet=True,
             ),
             table(
                 "GPUs that are not in their NVLink fabric",

@@ -24,6 +24,7 @@ from gpumon.config.component_settings import (
 )
 from gpumon.config.model import Configuration
 from gpumon.model.error_event import ErrorObservation
+from gpumon.model.reading import Page
 from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.prometheus import Renderer
@@ -277,7 +278,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
     return Sources(
         host=platform.node(),
         latest=latest,
-        exposition=Renderer(latest).exposition,
+        exposition={page: Renderer(latest, page).exposition for page in Page},
         ready=services.router.is_ready,
         token=services.front.token,
         refusals=services.front.refusals,

@@ -78,18 +78,28 @@ MISSING_METRICS = (
     MissingMetrics(("mig_*",), _but("h100mig"), "MIG is off"),
     MissingMetrics(("gpu_nvlink*", "nvlink_*"), ("t4", "l40s"), "boards without NVLink"),
     MissingMetrics(
-        ("gpu_nvlinks_active", "gpu_nvlink_speed_bytes_per_second", "nvlink_up", "nvlink_peer_*"),
+        (
+            "gpu_nvlinks_expected",
+            "gpu_nvlinks_active",
+            "gpu_nvlink_speed_bytes_per_second",
+            "nvlink_up",
+            "nvlink_peer_*",
+        ),
         ("h100mig", "h100guest"),
         "the number that should be up is unknown",
     ),
-    MissingMetrics(("nvlink_recoveries_total", "nvlink_bit_error_ratio"), (*AMPERE, *HOPPER), "Blackwell and later"),
+    MissingMetrics(
+        ("gpu_nvlink_recoveries_total", "nvlink_recoveries_total", "nvlink_bit_error_ratio"),
+        (*AMPERE, *HOPPER),
+        "Blackwell and later",
+    ),
     MissingMetrics(("nvlink_peer_peer",), BLACKWELL, "its switches are on no bus of this host"),
     MissingMetrics(("fabric_*",), BEFORE_HOPPER, "Hopper and later"),
     MissingMetrics(("fabric_status",), ("h100pcie", "h100guest"), "not in a fabric"),
     MissingMetrics(("fabric_health", "fabric_health_summary"), HOPPER, "not supported"),
     MissingMetrics(("fabric_cluster_uuid", "fabric_clique_id"), (*HOPPER, "b200"), "a fabric of one node"),
     MissingMetrics(("platform_*",), _but("gb200"), "no rack information"),
-    MissingMetrics(("c2c_link_up",), _but("gb200"), "Grace hosts"),
+    MissingMetrics(("gpu_c2c_links_*", "c2c_link_up"), _but("gb200"), "Grace hosts"),
 )
 
 

@@ -17,6 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
+from gpumon.model.reading import Page
 from gpumon.model.snapshot import (
     ChildMessage,
     DriverStatus,
@@ -130,7 +131,7 @@ class SingleReading:
 
 def _render(report: Report, args: argparse.Namespace) -> str:
     if args.prometheus:
-        return Renderer(lambda: report).render(report)
+        return "".join(Renderer(lambda: report, page).render(report) for page in Page)
     now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
     document = ReportResponse.from_report(report, now).document()
     if args.json:

@@ -145,7 +145,7 @@ class MetricsSection(Section):
 
     detailed: bool = setting(
         default=False,
-        meaning="Export the detail metrics on `/metrics` too: about a third more series. The API always has them.",
+        meaning="Export the detail metrics on `/metrics` too: half as many series again. The API always has them.",
         restart=True,
     )
 

@@ -53,8 +53,8 @@ CLOCK_EVENTS: Mapping[str, int] = {
     "reliability": 0x400,
 }
 
-_RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
-"""Clock event reasons that are rare on compute GPUs or set by the operator."""
+_RARE_REASONS = ("idle", "applications_clocks", "sync_boost", "display_clocks")
+"""Clock event reasons that are normal, rare on compute GPUs, or set by the operator."""
 
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
@@ -154,9 +154,9 @@ class Gpu:
 
     up: float | None = agent("1 if this GPU answers, 0 if it does not.")
     fault: dict[str, float] | None = agent(
-        "1 for the fault because of which this GPU does not answer, else 0.", label="fault"
+        "1 for the fault because of which this GPU does not answer.", label="fault", zeros=False
     )
-    released: float | None = agent("1 if monitoring of this GPU is suspended by a release request.")
+    released: float | None = agent("1 if monitoring of this GPU is suspended by a release request.", zeros=False)
     health: float | None = agent(
         "Worst verdict about this GPU: 0 ok, 1 unknown, 2 warn, 3 fail.",
         note="Present for every GPU of the inventory, whatever the state of the driver. Use this one for scheduling.",
@@ -312,7 +312,7 @@ class Gpu:
         "Current clock frequency.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
     )
     clock_max_hertz: dict[str, float] | None = reading(
-        "Maximum clock frequency.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
+        "Maximum clock frequency.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=(*_LIKE_SM, "memory")
     )
     clock_event_active: dict[str, float] | None = reading(
         "1 if this reason limits the clocks now, else 0.",
@@ -383,7 +383,7 @@ class Gpu:
         every=RARE,
         label="availability",
         note="Ampere and later.",
-        detail=("max", "high", "partial"),
+        detail=("max", "high", "partial", "low"),
     )
     retired_pages: dict[str, float] | None = reading(
         "Retired memory pages.",
@@ -399,7 +399,13 @@ class Gpu:
         note="Before Ampere.",
     )
     xid_errors_total: dict[str, float] | None = agent(
-        "Xid errors, kept over restarts of the agent; critical codes are present at 0 from the start.", label="xid"
+        "Xid errors by code, kept over restarts of the agent.",
+        label="xid",
+        zeros=False,
+        note="Absent for a code that has not occurred: `increase()` of it misses the first error.",
+    )
+    xid_critical_errors_total: float | None = agent(
+        "Xid errors with a critical code, kept over restarts of the agent; 0 from the start."
     )
     xid_last_timestamp_seconds: dict[str, float] | None = agent(
         "Unix time of the last Xid with this code.", label="xid"
@@ -484,7 +490,16 @@ class Gpu:
         every=RARE,
         note="Also for a board without a bridge.",
     )
+    nvlinks_expected: float | None = agent("Number of NVLinks that should be up.")
     nvlinks_active: float | None = agent("Number of NVLinks that are up (active or asleep).")
+    nvlink_errors_total: dict[str, float] | None = agent(
+        "NVLink errors by kind, summed over the NVLinks of the GPU.", label="kind"
+    )
+    nvlink_recoveries_total: dict[str, float] | None = agent(
+        "NVLink recoveries (retrainings) by result, summed over the NVLinks of the GPU.", label="result"
+    )
+    c2c_links_expected: float | None = agent("Number of chip-to-chip links of the GPU.", note="Grace hosts.")
+    c2c_links_active: float | None = agent("Number of chip-to-chip links that are up.", note="Grace hosts.")
     nvlink_speed_bytes_per_second: float | None = reading(
         "Speed of the slowest NVLink per direction.",
         Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)),

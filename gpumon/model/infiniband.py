@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import AGENT, SLOW, Sysfs, identity, reading
+from gpumon.model.reading import AGENT, LINKS, SLOW, Sysfs, identity, reading
 
 STATE_SECONDS = 5.0
 """Interval in seconds at which port states are read. Counters are read in the SLOW tier."""
@@ -120,6 +120,7 @@ class InfinibandPort:
         ),
         every=SLOW,
         label="kind",
+        page=LINKS,
         detail=(
             *("port_rcv_remote_physical_errors", "port_rcv_constraint_errors", "port_xmit_constraint_errors"),
             *("VL15_dropped", "out_of_buffer", "packet_seq_err", "rx_icrc_encapsulated"),

@@ -107,9 +107,9 @@ class Node:
     abandoned_children: float | None = agent("Number of child processes that SIGKILL did not end.")
     driver_calls_total: float | None = agent("NVML calls since the start of the agent.")
     store_up: float | None = agent("1 if events and results can be written to disk.")
-    exposed_series: float | None = agent("Number of exported series.")
+    exposed_series: float | None = agent("Number of series on /metrics.")
     dropped_series_total: dict[str, float] | None = agent(
-        "Series dropped because of a limit, by reason.", label="reason"
+        "Series dropped because of a limit, by reason.", label="reason", zeros=False
     )
     log_messages_total: dict[str, float] | None = agent("Log messages by level.", label="level")
     alerts: dict[str, float] | None = agent(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import SLOW, Each, Field, LinkCall, LinkField, identity, reading
+from gpumon.model.reading import LINKS, SLOW, Each, Field, LinkCall, LinkField, identity, reading
 
 ACTIVE, ASLEEP = 1, 2
 """Link states that count as up. NVLinks enter the sleep state to save power."""
@@ -49,6 +49,7 @@ class Nvlink:
         "1 if the NVLink is active or asleep.",
         LinkField("NVLINK_GET_STATE", states=(ACTIVE, ASLEEP)),
         every=SLOW,
+        page=LINKS,
         note="Absent if the link is not expected to be up: with MIG enabled, on a board without a bridge, on a guest "
         "with a part of the fabric.",
     )
@@ -56,6 +57,7 @@ class Nvlink:
         "NVLink errors by kind.",
         _each(_UP_TO_HOPPER | _FROM_BLACKWELL),
         every=SLOW,
+        page=LINKS,
         label="kind",
         note="Up to Hopper: replay, recovery, crc. Blackwell and later: the others.",
     )
@@ -68,6 +70,7 @@ class Nvlink:
             }
         ),
         every=SLOW,
+        page=LINKS,
         label="result",
         note="Blackwell and later. After a failed recovery the link is down.",
     )
@@ -75,6 +78,7 @@ class Nvlink:
         "Ratio of received bits that were wrong.",
         _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, bits=0, packed=True),
         every=SLOW,
+        page=LINKS,
         label="kind",
         note="Blackwell and later.",
     )
@@ -89,9 +93,11 @@ class NvlinkPeer:
     COUNT: ClassVar[Field] = Nvlink.COUNT
 
     peer_type: str | None = identity(
-        "Type of the peer: gpu, npu or switch.", LinkCall("NvLinkRemoteDeviceType", words=PEERS)
+        "Type of the peer: gpu, npu or switch.", LinkCall("NvLinkRemoteDeviceType", words=PEERS), page=LINKS
     )
-    peer: str | None = identity("PCI address of the peer.", LinkCall("NvLinkRemotePciInfo", attribute="busId"))
+    peer: str | None = identity(
+        "PCI address of the peer.", LinkCall("NvLinkRemotePciInfo", attribute="busId"), page=LINKS
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,5 +109,9 @@ class C2cLink:
     COUNT: ClassVar[Field] = Field("C2C_LINK_COUNT")
 
     up: float | None = reading(
-        "1 if the chip-to-chip link is up.", LinkField("C2C_LINK_GET_STATUS"), every=SLOW, note="Grace hosts."
+        "1 if the chip-to-chip link is up.",
+        LinkField("C2C_LINK_GET_STATUS"),
+        every=SLOW,
+        page=LINKS,
+        note="Grace hosts.",
     )

@@ -29,6 +29,16 @@ class Tier(enum.Enum):
 
 FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
+
+class Page(enum.Enum):
+    """Path of the page on which Prometheus finds the series of a row. Single links are too many for every scrape."""
+
+    METRICS = "/metrics"
+    LINKS = "/metrics/links"
+
+
+METRICS, LINKS = Page.METRICS, Page.LINKS
+
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field that requests the sum over all links of a GPU."""
 
@@ -263,10 +273,18 @@ class Row:
     """True if the metric is exported only with detailed metrics. A tuple lists the label values for which that
     applies.
     """
+    page: Page = METRICS
+    """The page with its series. The page of the links is always complete: `detail` does not apply to it."""
+    zeros: bool = True
+    """False if the page has no series for a value of 0."""
 
     def hidden(self, key: str) -> bool:
         """Return True if this label value is exported only with detailed metrics."""
         return self.detail is True or (self.detail is not False and key in self.detail)
+
+    def omits(self, key: str, value: float, *, detailed: bool) -> bool:
+        """Return True if the page has no series for this label value."""
+        return not (detailed or self.page is LINKS or not self.hidden(key)) or not (self.zeros or value)
 
 
 def reading(
@@ -277,10 +295,12 @@ def reading(
     label: str | tuple[str, ...] = (),
     note: str = "",
     detail: bool | tuple[str, ...] = False,
+    page: Page = METRICS,
 ) -> Any:
     """Return the dataclass field of a row: a gauge, or a counter if its name ends in `_total`."""
     labels = (label,) if isinstance(label, str) else label
-    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note, detail=detail)})
+    row = Row(text, source, every, labels, note=note, detail=detail, page=page)
+    return dataclasses.field(default=None, metadata={"row": row})
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
@@ -288,14 +308,16 @@ def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 
-def identity(text: str, source: Source, *, every: Tier = ONCE) -> Any:
+def identity(text: str, source: Source, *, every: Tier = ONCE, page: Page = METRICS) -> Any:
     """Return the dataclass field of an identity row, whose text is a label of the `info` metric."""
-    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True)})
+    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True, page=page)})
 
 
-def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "") -> Any:
+def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "", zeros: bool = True) -> Any:
     """Return the dataclass field of a row that the agent fills without the driver."""
-    return reading(text, AGENT, every=FAST, label=label, note=note)
+    labels = (label,) if isinstance(label, str) else label
+    row = Row(text, AGENT, FAST, labels, note=note, zeros=zeros)
+    return dataclasses.field(default=None, metadata={"row": row})
 
 
 Labels = tuple[tuple[str, str], ...]
@@ -336,7 +358,7 @@ def metric_type(name: str) -> str:
 def samples(
     table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
 ) -> Iterator[Sample]:
-    """Yield the series of a table; rows that are None yield none.
+    """Yield the values of a table, of all pages and with zeros; rows that are None yield none.
 
     `own` are labels of every series. `detailed` includes details. `names` limits the result to these metrics.
     """
@@ -354,20 +376,25 @@ def samples(
         yield from _info(table, own)
 
 
-def count_series(table: Table, *, detailed: bool = True) -> int:
-    """Return the number of series that `samples` yields for a table."""
-    count = sum(1 for _ in _info(table, ()))
+def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
+    """Return the number of series of a table on a page."""
+    count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)
-        if value is None or (row.detail is True and not detailed):
+        if value is None or row.page is not page:
             continue
-        if not row.labels:
-            count += 1
-        elif detailed or not row.detail:
+        if row.labels and row.zeros and (detailed or not row.detail):
             count += len(value)
         else:
-            count += sum(not row.hidden(key) for key in value)
+            values = value if row.labels else {"": value}
+            count += sum(not row.omits(key, number, detailed=detailed) for key, number in values.items())
     return count
+
+
+@cache
+def info_page(table: type[Table]) -> Page | None:
+    """Return the page with the `info` metric of a table, that of its identity rows; None if it has none."""
+    return next((row.page for row in rows(table).values() if row.identity), None)
 
 
 @cache

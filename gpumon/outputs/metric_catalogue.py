@@ -16,6 +16,7 @@ from gpumon.model.reading import (
     Integral,
     LinkCall,
     LinkField,
+    Page,
     Row,
     Source,
     Sysfs,
@@ -62,10 +63,14 @@ class CatalogueEntry:
     """True if /metrics exports it only with the setting DETAILED; a tuple if only its series with these label values
     need it.
     """
+    page: str
+    """Path of the page that exports it."""
+    zeros: bool = True
+    """False if the page has no series for a value of 0."""
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """Return every metric, in the order of /metrics."""
+    """Return every metric, in the order of the pages."""
     return [entry for table in TABLES for entry in entries_of(table)]
 
 
@@ -113,7 +118,9 @@ def _entry(table: type[Table], name: str, row: Row) -> CatalogueEntry:
         sources=tuple(dict.fromkeys(_source_names(row.source))),
         tier="" if isinstance(row.source, Agent) else row.every.name.lower(),
         note=row.note,
-        detail=row.detail,
+        detail=row.detail if row.page is Page.METRICS else False,
+        page=row.page.value,
+        zeros=row.zeros,
     )
 
 
@@ -129,6 +136,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
         tier="" if all(isinstance(row.source, Agent) for row in identities.values()) else "once",
         note=" ".join(f"`{name}`: {row.help}" for name, row in identities.items()),
         detail=False,
+        page=next(row.page.value for row in identities.values()),
     )
 
 
@@ -156,8 +164,10 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return the note of a metric, and whether it or some of its label values need the setting DETAILED."""
-    return "".join(f" {text}" for text in (entry.note, _detail(entry)) if text)
+    """Return the note of a metric, its page if not /metrics, and which values have no series by default."""
+    page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
+    zeros = "" if entry.zeros else "No series for 0."
+    return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)
 
 
 def _detail(entry: CatalogueEntry) -> str:

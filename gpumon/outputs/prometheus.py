@@ -1,4 +1,4 @@
-"""Renders a Report in Prometheus's text format 0.0.4. The page is cached for each Report.
+"""Renders a Report in Prometheus's text format 0.0.4: a page of it. The page is cached for each Report.
 
 The beginning of each series' line, up to its value, is cached for later Reports.
 """
@@ -17,7 +17,19 @@ from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
-from gpumon.model.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
+from gpumon.model.reading import (
+    INFO_HELP,
+    LINKS,
+    METRICS,
+    Labels,
+    Page,
+    Row,
+    Table,
+    info_page,
+    labels_of,
+    metric_type,
+    rows,
+)
 from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.state.report import Report
 
@@ -40,7 +52,7 @@ TABLES: tuple[type[Table], ...] = (
     InfinibandPort,
     AllReduce,
 )
-"""Metric tables, in the order of their metrics on /metrics."""
+"""Metric tables, in the order of their metrics on the pages."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
 """Tables that rarely change from one Report to the next: their lines are cached by object identity."""
 EXACT = 1e15
@@ -57,24 +69,25 @@ _Place = tuple[type[Table], Labels]
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The /metrics page as bytes, plain and compressed with gzip."""
+    """A page as bytes, plain and compressed with gzip."""
 
     raw: bytes
     gzipped: bytes
 
 
 class Renderer:
-    """Renders /metrics. It caches the page of the latest Report, and the line of each series up to its value."""
+    """Renders one page. It caches the page of the latest Report, and the line of each series up to its value."""
 
-    def __init__(self, latest: Callable[[], Report]) -> None:
-        self._latest = latest
+    def __init__(self, latest: Callable[[], Report], page: Page = METRICS) -> None:
+        self._latest, self._path = latest, page
+        self._tables = frozenset(table for table in TABLES if _families(table, page))
         self._prefixes: dict[_Place, dict[str, dict[str, str]]] = {}
         self._cached_lines: dict[_Place, tuple[Table, Mapping[str, list[str]]]] = {}
         self._report: Report | None = None
         self._page = Exposition(b"", b"")
 
     def exposition(self) -> Exposition:
-        """Return the /metrics page of the latest Report. It is rendered once for each Report."""
+        """Return the page of the latest Report. It is rendered once for each Report, if a client requests it."""
         report = self._latest()
         if report is not self._report:
             raw = self.render(report).encode()
@@ -82,16 +95,17 @@ class Renderer:
         return self._page
 
     def render(self, report: Report) -> str:
-        """Return the /metrics page of a Report as text."""
-        families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
-        tables = [(table, own, (type(table), own)) for table, own in report.tables()]
+        """Return the page of a Report as text."""
+        families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table, self._path)}
+        tables = [(table, own, (type(table), own)) for table, own in report.tables() if type(table) in self._tables]
+        detailed = report.detailed or self._path is LINKS
         self._forget({place for _, _, place in tables})
         for table, own, place in tables:
             if isinstance(table, CACHED):
-                for name, lines in self._lines(table, own, place, detailed=report.detailed).items():
+                for name, lines in self._lines(table, own, place, detailed=detailed).items():
                     families[name] += lines
             else:
-                self._series(table, own, place, families, detailed=report.detailed)
+                self._series(table, own, place, families, detailed=detailed)
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _forget(self, places: set[_Place]) -> None:
@@ -107,7 +121,7 @@ class Renderer:
         """Return the lines of a table by metric, from the cache if the table is the same object as last time."""
         cached_table, lines = self._cached_lines.get(place, (None, {}))
         if cached_table is not table:
-            families: dict[str, list[str]] = {name: [] for name in _families(type(table))}
+            families: dict[str, list[str]] = {name: [] for name in _families(type(table), self._path)}
             self._series(table, own, place, families, detailed=detailed)
             lines = {name: own_lines for name, own_lines in families.items() if own_lines}
             self._cached_lines[place] = (table, lines)
@@ -118,7 +132,7 @@ class Renderer:
     ) -> None:
         prefixes = self._prefixes.setdefault(place, {})
         has_identity = False
-        for name, row, hidden in _exported_rows(type(table), detailed=detailed):
+        for name, row, hidden in _exported_rows(type(table), self._path, detailed=detailed):
             value = getattr(table, name)
             if value is None:
                 continue
@@ -131,29 +145,32 @@ class Renderer:
             if len(row_prefixes) > 2 * len(values) + SPARE:
                 row_prefixes.clear()  # label values such as processes come and go
             for key, number in values.items():
-                if key in hidden:
+                if key in hidden or not (number or row.zeros):
                     continue
                 if key not in row_prefixes:
                     row_prefixes[key] = _prefix(table.PREFIX + name, own, row, key)
                 lines.append(f"{row_prefixes[key]}{_number(number)}\n")
-        if has_identity:
+        if has_identity and info_page(type(table)) is self._path:
             families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
 
 
 @cache
-def _exported_rows(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
-    """Return name, row and hidden label values of each row that /metrics exports."""
+def _exported_rows(table: type[Table], page: Page, *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
+    """Return name, row and hidden label values of each row that a page exports."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
         for name, row in rows(table).items()
-        if detailed or row.detail is not True
+        if row.page is page and (detailed or row.detail is not True)
     )
 
 
-def _families(table: type[Table]) -> Mapping[str, str]:
-    """Return the help text by name for each metric of a table, in the order of the page."""
+@cache
+def _families(table: type[Table], page: Page) -> Mapping[str, str]:
+    """Return the help text by name for each metric of a table on a page, in the order of the page."""
     families = {}
     for name, row in rows(table).items():
+        if row.page is not page:
+            continue
         if row.identity:
             families[f"{table.PREFIX}info"] = INFO_HELP
         else:
@@ -166,7 +183,7 @@ def _head(name: str, text: str) -> str:
     return f"# HELP {name} {escaped}\n# TYPE {name} {metric_type(name)}\n"
 
 
-_HEADS = {name: _head(name, text) for table in TABLES for name, text in _families(table).items()}
+_HEADS = {name: _head(name, text) for page in Page for table in TABLES for name, text in _families(table, page).items()}
 
 
 def _prefix(name: str, own: Labels, row: Row, key: str) -> str:

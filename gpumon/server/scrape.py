@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
+from gpumon.model.reading import Page
 from gpumon.outputs.prometheus import CONTENT_TYPE
 from gpumon.server.context import sources
 from gpumon.server.problem import Problem, errors
@@ -15,10 +16,20 @@ HEALTHY, READY = "Healthy.\n", "Ready.\n"
 
 
 @router.get("/metrics/", include_in_schema=False)
-@router.get("/metrics", response_class=PlainTextResponse, summary="All metrics, for Prometheus")
+@router.get("/metrics", response_class=PlainTextResponse, summary="All metrics but single links, for Prometheus")
 async def metrics(request: Request) -> Response:
     """Return the text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
-    page = sources(request).exposition()
+    return _page(request, Page.METRICS)
+
+
+@router.get(Page.LINKS.value, response_class=PlainTextResponse, summary="Metrics of single links, for Prometheus")
+async def link_metrics(request: Request) -> Response:
+    """Return the metrics of each NVLink and the errors of each port by kind. Scrape it less often than /metrics."""
+    return _page(request, Page.LINKS)
+
+
+def _page(request: Request, path: Page) -> Response:
+    page = sources(request).exposition[path]()
     headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
     if accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(page.gzipped, headers=headers | {"Content-Encoding": "gzip"})

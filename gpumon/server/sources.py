@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.reading import Page
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
@@ -25,7 +26,8 @@ class Sources:
     host: str
     """Name of the host, for responses and the page."""
     latest: Callable[[], Report]
-    exposition: Callable[[], Exposition]
+    exposition: Mapping[Page, Callable[[], Exposition]]
+    """Return the bytes of each page for Prometheus."""
     ready: Callable[[], bool]
     """Returns True after the first poll or its deadline, or if the whole node is released."""
     token: Callable[[], str | None]

@@ -148,6 +148,7 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
         gpu,
         _xids(inputs),
         inputs.fault,
+        critical=inputs.catalogue.critical,
         released=inputs.released,
         health=inputs.health,
         slot_lanes=inputs.slot_lanes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,8 @@ class GpuRecord:
     observed_seconds: float = 0.0
     counters: Counts = field(default_factory=dict)
     link_counters: Mapping[str, Counts] = field(default_factory=dict)
+    link_sums: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Sums of the counters over all NVLinks read since the start of the agent, by row of Nvlink and label value."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """NVLinks as exported, by link number. A link remains the same object until a reading changes it."""
     expects: ExpectedLinks = ExpectedLinks.UNKNOWN
@@ -233,6 +235,7 @@ def _read_links(
         exported[link] = old if (old := gpu.links.get(link)) == after else after
     return {
         "link_counters": {**before, **counters},
+        "link_sums": _link_sums({**before, **counters}),
         "links": exported,
         "links_once_up": once_up,
         "expects": which,
@@ -240,11 +243,22 @@ def _read_links(
     }
 
 
+def _link_sums(counters: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
+    """Return the sum over all links of each counter, by row and label value. A link that is gone remains in it."""
+    sums: dict[str, dict[str, float]] = {}
+    for row, counts in (each for link in counters.values() for each in link.items()):
+        total = sums.setdefault(row, {})
+        for label, count in counts.items():
+            total[label] = total.get(label, 0.0) + count.total
+    return sums
+
+
 def readings(
     gpu: GpuRecord,
     xids: Mapping[str, tuple[float, float]],
     fault: str | None,
     *,
+    critical: Collection[int] = (),
     released: bool = False,
     health: float | None = None,
     slot_lanes: int | None = None,
@@ -262,15 +276,30 @@ def readings(
         "health": health,
         "observed_seconds_total": gpu.observed_seconds,
         "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
+        "xid_critical_errors_total": sum(count for xid, (count, _) in xids.items() if int(xid) in critical),
         "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
     }
     if released or fault is not None or gpu.reading is None or gpu.reading.gpu is None:
         return Gpu(**_reuse(own, before))
-    up = [link.up for link in gpu.links.values() if link.up is not None]
+    own |= _link_counts(gpu, gpu.reading)
     own |= totals(gpu.reading.gpu, gpu.counters, integral_increments(gpu.reading.increments))
     if slot_lanes and (lanes := gpu.reading.gpu.pcie_link_width_max):
         own["pcie_link_width_max"] = min(lanes, float(slot_lanes))
-    return replace(gpu.reading.gpu, nvlinks_active=float(sum(up)) if up else None, **_reuse(own, before))
+    return replace(gpu.reading.gpu, **_reuse(own, before))
+
+
+def _link_counts(gpu: GpuRecord, reading: GpuReading) -> dict[str, Any]:
+    """Return the rows of Gpu about all its links together."""
+    up = [link.up for link in gpu.links.values() if link.up is not None]
+    c2c = [link.up for link in reading.c2c_links.values() if link.up is not None]
+    return {
+        "nvlinks_expected": float(len(up)) if up else None,
+        "nvlinks_active": float(sum(up)) if up else None,
+        "nvlink_errors_total": gpu.link_sums.get("errors_total"),
+        "nvlink_recoveries_total": gpu.link_sums.get("recoveries_total"),
+        "c2c_links_expected": float(len(c2c)) if c2c else None,
+        "c2c_links_active": float(sum(c2c)) if c2c else None,
+    }
 
 
 def _reuse(values: dict[str, Any], before: Gpu | None) -> dict[str, Any]:

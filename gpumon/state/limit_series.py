@@ -9,7 +9,7 @@ from heapq import nlargest
 from typing import TypeVar
 
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.reading import Table, count_series
+from gpumon.model.reading import Page, Table, count_series
 from gpumon.model.series_limits import MAX_SERIES
 from gpumon.state.report import Report
 
@@ -57,7 +57,7 @@ def _links(links: Mapping[str, _Table], cut: Counter[str]) -> Mapping[str, _Tabl
 
 
 def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
-    cut[reason] += sum(map(count_series, tables[MAX_SERIES[reason] :]))
+    cut[reason] += sum(count_series(table, page) for table in tables[MAX_SERIES[reason] :] for page in Page)
 
 
 def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:

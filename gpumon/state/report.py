@@ -22,7 +22,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.reading import Labels, Sample, Table, count_series, labels_of, samples
+from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series, labels_of, samples
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
@@ -185,13 +185,13 @@ class Report:
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every sample that the agent exports. `names` limits them to these metrics."""
+        """Yield every value that the pages can have, with zeros. `names` limits them to these metrics."""
         for table, labels in self.tables():
             yield from samples(table, labels, detailed=self.detailed, names=names)
 
     def count_series(self) -> int:
-        """Return the number of series that the agent exports."""
-        return sum(count_series(table, detailed=self.detailed) for table, _ in self.tables())
+        """Return the number of series on /metrics."""
+        return sum(count_series(table, METRICS, detailed=self.detailed) for table, _ in self.tables())
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
         """Yield every metric table with the labels of all its series."""

@@ -37,7 +37,7 @@ UNHEALTHY: Mapping[str, Any] = {
     "gpus": {
         0: {"xids": [48], "fabric": {"status": 999}},
         1: {"remap": {"uncorrectable": 1, "pending": 1, "failed": 1}},
-        2: {"set": {"pcie_width": 8}},
+        2: {"set": {"pcie_width": 8}, "nvlinks": {3: {"state": "down"}}},
         3: {"lost": True},
         4: {"set": {"temperature": 88}},
         5: {"hang": ["nvmlDeviceGetTemperature*"]},
@@ -52,16 +52,16 @@ Series = list[dict[str, Any]]
 
 
 class Prometheus:
-    """A Prometheus that scrapes one agent every second, with gpumon's rules."""
+    """A Prometheus with the shipped scrape jobs, every second on one agent, and gpumon's rules."""
 
     def __init__(self, folder: Path, target: int) -> None:
         self.port, self.folder = free_port(), folder
+        shipped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+        target_of_all = {"static_configs": [{"targets": [f"127.0.0.1:{target}"]}], "scrape_interval": "1s"}
         configuration = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(ROOT / "alert_rules" / "gpumon.yml")],
-            "scrape_configs": [
-                {"job_name": "gpumon", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]},
-            ],
+            "scrape_configs": [job | target_of_all for job in shipped["scrape_configs"]],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
         self.arguments = [

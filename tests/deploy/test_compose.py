@@ -13,6 +13,7 @@ import yaml
 from each_case import each_case
 
 from gpumon.health.alert_rules import JOB
+from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana" / "provisioning"
@@ -58,10 +59,12 @@ def test_every_mounted_path_exists() -> None:
 
 
 def test_agent_answers_to_the_name_that_prometheus_uses() -> None:
-    """The target is the container's host name, because the agent rejects other names; the job is that of the rules."""
-    [job] = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
-    assert job["job_name"] == JOB
+    """Targets are the container's host name, because the agent rejects others; one job is that of the rules."""
+    job, links = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
+    assert job["job_name"] == JOB != links["job_name"]
+    assert links["metrics_path"] == Page.LINKS.value
     assert job["static_configs"] == [{"targets": [f"{SERVICES['gpumon']['hostname']}:17400"]}]
+    assert links["static_configs"] == job["static_configs"]
 
 
 def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpumon.model.reading import Page
 from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.sim_faults import FAULTS
-from gpumon.state.report import Report
 from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "faults"
@@ -76,7 +76,8 @@ CASES = {(fault, "h100x8"): text for fault, text in SCENARIOS.items()} | dict(EL
 
 @cache
 def page(profile: str, scenario: Path | None = None) -> tuple[str, ...]:
-    return tuple(Renderer(lambda: Report(started=0.0)).render(report_of(profile, scenario)).splitlines())
+    report = report_of(profile, scenario)
+    return tuple("".join(Renderer(lambda: report, page).render(report) for page in Page).splitlines())
 
 
 def changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:

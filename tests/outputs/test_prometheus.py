@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.reading import metric_type
+from gpumon.model.reading import Page, count_series, metric_type
+from gpumon.model.reading import samples as samples_of
+from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.gpu_record import GpuRecord, readings
@@ -26,15 +28,28 @@ from gpumon.state.report import Report
 from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PARTS = {"link", "mig_uuid"}
-"""Labels of what is not the GPU's own."""
 Families = defaultdict[str, dict[frozenset[tuple[str, str]], float]]
+SPARSE = {entry.name for entry in catalogue() if not entry.zeros}
+"""Metrics without series for zeros."""
+BUDGET = 800
+BUDGETS = {"b200x8": 1200, "gb200x4": 1200, "h100migx8": 900}
+"""Maximum number of series on /metrics where it is not BUDGET."""
+RESERVE = 50
+"""Series of a budget for verdicts, results of the probe and metrics of the running agent."""
+
+
+def rendered(report: Report) -> dict[Page, str]:
+    return {page: Renderer(lambda: report, page).render(report) for page in Page}
+
+
+def series_of(page: str) -> int:
+    return sum(not line.startswith("#") for line in page.splitlines())
 
 
 @each_case("profile", sorted(PROFILES.keys() - {"h100x1", "h100x16"}))
-def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
+def test_the_pages_of_a_healthy_node_are_the_golden_ones(profile: str) -> None:
     """Compare bytes; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
-    page = Renderer(lambda: Report(started=0.0)).render(report_of(profile))
+    page = "".join(rendered(report_of(profile)).values())
     golden = GOLDEN / f"{profile}.metrics"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(page, encoding="utf-8")
@@ -45,10 +60,11 @@ def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
 def test_the_client_library_reads_every_family() -> None:
     """Names, types, help, labels and values agree with the Report."""
     report = report_of("h100x8")
-    page = Renderer(lambda: report).exposition().raw.decode()
+    page = "".join(rendered(replace(report, detailed=True)).values())
     expected: Families = defaultdict(dict)
-    for sample in report.samples():
-        expected[sample.name][frozenset(sample.labels)] = sample.value
+    for sample in replace(report, detailed=True).samples():
+        if sample.value or sample.name not in SPARSE:
+            expected[sample.name][frozenset(sample.labels)] = sample.value
 
     parsed: Families = defaultdict(dict)
     for family in text_string_to_metric_families(page):
@@ -62,7 +78,7 @@ def test_the_client_library_reads_every_family() -> None:
 
 def test_promtool_accepts_the_page() -> None:
     """`promtool check metrics` lints names, units and help texts."""
-    page = Renderer(lambda: Report(started=0.0)).render(report_of("h100x8"))
+    page = "".join(rendered(report_of("h100x8")).values())
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=page.encode(), capture_output=True, check=False, timeout=30
     )
@@ -118,7 +134,7 @@ def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
         f"gpumon_gpu_{name}"
         for name in (
             *("info", "up", "fault", "released"),
-            *("observed_seconds_total", "xid_errors_total", "xid_last_timestamp_seconds"),
+            *("observed_seconds_total", "xid_errors_total", "xid_critical_errors_total", "xid_last_timestamp_seconds"),
         )
     }
 
@@ -133,7 +149,7 @@ def test_details_are_exported_only_if_configured() -> None:
 
     assert [page.count("bar1_used_bytes{") for page in pages] == [0, 1]
     assert [page.count("clock_hertz{") for page in pages] == [2, 3]
-    assert len(list(detailed.samples())) == len(list(plain.samples())) + 2
+    assert detailed.count_series() == plain.count_series() + 2
 
 
 def test_caches_do_not_grow() -> None:
@@ -151,17 +167,43 @@ def test_caches_do_not_grow() -> None:
 
 @each_case("profile", sorted(PROFILES.keys() - {"h100x16"}))
 def test_series_stay_within_the_budget(profile: str) -> None:
-    """At most 110 series per GPU besides those of links and instances, and 2,000 on h100x8."""
+    """At most 110 series per GPU on /metrics besides those of MIG instances."""
+    for state in report_of(profile).gpus:
+        own = [table for table, labels in state.tables() if labels == state.labels]
+        assert sum(count_series(table, Page.METRICS, detailed=False) for table in own) <= 110
+
+
+@each_case("profile", sorted(PROFILES.keys() - {"h100x16"}))
+def test_metrics_stay_within_the_series_budget(profile: str) -> None:
+    """A healthy node has fewer series on /metrics than its budget, and the agent reports their number."""
     report = report_of(profile)
-    samples = list(report.samples())
-    for state in report.gpus:
-        own = [
-            sample
-            for sample in samples
-            if ("uuid", state.uuid) in sample.labels and not PARTS & set(dict(sample.labels))
-        ]
-        assert len(own) <= 110
-    assert profile != "h100x8" or len(samples) <= 2000
+    series = series_of(rendered(report)[Page.METRICS])
+    assert series + RESERVE <= BUDGETS.get(profile, BUDGET)
+    assert series == report.count_series()
+
+
+def test_each_link_is_on_its_page_and_its_sum_on_metrics() -> None:
+    """Sums and counts per GPU on /metrics, each link on /metrics/links even without detailed metrics."""
+    report = report_of("b200x8")
+    pages = rendered(report)
+    assert [page.count('link="') for page in pages.values()] == [0, sum(map(len, map(links_of, report.gpus)))]
+    assert pages[Page.METRICS].count("gpumon_gpu_nvlinks_expected{") == 8
+    errors = [sum((link.errors_total or {}).values()) for state in report.gpus for link in state.links.values()]
+    assert sum(errors) == sum(sum((state.gpu.nvlink_errors_total or {}).values()) for state in report.gpus)
+
+
+def links_of(state: GpuState) -> list[object]:
+    return [sample for table, labels in state.link_tables() for sample in samples_of(table, labels)]
+
+
+def test_an_xid_that_did_not_occur_has_no_series() -> None:
+    """The sum over the critical codes is 0 from the start, and each code has a series from its first error."""
+    known = GpuRecord(bus_id="b", uuid="GPU-0", index=0)
+    counts = {"79": (0.0, 0.0), "48": (2.0, 5.0), "13": (1.0, 5.0)}
+    gpu = readings(known, counts, None, critical=frozenset({79, 48}))
+    page = rendered(Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
+    shown = [line for line in page.splitlines() if line.startswith("gpumon_gpu_xid_") and "timestamp" not in line]
+    assert [line.split("GPU-0")[1] for line in shown] == ['",xid="48"} 2', '",xid="13"} 1', '"} 2']
 
 
 def test_importing_the_renderer_loads_no_driver_and_no_server() -> None:

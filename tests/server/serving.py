@@ -16,6 +16,7 @@ from stores import read
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.reading import Page
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition, Renderer
@@ -59,13 +60,13 @@ class Node:
     """A store, which is opened for each question; None: it cannot be read."""
 
     def __post_init__(self) -> None:
-        self._renderer = Renderer(self.latest)
+        self._renderers = {page: Renderer(self.latest, page) for page in Page}
 
     def latest(self) -> Report:
         return self.report
 
-    def exposition(self) -> Exposition:
-        return self._renderer.exposition()
+    def exposition(self, page: Page = Page.METRICS) -> Exposition:
+        return self._renderers[page].exposition()
 
     def request_probe(self, name: str) -> Future[ProbeRequest]:
         self.requests.append(name)
@@ -125,7 +126,7 @@ class Node:
         return Sources(
             host="gpu-17",
             latest=self.latest,
-            exposition=self.exposition,
+            exposition={page: renderer.exposition for page, renderer in self._renderers.items()},
             ready=lambda: self.ready,
             token=lambda: self.token,
             refusals=self.refusals,

@@ -9,6 +9,7 @@ import sample_reports as samples
 from each_case import each_case
 from serving import Node, ask, is_problem
 
+from gpumon.model.reading import Page
 from gpumon.server.scrape import accepts_gzip
 from gpumon.state.report import Report
 
@@ -21,6 +22,15 @@ def test_metrics_are_the_exposition(node: Node, port: int) -> None:
     assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
     assert answer.body == node.exposition().raw
     assert answer.headers["Content-Encoding"] is None
+
+
+def test_links_have_a_page_of_their_own(node: Node, port: int) -> None:
+    """It is rendered when a client requests it, with each link, and /metrics has none."""
+    answer = ask(port, Page.LINKS.value)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+    assert answer.body == node.exposition(Page.LINKS).raw
+    assert b"gpumon_nvlink_up{" in answer.body
+    assert b"gpumon_nvlink_up{" not in ask(port, Page.METRICS.value).body
 
 
 def test_metrics_are_compressed(node: Node, port: int) -> None:

@@ -155,7 +155,7 @@ CHECKS: tuple[Check, ...] = (
         help="An NVLink repeatedly has errors or goes down.",
         steps="""\
 1. Drain the node: collectives over this link are slow and will fail.
-2. `gpumon_nvlink_errors_total` shows the link and the time; `gpumon_nvlink_peer_info` shows the peer.
+2. On `/metrics/links`, `gpumon_nvlink_errors_total` shows the link and the time, `gpumon_nvlink_peer_info` the peer.
 3. Drain and reset the GPUs. If it persists: reseat or replace the board or the peer.
 """,
         gpu=unstable_link,
