@@ -32,7 +32,7 @@ PERIOD = 6 * 3600.0
 BLAMED = 1
 """The rank on the faulty GPU."""
 PID = 4_000_000
-"""Pid of the rank that cannot be killed; no process of this host has it."""
+"""Pid of the first rank, which may be one that cannot be killed; no process of this host has it."""
 USUAL = 100e9
 """Bytes per second of hosts without published results."""
 LATENCY = 20e-6
@@ -85,6 +85,8 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
         passes = _passes(plans, judge, behaviour)
 
         def end() -> None:
+            if behaviour.ending.aborted or behaviour.ending.timed_out:
+                world.kill_ranks(plans[0].gpus, PID)
             world.leave_unkillable(behaviour.ending.abandoned)
             world.record_result(conclude(this, passes, judge, RUN_SECONDS, recorder.record()))
 

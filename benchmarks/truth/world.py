@@ -110,6 +110,9 @@ class Agent(Daemon):
     def leave_unkillable(self, pids: Iterable[int]) -> None:
         self.services.probe.host.ranks._stuck.update(pids)
 
+    def kill_rank(self, pid: int, gpu: str) -> None:
+        self.services.probe.host.ranks.killed.add(pid, gpu)
+
     def post_reload(self) -> None:
         self.services.loop.post(self.reload)
 
@@ -260,6 +263,13 @@ class World:
     def leave_unkillable(self, pids: Iterable[int]) -> None:
         """Mark these ranks as not ended by SIGKILL."""
         self.agent.leave_unkillable(pids)
+
+    def kill_ranks(self, gpus: Iterable[str], first_pid: int) -> None:
+        """Kill a rank on each GPU in the middle of an operation: the driver removes its channels, and logs that."""
+        for pid, gpu in enumerate(gpus, first_pid):
+            self.agent.kill_rank(pid, gpu)
+            bus_id = next(state.bus_id for state in self.report.gpus if state.uuid == gpu)
+            self.log_kernel_line(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid={pid}, name=python3, Ch 00000008")
 
     def lose_records(self) -> None:
         """Skip some records, as if the kernel had overwritten them."""

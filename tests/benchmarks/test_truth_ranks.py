@@ -57,6 +57,18 @@ def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
     ]
 
 
+def test_xids_of_killed_ranks_are_not_counted(world: World) -> None:
+    """The Xids that the driver logs when the agent kills its ranks are not counted; the same Xid of a job is."""
+    world.advance(5)
+    assert outcomes(world, ranks.ABORTED, ranks.LATE) == [("skipped", "busy"), ("timeout", "measure")]
+    world.advance(10)
+    assert not [event for event in world.report.events if event.code == 45]
+    bus_id = world.report.gpus[0].bus_id
+    world.log_kernel_line(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid=99, name=train, Ch 00000008")
+    world.advance(10)
+    assert [event.count for event in world.report.events if event.code == 45] == [1]
+
+
 def test_preflight_skips_runs_on_held_or_busy_gpus(world: World) -> None:
     """A hold, a job and a rank that cannot be killed each skip a run."""
     world.hold(60.0)
