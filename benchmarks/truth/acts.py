@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import PORT, Step
+from benchmarks.truth.fault import PORT, SWITCH_LINK_DOWN, Step
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
 from gpumon.model.time_window import WindowKind, in_force
@@ -230,6 +230,13 @@ def reset(world: World) -> None:
     world.release(MINUTE)
     world.after(15.0, partial(edit, world, Step(gpu={"reset_required": True}), {"idle": True}))
     world.after(30.0, partial(edit, world, Step(gpu={"set": {"energy": restarted}}), {"idle": True}))
+
+
+def reset_behind_switch(world: World) -> None:
+    """Reset a GPU, and log the links that go down with it, as the NVSwitches do."""
+    reset(world)
+    for seconds in (15.5, 16.0):
+        world.after(seconds, partial(world.log_kernel_line, SWITCH_LINK_DOWN))
 
 
 def mig_on_half(world: World) -> None:

@@ -270,6 +270,17 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(name="a GPU is reset, with a release", act=acts.reset, before={"idle": True}),
     Disturbance(
+        name="a GPU is reset, with a release, and the NVSwitch reports its links",
+        act=acts.reset_behind_switch,
+        before={"idle": True},
+        on=lambda profile: _linked(profile) and bool(profile.switches),
+    ),
+    Disturbance(
+        name="a container runs the fabric manager, and the host's unit is stopped",
+        before={"busy": True, "services": {"fabric_manager": "container"}},
+        on=lambda profile: "fabric_manager" in profile.services,
+    ),
+    Disturbance(
         name="MIG is turned on on half of the GPUs",
         act=acts.mig_on_half,
         on=lambda profile: _has_mig(profile) and _several(profile),

@@ -15,6 +15,8 @@ NOW = "now"
 """Placeholder in a scenario for the time of the step, in seconds since the start of the node."""
 PORT = "mlx5_1"
 """Port with the faults of ports."""
+SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+"""Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
 SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
 """Scenario of a port that is down and has counted nothing since boot."""
 

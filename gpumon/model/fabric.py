@@ -11,8 +11,8 @@ COMPLETED = 3
 """Value of `Fabric.state` from which the other fields of the fabric are valid."""
 STATES = {1: "has not started", 2: "is in progress"}
 """Text for each state before COMPLETED. State 0, a GPU without a fabric, has none."""
-HEALTHY = 1
-SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
+HEALTHY, LIMITED = 1, 3
+SUMMARIES = {2: "unhealthy", LIMITED: "of limited capacity"}
 """Text for each value of `health_summary` other than HEALTHY."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {

@@ -87,8 +87,8 @@ class Node:
         note="No alert pages until then.",
     )
     fabric_manager_up: float | None = agent(
-        "1 if the NVIDIA fabric manager runs, from systemd.",
-        note="Absent if its unit is not installed: GB200 needs none.",
+        "1 if the NVIDIA fabric manager runs, as a service of systemd or in a container.",
+        note="Absent if its unit is not installed and no process of it was seen: GB200 needs none.",
     )
     imex_up: float | None = agent(
         "1 if the NVIDIA IMEX daemon runs, from systemd.",

@@ -20,6 +20,7 @@ from gpumon.sim.nic_files import CLASS, card_files, fabric_nics, gpu_files, netd
 from gpumon.sim.nic_kinds import LOG_LINE, NIC_KINDS, NicKind
 from gpumon.sim.physics import Course
 from gpumon.sim.port_counters import (
+    CONTAINER,
     COUNTERS,
     EFA_COUNTERS,
     EFA_DEVICE_COUNTERS,
@@ -143,6 +144,8 @@ class SimulatedTree:
             if state != NOT_INSTALLED:
                 yield f"{UNITS}/{unit}", lambda: "[Service]"
                 yield f"{WANTS}/{unit}", lambda: "[Service]"
+            if state == CONTAINER:
+                yield from stuck.service(service)
             if state in {RUNNING, RESTARTING}:
                 yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
                 yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else _one_process

@@ -51,6 +51,8 @@ FILES = {
 """Path below a port's folder in sysfs, by name of the counter or setting."""
 
 RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
+CONTAINER = "container"
+"""The unit is stopped, and a container runs the service, as with the GPU operator: NVIDIA/NVSentinel issue 883."""
 RESTART_SECONDS = 30
 """Lifetime in seconds of a service that restarts repeatedly."""
 SERVICES = {"fabric_manager": "nvidia-fabricmanager.service", "imex": "nvidia-imex.service"}
@@ -72,7 +74,8 @@ _PORT = shapes.fields(
 )
 NICS_SHAPE = shapes.listing(shapes.one_of(*NIC_KINDS))
 PORTS_SHAPE = shapes.by_key(lambda value, _: str(value), _PORT)
-SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, STOPPED, NOT_INSTALLED, RESTARTING)))
+_SERVICE = shapes.one_of(RUNNING, STOPPED, NOT_INSTALLED, RESTARTING, CONTAINER)
+SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, _SERVICE))
 
 
 def devices(profile: Profile) -> list[str]:

@@ -236,7 +236,7 @@ FAULTS: Mapping[str, SimFault] = {
         ),
         SimFault(
             key="services",
-            value="`fabric_manager`, `imex`: `running`, `stopped`, `restarting`, `not_installed`",
+            value="`fabric_manager`, `imex`: `running`, `stopped`, `restarting`, `not_installed`, `container`",
             help="services of the host",
             shape=SERVICES_SHAPE,
             gpu=False,

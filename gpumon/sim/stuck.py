@@ -14,6 +14,8 @@ NVIDIA = 195
 """Major number of the GPUs' device nodes."""
 _CONTROL = 255
 """Minor number of /dev/nvidiactl."""
+_PROCESSES = {"fabric_manager": "nv-fabricmanager", "imex": "nvidia-imex"}
+"""Name of each service's process."""
 _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
 """Fields of /proc/PID/stat, from the process group to the start time."""
 
@@ -79,6 +81,13 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
                 yield f"{place}/stack", _fixed(stack)
         for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
             yield path, _fixed(target)
+
+
+def service(name: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield path and content of the files of a service's process, which runs as root."""
+    pid, process = FIRST_PID - 1, _PROCESSES[name][:15]
+    yield f"proc/{pid}/stat", _fixed(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
+    yield f"proc/{pid}/status", _fixed(f"Name:\t{process}\nUid:\t0\t0\t0\t0")
 
 
 def device(target: str) -> tuple[int, int] | None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import Fault, Step, growing, once
+from benchmarks.truth.fault import SWITCH_LINK_DOWN, Fault, Step, growing, once
 from benchmarks.truth.faults.steps import flaps
 from benchmarks.truth.faults.where import c2c, fabric, fabric_health, imex, linked, managed, nvlink4, nvlink5
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
-
-SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
-"""Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
 
 
 def rows() -> Iterator[Fault]:
@@ -36,6 +33,19 @@ def rows() -> Iterator[Fault]:
         action=Action.RESET,
         steps=once(nvlinks={"*": down}),
         on=linked,
+    )
+    yield Fault(
+        name="fell off the bus, and the NVSwitch reports the links that went down",
+        check="gpu_lost",
+        action=Action.REBOOT,
+        steps=(
+            Step(
+                gpu={"lost": True},
+                log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.", *(SWITCH_LINK_DOWN,) * 3),
+            ),
+        ),
+        on=lambda profile: linked(profile) and bool(profile.switches),
+        hides=True,
     )
     for counter in ("replay", "recovery"):
         yield Fault(
@@ -126,6 +136,18 @@ def rows() -> Iterator[Fault]:
         on=managed,
     )
     yield Fault(
+        name="the fabric manager in a container has ended",
+        check="fabric_manager_down",
+        action=Action.RESTART,
+        where="node",
+        steps=(
+            Step(node={"services": {"fabric_manager": "container"}}),
+            Step(at=2 * MINUTE, node={"services": {"fabric_manager": "not_installed"}}),
+        ),
+        before={"busy": True, "services": {"fabric_manager": "container"}},
+        on=managed,
+    )
+    yield Fault(
         name="the fabric manager starts again and again",
         check="fabric_manager_flapping",
         where="node",
@@ -135,7 +157,6 @@ def rows() -> Iterator[Fault]:
     yield Fault(
         name="the GPU's registration with the fabric does not end",
         check="fabric_unhealthy",
-        action=Action.RESET,
         steps=once(fabric={"state": 2}),
         on=fabric,
         within=12 * MINUTE,
@@ -151,8 +172,7 @@ def rows() -> Iterator[Fault]:
     yield Fault(
         name="the fabric runs with less bandwidth",
         check="fabric_unhealthy",
-        action=Action.RESET,
-        steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 2}),
+        steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 3}),
         on=fabric_health,
         within=12 * MINUTE,
     )

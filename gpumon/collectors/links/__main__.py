@@ -64,8 +64,9 @@ class LinksChild:
         counting = boot_clock() >= self._count_at
         if counting:
             self._count_at = boot_clock() + SLOW.value
-        ports, services = self._infiniband.poll(counting=counting), self._services.poll()
+        ports = self._infiniband.poll(counting=counting)
         self._stuck = self._processes.poll() if counting else self._stuck
+        services = self._services.poll(fabric_manager=self._processes.fabric_manager)
         schedulers = self._schedulers.poll()
         read_errors = {
             SERVICES: self._services.read_errors,

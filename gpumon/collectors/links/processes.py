@@ -29,6 +29,8 @@ _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
 """Name of the initial PID namespace, which is the same on every kernel (PROC_PID_INIT_INO)."""
 _KERNEL_THREAD = 0x00200000
+FABRIC_MANAGER = "nv-fabricmanager"[:15]
+"""Name of the fabric manager's process, as long as the kernel keeps it."""
 _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
 """Lines of /proc/devices with the major numbers of NVIDIA device nodes, of GPUs and others."""
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
@@ -46,6 +48,7 @@ _NOT_DRIVER = re.compile(
 class _Stat(NamedTuple):
     """Fields of /proc/PID/stat of a process or thread."""
 
+    name: str
     state: str
     parent: str
     flags: int
@@ -78,6 +81,8 @@ class ProcessReader:
         self.read_errors = ReadErrors()
         self.denied = False
         """Whether the open files of other users' processes cannot be read."""
+        self.fabric_manager: bool | None = None
+        """Whether a fabric manager runs, as a service or in a container; None if processes cannot be read."""
         self.contained: bool | None = None
         """Whether only processes of a container are visible, to NVML as well; None if unknown.
         """
@@ -87,7 +92,7 @@ class ProcessReader:
 
         The agent's own are left out.
         """
-        self.read_errors, self.denied, self.contained = ReadErrors(), False, None
+        self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
         if self._quarantined:
             return None
         try:
@@ -122,15 +127,21 @@ class ProcessReader:
     def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
         """Yield folder and stat of each thread in state D, except kernel threads and the agent's own processes."""
         self._kernel &= set(pids)
-        own = self._own()
+        own, self.fabric_manager = self._own(), False
         for pid in pids:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:
                 continue
+            if stat.name == FABRIC_MANAGER and self._is_of_root(pid):
+                self.fabric_manager = True
             if stat.flags & _KERNEL_THREAD:
                 self._kernel.add(pid)
             elif stat.state == "D" or (stat.state == "Z" and stat.threads > 1):
                 yield from self._threads(pid, every=stat.state == "Z")
+
+    def _is_of_root(self, pid: str) -> bool:
+        """Return whether the process runs as root: any user can choose the name of a process."""
+        return re.search(r"^Uid:\t0\t", self._text(f"proc/{pid}/status"), re.MULTILINE) is not None
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
         """Yield the main thread if it is in state D. `every`: all such threads, of a killed process that cannot end."""
@@ -233,8 +244,8 @@ class ProcessReader:
             if error.errno not in _GONE:
                 self.read_errors.note(anonymous(f"{folder}/stat"), error)
             return None
-        fields = text.rpartition(")")[2].split()
-        return _Stat(fields[0], fields[1], int(fields[6]), (fields[19], fields[11], fields[12]), int(fields[17]))
+        name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+        return _Stat(name, fields[0], fields[1], int(fields[6]), (fields[19], fields[11], fields[12]), int(fields[17]))
 
 
 def anonymous(path: str) -> str:

@@ -25,6 +25,7 @@ HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 """Cgroup folders below sysfs: version 2, version 1, and hybrid."""
 
 
+FABRIC_MANAGER = UNITS["fabric_manager_up"]
 BY_HAND = frozenset({UNITS["imex_up"]})
 """Units that may be disabled on purpose: IMEX runs in pods, or a scheduler starts it for a job."""
 _WANTED = (".wants", ".requires")
@@ -42,18 +43,30 @@ class ServiceReader:
         self._root = reach_root(COLLECTOR)
         self._quarantined = COLLECTOR in quarantined
         self._processes: dict[str, frozenset[str]] = {}
+        self._has_run_elsewhere = False
         self.ended: tuple[str, ...] = ()
         """Units that have no process in common with the previous poll, so that all their processes have ended since."""
         self.read_errors = ReadErrors()
 
-    def poll(self) -> dict[str, bool]:
+    def poll(self, *, fabric_manager: bool | None = None) -> dict[str, bool]:
         """Return whether each installed unit runs. Stopped units that are started only by hand are left out.
 
-        The result is empty if systemd is not visible, as in most containers.
+        Without systemd, as in most containers, only the fabric manager can be in the result. `fabric_manager`: whether
+        its process exists, in a container too, where the GPU operator runs it; None if unknown.
         """
         self.read_errors = ReadErrors()
         if self._quarantined:
             return {}
+        return self._with_fabric_manager(self._units(), process=fabric_manager)
+
+    def _with_fabric_manager(self, states: dict[str, bool], *, process: bool | None) -> dict[str, bool]:
+        """Return the states with that of a fabric manager that runs without its unit, or has run so and ended."""
+        if process and not states.get(FABRIC_MANAGER):
+            self._has_run_elsewhere = True
+            return {**states, FABRIC_MANAGER: True}
+        return {FABRIC_MANAGER: False, **states} if self._has_run_elsewhere and process is not None else states
+
+    def _units(self) -> dict[str, bool]:
         installed = [unit for unit in UNITS.values() if self._installed(unit)]
         slices = list(self._slices()) if installed else []
         running = {unit: self._runs(unit, slices) for unit in installed if slices}

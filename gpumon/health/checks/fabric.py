@@ -8,8 +8,9 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
-from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
+from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
+from gpumon.model.snapshot import GUEST
 
 STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)
 MAX_STOPS = Limit(
@@ -26,14 +27,19 @@ _CHECKS = {
     "partition_assigned": "the GPU is not in a partition",
     "fabric_manager_connected": "the fabric manager has no connection to it",
 }
+_LIMITED = frozenset({"degraded_bandwidth", "route_recovery", "access_timeout_recovery"})
+"""Checks with which jobs still run: limited capacity, and recoveries in progress (nvml.h, k8s-test-infra)."""
 _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
     """Return a failure if the fabric manager is stopped and a GPU needs it; None if services are not expected to run.
 
-    PASSED if no GPU needs it: its unit may be installed and unused, and on a rack it runs on the switch trays.
+    PASSED if no GPU needs it: its unit may be installed and unused, on a rack it runs on the switch trays, and for
+    guests it runs on the host.
     """
+    if facts.expectation.place == GUEST:
+        return PASSED
     if not _are_services_expected(facts):
         return None
     if facts.node.fabric_manager_up is None:
@@ -66,28 +72,42 @@ def registration(gpu: GpuCase) -> Finding | None:
     if not fabric.state:
         return PASSED
     if fabric.state != COMPLETED:
-        words = STATES.get(int(fabric.state), f"has state {fabric.state:.0f}")
-        return fail(f"Its registration with the NVLink fabric {words}.", Action.RESET, fabric_state=fabric.state)
+        return _incomplete(fabric.state, gpu.facts)
     if fabric.status:
         reason = f"Its registration with the NVLink fabric failed with NVML code {fabric.status:.0f}."
         return fail(reason, Action.RESET, fabric_status=fabric.status)
     return _health(fabric)
 
 
+def _incomplete(state: float, facts: Facts) -> Finding:
+    """Return a failure if no GPU of the node has completed its registration, else a warning.
+
+    On a host whose GPUs are given to guests (FABRIC_MODE=1), a GPU outside any active partition stays so.
+    """
+    reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
+    others = [other.fabric.state for other in facts.gpus if other.fabric is not None and other.fabric.state]
+    if COMPLETED not in others:
+        return fail(f"{reason}, nor has that of any other GPU completed.", Action.RESET, fabric_state=state)
+    return warn(f"{reason}; with FABRIC_MODE=1 it completes with a partition.", Action.INSPECT, fabric_state=state)
+
+
 def _health(fabric: Fabric) -> Finding:
     """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
-    The driver's summary counts only if no single check has failed.
+    The driver's summary counts only if no single check has failed. Jobs run with less bandwidth and during a recovery.
     """
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:
         words = "; ".join(_CHECKS.get(check, check) for check in failed)
-        return fail(f"The NVLink fabric is unhealthy at this GPU: {words}.", Action.RESET, checks=", ".join(failed))
+        make, action = (warn, Action.INSPECT) if _LIMITED.issuperset(failed) else (fail, Action.RESET)
+        return make(f"The NVLink fabric is impaired at this GPU: {words}.", action, checks=", ".join(failed))
     summary = fabric.health_summary
     if summary is None or summary == HEALTHY:
         return PASSED
     words = SUMMARIES.get(int(summary), f"in state {summary:.0f}")
     reason = f"The driver reports the NVLink fabric at this GPU as {words}, without a reason."
+    if summary == LIMITED:
+        return warn(reason, Action.INSPECT, health_summary=summary)
     return fail(reason, Action.RESET, health_summary=summary)
 
 
@@ -177,6 +197,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="fabric_unhealthy",
+        levels=(Level.WARN, Level.FAIL),
         help="The GPU is not a healthy member of the NVLink fabric.",
         steps="""\
 1. `nvidia-smi -q -d FABRIC` shows state, status and health.

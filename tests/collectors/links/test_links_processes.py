@@ -343,3 +343,16 @@ def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
         stuck_processes[now] = processes.poll()
     stuck = (StuckProcess(since=75.0, gpus=("3", "4"), in_driver=True),)
     assert stuck_processes == {0.0: (), 59.0: (), 75.0: (), 90.0: stuck, 299.0: stuck, 301.0: ()}
+
+
+@pytest.mark.parametrize(("name", "uid", "found"), [("nv-fabricmanage", 0, True), ("nv-fabricmanage", 1000, False)])
+def test_a_fabric_manager_of_root_is_found_by_its_name(host: Host, name: str, uid: int, found: bool) -> None:  # noqa: FBT001 - a table
+    """In a container too. Any user may give a process that name."""
+    host.process(200, "S")
+    host.poll()
+    assert host.processes.fabric_manager is False
+    stat = host.root / "proc/200/stat"
+    stat.write_text(stat.read_text().replace("a) name", name))
+    (host.root / "proc/200/status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    host.poll()
+    assert host.processes.fabric_manager is found

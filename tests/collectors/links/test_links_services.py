@@ -29,8 +29,11 @@ class Host:
         cgroup.mkdir(parents=True)
         (cgroup / name).write_text(text)
 
+    def reader(self, *quarantined: str) -> ServiceReader:
+        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), quarantined)
+
     def poll(self, *quarantined: str) -> dict[str, bool]:
-        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), quarantined).poll()
+        return self.reader(*quarantined).poll()
 
 
 @pytest.fixture
@@ -153,3 +156,15 @@ def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: Host) -
     services.poll()
     (host.cgroups / "system.slice" / UNIT / "cgroup.events").write_text("populated 0\n")
     assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))
+
+
+def test_a_fabric_manager_in_a_container_runs_whatever_its_unit_is(host: Host) -> None:
+    """Its process counts, whether the unit is stopped or not installed; once it has ended, so has the service."""
+    assert host.reader().poll(fabric_manager=True) == {UNIT: True}
+    host.install()
+    reader = host.reader()
+    assert reader.poll(fabric_manager=False) == {UNIT: False}
+    assert reader.poll(fabric_manager=True) == {UNIT: True}
+    (host.root / "usr/lib/systemd/system" / UNIT).unlink()
+    assert reader.poll(fabric_manager=False) == {UNIT: False}
+    assert reader.poll(fabric_manager=None) == {}

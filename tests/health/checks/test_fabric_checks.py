@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from each_case import each_case
 from judging import Ward
@@ -10,6 +12,7 @@ from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import SXID
 from gpumon.model.fabric import CHECKS, Fabric
 from gpumon.model.nvlink import C2cLink
+from gpumon.model.snapshot import GUEST
 
 SWITCH = "00000000:05:00.0"
 
@@ -100,6 +103,48 @@ def test_each_unhealthy_fabric_reading_raises_a_verdict(readings: dict[str, obje
     assert not ward.go_on(285).verdicts
     ward.go_on(30)
     assert set(ward.verdicts) == {("fabric_unhealthy", ward.report.gpus[2].uuid)}
+
+
+LIMITED = ("degraded_bandwidth", "route_recovery", "access_timeout_recovery")
+
+
+@each_case(
+    "readings, level",
+    [
+        *(({"health": {check: 1.0}}, Level.WARN if check in LIMITED else Level.FAIL) for check in CHECKS),
+        ({"health": {"route_unhealthy": 1.0, "degraded_bandwidth": 1.0}}, Level.FAIL),
+        ({"health_summary": 3.0}, Level.WARN),
+        ({"health_summary": 2.0}, Level.FAIL),
+    ],
+)
+def test_limited_capacity_and_recoveries_only_warn(readings: dict[str, object], level: Level) -> None:
+    """Jobs still run with less bandwidth and while routes are recovered."""
+    ward = Ward()
+    fabric(ward, 2, state=3.0, status=0.0, **readings)
+    assert ward.go_on(330).level("fabric_unhealthy", 2) is level
+
+
+def test_a_registration_that_does_not_end_fails_only_if_no_gpu_completes_it() -> None:
+    """With FABRIC_MODE=1 a GPU outside any partition stays in progress; without a fabric manager all do."""
+    ward = Ward()
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0)
+    fabric(ward, 2, state=2.0)
+    assert ward.go_on(330).level("fabric_unhealthy", 2) is Level.WARN
+    for index in range(4):
+        fabric(ward, index, state=2.0)
+    ward.go_on(330)
+    assert {ward.level("fabric_unhealthy", index) for index in range(4)} == {Level.FAIL}
+
+
+def test_a_guest_needs_no_fabric_manager() -> None:
+    """The host runs it: a unit that is enabled in the guest's image exits for lack of NVSwitches."""
+    ward = Ward()
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0)
+    ward.node(fabric_manager_up=0.0)
+    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def test_every_fabric_check_has_a_description() -> None:
