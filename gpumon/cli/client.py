@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gpumon import __version__
@@ -66,6 +66,14 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.settimeout(self._limit)
 
 
+class Answer(NamedTuple):
+    """An HTTP response of the agent."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """A client of the agent: of this host's agent through its unix socket, or of another one by its URL.
@@ -85,6 +93,13 @@ class Client:
         Raise ClientError if the request fails or the object lacks one of `members`.
         """
         return self._ask("GET", path, members, {})
+
+    def fetch(self, path: str) -> Answer:
+        """Send a GET request and return the response, whatever it is. Raise ClientError if there is none."""
+        try:
+            return self._exchange("GET", path, {})
+        except (OSError, http.client.HTTPException) as error:
+            raise ClientError(f"no response from {self.address} to GET {path}: {error}") from error
 
     def post(self, path: str, members: Collection[str]) -> Any:
         """Send a POST request and return the JSON object of the response. Raise ClientError if that fails."""
@@ -107,7 +122,7 @@ class Client:
 
     def _ask(self, method: str, path: str, members: Collection[str], headers: Mapping[str, str]) -> Any:
         try:
-            status, body = self._exchange(method, path, headers)
+            status, _, body = self._exchange(method, path, headers)
             return _document(status, body, members)
         except OSError as error:
             kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
@@ -122,12 +137,12 @@ class Client:
                 "After an upgrade restart the agent."
             ) from error
 
-    def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         connection = self._connection()
         try:
             connection.request(method, path, headers={"User-Agent": AGENT, **headers})
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            return Answer(answer.status, answer.headers.get("Content-Type", ""), answer.read())
         finally:
             connection.close()
 

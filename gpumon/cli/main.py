@@ -46,7 +46,11 @@ COMMANDS = (
     Command("metrics", "list the metrics"),
     Command("rules", "print the Prometheus alert rules"),
     Command("once", "read the GPUs once, without an agent, and print the readings"),
-    Command("simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),
+    Command(
+        "simulate",
+        "run a Python program, such as nvitop, on a simulated node, or serve a simulated fleet",
+        runs=True,
+    ),
     Command("record", "record the answers of NVML on this host, to replay them elsewhere"),
 )
 

@@ -1,4 +1,7 @@
-"""`gpumon simulate PROFILE -- PROGRAM`: run another Python program, unmodified, on a simulated node."""
+"""`gpumon simulate PROFILE -- PROGRAM`: run another Python program, unmodified, on a simulated node.
+
+`gpumon simulate fleet` serves many simulated nodes.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,14 @@ from gpumon.sim import guest
 from gpumon.sim.guest.sitecustomize import OLDEST, SIMULATION
 from gpumon.sim.profiles import PROFILES
 
+FLEET = "fleet"
+"""Word in the place of a profile that selects the fleet."""
+FLEET_HELP = (
+    "Serve N nodes from one agent for the healthy ones and one for each kind of fault. These are whole agents (polls, "
+    "health checks, pages): values are live, verdicts real. Simplified: nodes of one agent have the same values and "
+    "faults at the same time; each has its own name, port, GPU uuids and serial numbers. Responses are not "
+    "compressed, and only GET is answered. The targets are printed in the format of file_sd_configs."
+)
 INTERPRETER_SECONDS = 30.0
 QUESTION = "import importlib.util, sys; print(*sys.version_info[:2], importlib.util.find_spec('pynvml') is not None)"
 PYTHON = re.compile(r"python[\d.]*t?")
@@ -47,16 +58,38 @@ class Program(NamedTuple):
 
 def add(parser: CommandParser) -> None:
     parser.set_examples(
-        "gpumon simulate h100x8 -- nvitop -1", "gpumon simulate h100x8 --scenario faults.yml --at 5m -- nvitop"
+        "gpumon simulate h100x8 -- nvitop -1",
+        "gpumon simulate fleet --nodes 100 --sick 3 --targets targets/fleet.json",
+        "gpumon simulate h100x8 --scenario faults.yml --at 5m -- nvitop",
     )
-    parser.usage = "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]"
-    parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording")
+    parser.usage = (
+        "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]\n"
+        "       gpumon simulate fleet --nodes N [--profile NAME] [--sick K] [--scenario FILE]"
+        " [--listen-address HOST:PORT] [--targets FILE]"
+    )
+    parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording; or fleet")
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="file with the events of the simulated node")
     parser.add_argument("--at", metavar="DURATION", help="start at this time of the scenario, such as 5m")
+    fleet = parser.add_argument_group("simulate fleet", FLEET_HELP)
+    fleet.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
+    fleet.add_argument("--profile", dest="fleet_profile", metavar="NAME", default="h100x8", help="profile of the nodes")
+    fleet.add_argument("--sick", type=int, metavar="K", default=0, help="the first K nodes have a fault, or --scenario")
+    fleet.add_argument("--listen-address", metavar="HOST:PORT", default="127.0.0.1:20000", help="address of node 1")
+    fleet.add_argument("--targets", type=Path, metavar="FILE", help="write the targets to this file")
 
 
-def run(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by the program on a simulated node. The program receives signals and sets the exit code."""
+def run(args: argparse.Namespace) -> int:
+    """Serve a fleet, or replace this process by the program, which receives signals and sets the exit code."""
+    if args.profile == FLEET:
+        from gpumon.cli import simulate_fleet  # noqa: PLC0415 - programs need no HTTP server
+
+        return simulate_fleet.run(args)
+    if args.nodes is not None:
+        raise UserError(f"--nodes goes with a fleet: gpumon simulate {FLEET} --nodes N --profile {args.profile}")
+    return _run_program(args)
+
+
+def _run_program(args: argparse.Namespace) -> NoReturn:
     if not args.program:
         raise UserError(f"name a program behind --, as in: gpumon simulate {args.profile} -- nvitop -1")
     program = find_program(args.program[0], args.program[1:])

@@ -1,0 +1,218 @@
+"""`gpumon simulate fleet`: serve the pages of many simulated nodes, made from those of a few agents."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from gpumon.cli.client import Answer, Client, ClientError
+from gpumon.cli.config_arguments import simulation_problem
+from gpumon.cli.errors import UserError
+from gpumon.clock import boot_clock
+from gpumon.config.configuration_error import did_you_mean
+from gpumon.server.uvicorn_thread import KEEP_ALIVE, ListenError, listen
+from gpumon.sim.fleet_pages import AgentPage, NodeIdentities
+from gpumon.sim.profiles import PROFILES
+
+FAULTS = (
+    "gpus: {0: {lost: true}}",
+    "gpus: {0: {xids: [48]}}",
+    "gpus: {0: {remap: {uncorrectable: 1, failed: 1}}}",
+    "gpus: {0: {set: {temperature: 95, utilization: 100}}}",
+)
+"""Scenarios of the sick nodes, which have them in turn."""
+START_SECONDS = 60.0
+"""Maximum seconds until an agent has polled its GPUs."""
+FRESH_SECONDS = 1.0
+"""Seconds for which the page of an agent is used again."""
+MAX_PAGES = 64
+"""Number of pages in the cache of an agent."""
+MAX_PORT = 65535
+FILES_PER_NODE = 4
+"""Descriptors: a listening socket, and a connection for each scrape job and a reader."""
+OTHER_FILES = 200
+
+
+class Node(NamedTuple):
+    """One node of the fleet."""
+
+    name: str
+    agent: FleetAgent
+    identities: NodeIdentities
+
+
+class FleetAgent:
+    """An agent on a simulated node, whose pages the nodes of one kind share."""
+
+    def __init__(self, folder: Path, profile: str, scenario: Path | None) -> None:
+        self._client = Client(folder / "agent.sock")
+        self.log = folder / "agent.log"
+        paths = {
+            "web.socket": "agent.sock",
+            "store.path": "agent.db",
+            "web.token-file": "token",
+            "health.file": "health",
+        }
+        flags = [f"--{flag}={folder / name}" for flag, name in paths.items()]
+        flags += ["--web.listen-address=127.0.0.1:0", f"--simulate={profile}"]
+        flags += [f"--simulate.scenario={scenario.absolute()}"] if scenario else []
+        # Only healthy nodes run the all-reduce, which loads two cores for half a minute.
+        environment = os.environ | ({"GPUMON_PROBE__ENABLED": "false"} if scenario else {})
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "gpumon", "serve", *flags]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, stdout=log, env=environment)
+        self._pages: dict[str, tuple[float, asyncio.Task[tuple[Answer, AgentPage]]]] = {}
+
+    def wait(self) -> None:
+        """Return when the agent has polled its GPUs. Raise UserError if it ends or takes too long."""
+        deadline = boot_clock() + START_SECONDS
+        while self.process.poll() is None and boot_clock() < deadline:
+            with contextlib.suppress(ClientError):
+                if self._client.fetch("/-/ready").status == 200:
+                    return
+            time.sleep(0.1)
+        raise UserError(f"an agent of the fleet did not start; its log ends with: {self.log.read_text()[-500:]}")
+
+    async def page(self, path: str) -> tuple[Answer, AgentPage]:
+        """Return the agent's response, from the cache if it is fresh. Clients that ask at one time share a request."""
+        fetched, task = self._pages.get(path, (0.0, None))
+        now = boot_clock()
+        if task is None or now - fetched > FRESH_SECONDS:
+            task = asyncio.create_task(asyncio.to_thread(self._fetch, path))
+            if len(self._pages) >= MAX_PAGES:
+                self._pages.clear()
+            self._pages[path] = now, task
+        return await asyncio.shield(task)
+
+    def _fetch(self, path: str) -> tuple[Answer, AgentPage]:
+        answer = self._client.fetch(path)
+        return answer, AgentPage(answer.body)
+
+
+class Fleet:
+    """ASGI application that serves each node at its own port. The first node has the lowest port."""
+
+    def __init__(self, nodes: Sequence[Node], first_port: int) -> None:
+        self._nodes = nodes
+        self._first_port = first_port
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        node = self._nodes[scope["server"][1] - self._first_port]
+        status, content_type, body = 405, "text/plain", b"A simulated node answers GET requests only.\n"
+        if scope["method"] in {"GET", "HEAD"}:
+            query = scope["query_string"].decode()
+            try:
+                answer, page = await node.agent.page(scope["path"] + (f"?{query}" if query else ""))
+                status, content_type, body = answer.status, answer.content_type, page.of_node(node.identities)
+            except ClientError as error:
+                status, body = 503, f"{error}\n".encode()
+        headers = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the fleet until SIGINT or SIGTERM."""
+    _check(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the agents end
+    host, _, port = args.listen_address.rpartition(":")
+    sockets = _listen(host, int(port), args.nodes)
+    with tempfile.TemporaryDirectory(prefix="gpumon-fleet-") as folder, _agents(Path(folder), args) as agents:
+        names = [f"sim-{number:0{len(str(args.nodes))}}" for number in range(1, args.nodes + 1)]
+        healthy, *sick = agents
+        kinds = [sick[i % len(sick)] if i < args.sick else healthy for i in range(args.nodes)]
+        nodes = [Node(name, kinds[i], NodeIdentities(i)) for i, name in enumerate(names)]
+        first = sockets[0].getsockname()[1]
+        _write_targets(args.targets, {name: f"{host}:{first + i}" for i, name in enumerate(names)})
+        config = uvicorn.Config(
+            Fleet(nodes, first),
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=1,
+        )
+        uvicorn.Server(config).run(sockets)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UserError if the arguments are invalid."""
+    if args.nodes is None or args.nodes < 1:
+        raise UserError("--nodes is missing: give the number of nodes, as in: gpumon simulate fleet --nodes 100")
+    if not 0 <= args.sick <= args.nodes:
+        raise UserError(f"--sick {args.sick} is not between 0 and --nodes {args.nodes}")
+    if args.fleet_profile not in PROFILES:
+        raise UserError(f"{args.fleet_profile!r} is no profile; {did_you_mean(args.fleet_profile, PROFILES)}")
+    port = args.listen_address.rpartition(":")[2]
+    if not port.isdecimal():
+        raise UserError(f"--listen-address {args.listen_address!r} has no port: write it as 127.0.0.1:20000")
+    if int(port) + args.nodes > MAX_PORT:
+        raise UserError(f"{args.nodes} nodes from port {port} on need ports above {MAX_PORT}: start at a lower port")
+    if wrong := simulation_problem(args.fleet_profile, args.scenario):
+        raise UserError(wrong)
+
+
+def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
+    """Return a listening socket for each node, at consecutive ports. Raise UserError."""
+    wanted, (limit, most) = OTHER_FILES + FILES_PER_NODE * nodes, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise UserError(f"{nodes} nodes need {wanted} open files, and the limit is {most}: raise it with `ulimit -Hn`")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, wanted), most))
+    try:
+        return [listen(host, port) for port in range(first_port, first_port + nodes)]
+    except ListenError as error:
+        raise UserError(f"{error}".replace("--web.listen-address", "--listen-address")) from error
+
+
+@contextlib.contextmanager
+def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
+    """Run the agents: first the healthy one, then one for each fault of the sick nodes."""
+    faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.sick, len(FAULTS)))}
+    for path in faults:
+        path.touch()
+    scenarios = [None, *faults, *([args.scenario] if args.scenario and args.sick else [])]
+    agents = []
+    try:
+        for number, path in enumerate(scenarios):
+            (folder / f"{number}").mkdir()
+            agents.append(FleetAgent(folder / f"{number}", args.fleet_profile, path))
+        for agent in agents:
+            agent.wait()
+        for path, fault in faults.items():  # a GPU that is lost before its first poll has no uuid
+            path.write_text(fault, encoding="utf-8")
+        yield agents
+    finally:
+        for agent in agents:
+            agent.process.terminate()
+        for agent in agents:
+            agent.process.wait()
+
+
+def _write_targets(file: Path | None, addresses: Mapping[str, str]) -> None:
+    """Write the targets as file_sd_configs reads them, or print them."""
+    groups = [{"targets": [address], "labels": {"instance": name}} for name, address in addresses.items()]
+    text = json.dumps(groups, indent=0 if file is None else None) + "\n"
+    if file is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    written = file.with_name(f".{file.name}.new")
+    written.write_text(text, encoding="utf-8")
+    written.rename(file)

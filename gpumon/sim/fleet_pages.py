@@ -1,0 +1,39 @@
+"""Makes the pages of many nodes from the page of one agent: each node has its own uuids and serial numbers. Pure."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+_IDENTITY = re.compile(rb'((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=serial=")[^"]+)')
+"""Matches the uuid of a GPU or MIG instance, and the serial number of a board."""
+_NAMESPACE = uuid.UUID("6c1d3f0e-6f1b-4d55-9a3e-0f1f7a2b9c10")
+
+
+class NodeIdentities(dict[bytes, bytes]):
+    """The uuids and serial numbers of one node, by those of the agent. A missing one is computed from the number."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__()
+        self._node = node
+
+    def __missing__(self, name: bytes) -> bytes:
+        own = uuid.uuid5(_NAMESPACE, f"{self._node} {name.decode()}")
+        kind, dash, _ = name.partition(b"-")
+        digits = str(own.int).zfill(len(name))[-len(name) :]
+        self[name] = kind + dash + str(own).encode() if dash else digits.encode()
+        return self[name]
+
+
+class AgentPage:
+    """A page of an agent, split at the identities in it."""
+
+    def __init__(self, page: bytes) -> None:
+        self._parts = _IDENTITY.split(page)
+        self._names = self._parts[1::2]
+
+    def of_node(self, identities: NodeIdentities) -> bytes:
+        """Return the page with the identities of a node."""
+        parts = self._parts.copy()
+        parts[1::2] = map(identities.__getitem__, self._names)
+        return b"".join(parts)
