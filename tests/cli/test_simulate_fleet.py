@@ -28,7 +28,7 @@ class Fleet:
         flags = [f"--nodes={NODES}", f"--sick={SICK}", f"--targets={self.file}"]
         flags.append(f"--listen-address=127.0.0.1:{free_port()}")
         self.process = subprocess.Popen([sys.executable, "-m", "gpumon", "simulate", "fleet", *flags])
-        groups = json.loads(eventually(lambda: self.file.exists() and self.file.read_text(encoding="utf-8")))
+        groups = json.loads(eventually(lambda: self.file.read_text(encoding="utf-8") if self.file.exists() else None))
         self.targets = {group["labels"]["instance"]: group["targets"][0] for group in groups}
 
     def get(self, name: str, path: str = "/metrics") -> str:
