@@ -1,4 +1,4 @@
-"""`gpumon once`: read the GPUs once, without an agent, with the agent's own sampler child."""
+"""`gpumon once`: read GPUs and ports once and print them, by child processes as an agent starts them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SingleReading:
 
     def __init__(self, settings: Configuration) -> None:
         self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
-        """Why the report has no readings of the GPUs; None if the GPUs were read."""
+        """Why the poll did not end by itself; None once the GPUs were read, or the driver reported that it is down."""
         self._linked = False
         self._loop = Loop()
         self._monitor = Monitor(initial_report(settings), reducer_settings(settings))

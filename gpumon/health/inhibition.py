@@ -17,7 +17,7 @@ LEAD_SECONDS = 420.0
 adapter for six minutes.
 """
 LAG_SECONDS = 300.0
-"""Maximum seconds from the end of a cause to the start of a consequence, without the consequence's own delay."""
+"""Maximum seconds from the end of a cause to the start of a consequence, without the `after` of the consequence's check."""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
@@ -115,9 +115,10 @@ class _Causes:
         return {key: verdict.key for key, verdict in instead.items()}
 
     def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
-        """Return those of `causes` for which the node was rebooted without ending this active verdict.
+        """Return those of `causes` whose action, a reboot, was performed without ending this verdict.
 
-        The verdict started after the reboot, or has had time to recover. Empty if it is not active.
+        The verdict was raised after the reboot, or has not recovered in the time that it has for that. Empty if the
+        verdict is not active.
         """
         check, facts = BY_NAME.get(verdict.check), self._facts
         since_reboot = (

@@ -1,4 +1,4 @@
-"""Sentences about the node as a whole for the status page and the terminal, from the response of /api/v1/report."""
+"""Sentences and numbers about the whole node for the status page and the terminal, from the response /api/v1/report."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from gpumon.sim.field_values import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow,
 from gpumon.sim.sim_gpu import SimGpu
 
 _ENTRY = 40
-"""Size in bytes of one nvmlFieldValue_t. The next three formats cover its ids, its input and its output."""
-_NUMBERS = struct.Struct("<I36x")
-_QUESTION = struct.Struct("<II")  # id, scope
+"""Size in bytes of one nvmlFieldValue_t."""
+_NUMBERS = struct.Struct("<I36x")  # field id; the rest is skipped
+_QUESTION = struct.Struct("<II")  # field id, scope
 _ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
 """Format characters of the struct module, indexed by NVML's number of the value type."""

@@ -28,7 +28,7 @@ from gpumon.sim.quantities import (
 UTILIZATION_HERTZ = 6
 """Samples of utilization that the driver takes per second."""
 CLOCK_STEP = 15
-"""Step in MHz between two core clocks."""
+"""Difference in MHz between adjacent core clocks."""
 LINK_KIB_PER_SECOND = 6_000_000
 PCIE_BYTES_PER_SECOND = 200_000_000
 """Traffic under full load in each direction: of one NVLink in KiB/s, of the PCIe link in bytes/s."""

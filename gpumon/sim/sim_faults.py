@@ -1,6 +1,6 @@
 """TABLE: the faults that a scenario can set, one row for each.
 
-A fault fails calls, changes what GPUs answer, or plans their work. docs/simulation.md shows each in use.
+A fault fails calls, changes what GPUs answer, or sets their load. docs/simulation.md shows each in use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acceptance: the operator accepts that GPUs are gone, or that ports are down, gone or slower. Pure."""
+"""Acceptance: the operator accepts GPUs that are gone or have fewer lanes, and ports that are down, gone or slower."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
 def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
     """Return the refusal of an acceptance, with reason and remedy; None if the acceptance is possible.
 
-    It is refused while the store or the GPUs have not been read, and if a part is neither missing, down nor slower.
+    It is refused while the store or the GPUs have not been read, and if a named part is not missing, down, slower or
+    narrower.
     """
     if not report.internal.restored:
         return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")

@@ -102,7 +102,10 @@ def take(report: Report, message: VerdictTransitions) -> Report:
 
 
 def restore(report: Report, stored: StoredState, now: Now) -> Report:
-    """Return the Report with the stored verdicts, pending verdicts and agent runs."""
+    """Return the Report with the stored verdicts, their transitions, pending verdicts and agent runs.
+
+    A GPU that only such a verdict names is expected, and added to the inventory.
+    """
     verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
     health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
     health = replace(

@@ -50,8 +50,8 @@ class StoreWriter:
     ) -> None:
         """Create the thread. `post` runs a callback in the caller's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read. `on_reopen` is posted whenever the store
-        can be written again after an error.
+        `on_open` runs in the writer's thread when the store can first be read. After that, `on_reopen` is posted
+        each time that the store can be written again after an error.
         """
         self._path = path
         self._post = post

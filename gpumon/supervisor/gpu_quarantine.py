@@ -61,7 +61,10 @@ class GpuQuarantine:
         self._crashes.pop(bus_id, None)
 
     def due(self, released: frozenset[str]) -> str | None:
-        """Return the bus id of the GPU whose trial is due longest, without released GPUs; None if no trial is due."""
+        """Return the bus id of the GPU whose trial has been due longest; None if no trial is due.
+
+        GPUs in `released` are left out.
+        """
         now = boot_clock()
         due = [gpu for gpu, entry in self._entries.items() if entry.trial_at <= now and gpu not in released]
         return min(due, key=lambda gpu: self._entries[gpu].trial_at, default=None)

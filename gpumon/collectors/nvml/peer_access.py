@@ -20,7 +20,7 @@ STATUSES = {
     5: "not_supported",
 }
 TURN_SECONDS = 0.1
-"""Max seconds for each poll. Many GPUs have many pairs, and each call takes long with a slow driver."""
+"""Seconds in each poll after which no further call is made: many GPUs have many pairs, and a slow driver is slow."""
 
 Access = dict[str, dict[str, str]]
 """NVML's peer access status of one GPU, by UUID of the other GPU and by capability."""

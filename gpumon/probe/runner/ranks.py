@@ -57,7 +57,7 @@ class Ranks:
 
     @property
     def running(self) -> bool:
-        """Whether a pass is in progress."""
+        """Whether a set of ranks (a pass) is in progress."""
         return self._current is not None
 
     @property

@@ -85,7 +85,10 @@ class ProbeRuns:
             self.host.current.abort(skip)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
-        """Run this probe now, or return why not. Callable from any thread. Raises KeyError for an unknown probe."""
+        """Start a run of this probe. The result has its id, the id of a run in progress, or why none may start.
+
+        Callable from any thread. Raises KeyError for an unknown probe.
+        """
         probe = self.probe if name == self.probe.name else PROBES[name]
         future: Future[ProbeRequest] = Future()
         self._loop.post(lambda: future.set_result(self._answer(probe)))
