@@ -17,7 +17,7 @@ LEAD_SECONDS = 420.0
 adapter for six minutes.
 """
 LAG_SECONDS = 300.0
-"""Maximum seconds from the end of a cause to the start of a consequence, without the `after` of the consequence's check."""
+"""Maximum seconds from the end of a cause to the start of a consequence, besides the `after` of its check."""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
