@@ -23,7 +23,7 @@ _TURING, _AMPERE, _HOPPER, _BLACKWELL = 6, 7, 9, 10
 SINCE: Mapping[int, int] = {
     **dict.fromkeys((119, 120), _TURING),
     95: _AMPERE,
-    **dict.fromkeys((110, 136, 143, 151, 156, 157, 167, 169), _HOPPER),
+    **dict.fromkeys((110, 136, 143, 151, 156, 167, 169), _HOPPER),
     **dict.fromkeys((150, 155), _BLACKWELL),
 }
 """Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no lowest rank."""

@@ -96,7 +96,8 @@ the text of the event.
 
 Severity follows the first action: reset, reboot or inspection is critical, restarting an application is a warning.
 Unlisted codes are a warning. The event's text takes precedence where it has details: 154 by the action that it names,
-74 by its registers, 144 to 150 by unit and status. If the last column is empty: {SUPPORT}.
+74 by its registers, 144 to 150 by unit and status. With drivers before 570, which report no Xid 154 for it, one 109 is
+critical. If the last column is empty: {SUPPORT}.
 
 | Xid | name | severity, class | action | if it recurs |
 | --- | --- | --- | --- | --- |"""

@@ -32,12 +32,13 @@ _CRITICAL: Mapping[int, tuple[str, str, Action]] = {
     143: ("the GPU could not be initialised", "GPU initialization error", Action.RESET),
     155: ("an NVLink error defined by software", "NVLink: SW defined error", Action.RESET),
     156: ("a resource is retired", "Resource retirement event", Action.RESET),
-    157: ("a resource could not be retired", "Resource retirement failure", Action.INSPECT),
     158: ("a fatal timeout", "GPU fatal timeout", Action.RESET),
     167: ("a fatal timeout of PCIe", "PCIe fatal timeout", Action.REBOOT),
+    175: ("the memory does not answer", "GPU memory subsystem timeout (type 2) detected", Action.RESET),
     169: ("the security processor halted", "SEC2 micro-controller halt", Action.REBOOT),
 }
 _WARNINGS = (
+    (157, "a resource could not be retired", "Resource retirement failure", Action.NONE),
     (92, "many corrected errors", "High single-bit ECC error rate", Action.NONE),
     (94, "a contained memory error", "Contained memory error", Action.RESTART),
     (163, "power smoothing lost", "Power smoothing lost", Action.NONE),

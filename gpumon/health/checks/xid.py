@@ -38,6 +38,8 @@ RECURRING = Limit(
     COUNT,
 )
 
+_TIMEOUT, _ADVISES_ON_TIMEOUT = 109, 570
+"""Xid of a context switch that timed out, and the first driver that requests a reset for it, by Xid 154, if needed."""
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
@@ -179,9 +181,14 @@ def recurring_xid(gpu: GpuCase) -> Finding | None:
 
 
 def critical_xid(gpu: GpuCase) -> Finding | None:
-    """Return a failure if critical Xids occurred in this boot since the check's verdict was last cleared."""
+    """Return a failure if critical Xids occurred in this boot since the check's verdict was last cleared.
+
+    Xid 109 counts if the driver is too old to request the reset itself.
+    """
     events = tuple(explained_xids(gpu, "gpu_xid_critical"))
-    criticals = [xid for xid in events if xid.critical]
+    major = gpu.facts.versions.get("driver", "").partition(".")[0]
+    unadvised = {_TIMEOUT} if major.isdecimal() and int(major) < _ADVISES_ON_TIMEOUT else set()
+    criticals = [xid for xid in events if xid.critical or xid.code in unadvised]
     if not criticals:
         return recovered() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
     at = max(xid.event.last_wall for xid in criticals)

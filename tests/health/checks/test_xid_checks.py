@@ -16,6 +16,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID, XID
+from gpumon.model.node import Driver
 from gpumon.model.snapshot import CONTAINER
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -35,7 +36,7 @@ THREAD = "Graphics SM Warp Exception on (GPC {}, TPC {}, SM 0): Illegal Instruct
         (48, "", Action.RESET),
         (79, "GPU has fallen off the bus.", Action.REBOOT),
         (119, "", Action.RESET),
-        (157, "", Action.INSPECT),
+        (175, "GPU memory subsystem timeout (type 2) detected", Action.RESET),
         (151, "", Action.REBOOT),
         (54, "", Action.INSPECT),
         (149, LINK_DOWN, Action.RESET),
@@ -396,6 +397,17 @@ def test_context_switches_that_time_out_twice() -> None:
     verdict = ward.verdict("gpu_xid_app_repeated", 0)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
+
+
+@each_case(("driver", "critical"), [("550.163.01", True), ("570.86.15", False), ("", False)])
+def test_a_timeout_asks_for_a_reset_if_the_driver_does_not(driver: str, *, critical: bool) -> None:
+    """Drivers before 570 report no recovery action: there one Xid 109 asks for the reset that NVIDIA's table names."""
+    ward = Ward(gpus=2)
+    ward.report = replace(ward.report, driver=Driver(driver=driver or None))
+    ward.event(0, 109)
+    verdict = ward.go_on(30).verdict("gpu_xid_critical", 0)
+    assert (verdict is not None) is critical
+    assert verdict is None or (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
 
 
 def test_app_everywhere() -> None:
