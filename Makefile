@@ -10,7 +10,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench soak truth hardware lock build clean
+.PHONY: help run test test-slow check generate captures bench soak truth pages hardware lock build clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -52,6 +52,10 @@ soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 m
 
 truth: .venv/.test ## Measure how fast and reliably faults are detected (docs/truth.md); up to an hour (ARGS: --quick)
 	$(BIN)/python -m benchmarks.truth $(ARGS)
+
+pages: .venv/.test ## Count the notifications that leave Prometheus and Alertmanager for each fault (docs/pages.md); 20 minutes
+	@scripts/debian.sh prometheus prometheus-alertmanager
+	$(BIN)/python -m benchmarks.pages $(ARGS)
 
 hardware: .venv/.test ## Measure the agent on the GPUs of this host, in 80 minutes, and write docs/hardware.md (ARGS: --simulate h100x8)
 	$(BIN)/python -m benchmarks.hardware $(ARGS)

@@ -42,9 +42,10 @@ COMMANDS = (
     Command("probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
     Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
     Command("xid", "explain an Xid and what to do about it"),
+    Command("runbook", "show what to do about an alert"),
     Command("config", "check or show the configuration"),
     Command("metrics", "list the metrics"),
-    Command("rules", "print the Prometheus alert rules"),
+    Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
     Command("once", "read the GPUs once, without an agent, and print the readings"),
     Command(
         "simulate",

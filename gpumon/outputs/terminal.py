@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpumon.health.alert_rules import RUNBOOKS
 from gpumon.outputs import event_text, window_sentences
 from gpumon.outputs.formatting import (
     ABSENT,
@@ -131,7 +132,8 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
     title = problem["title"] + ("" if age is None else f" (for {duration(age)})")
     severity = _paint(problem["severity"].upper(), SEVERITY_COLORS[problem["severity"]], color=color)
     yield f"{severity}{GAP}{printable(title)}"
-    for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", problem["runbook_url"])):
+    runbook = problem["runbook_url"].replace(f"{RUNBOOKS}/", "gpumon runbook ")
+    for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", runbook)):
         if text:
             yield from _wrap(label + printable(text), width, indent="  ")
 

@@ -24,11 +24,12 @@ def _yaml(path: Path) -> Any:
 
 
 SERVICES = _yaml(ROOT / "docker-compose.yml")["services"]
+NODES = ("node-1", "node-2", "node-3")
 
 
 def _mounts(service: str) -> dict[str, Path]:
     """Return the mounted files and folders of this repository by their path in the container."""
-    parts = (volume.split(":") for volume in SERVICES[service]["volumes"])
+    parts = (volume.split(":") for volume in SERVICES[service].get("volumes", ()))
     return {inside: ROOT / outside for outside, inside, *_ in parts if outside.startswith("./")}
 
 
@@ -44,7 +45,7 @@ def test_compose_accepts_the_file() -> None:
 
 def test_ports_are_published_on_loopback_only() -> None:
     """Every port is published on loopback, and every image is pinned."""
-    assert set(SERVICES) == {"gpumon", "prometheus", "alertmanager", "grafana"}
+    assert set(SERVICES) == {*NODES, "prometheus", "alertmanager", "grafana", "mailbox"}
     for name, service in SERVICES.items():
         assert service["ports"], name
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
@@ -63,7 +64,7 @@ def test_agent_answers_to_the_name_that_prometheus_uses() -> None:
     job, links = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
     assert job["job_name"] == JOB != links["job_name"]
     assert links["metrics_path"] == Page.LINKS.value
-    assert job["static_configs"] == [{"targets": [f"{SERVICES['gpumon']['hostname']}:17400"]}]
+    assert job["static_configs"] == [{"targets": [f"{SERVICES[node]['hostname']}:17400" for node in NODES]}]
     assert links["static_configs"] == job["static_configs"]
 
 
@@ -83,6 +84,7 @@ def test_alertmanager_accepts_the_example_receivers(tmp_path: Path) -> None:
     examples = yaml.safe_load((folder / "receivers.yml").read_text())
     assert [one["name"] for one in examples["receivers"]] == [one["name"] for one in whole["receivers"]]
     (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(whole | examples))
+    shutil.copy(folder / "gpumon.tmpl", tmp_path)
     _check("amtool", "check-config", str(tmp_path / "alertmanager.yml"))
 
 
@@ -106,6 +108,29 @@ def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, st
         check=True,
     )
     assert routed.stdout.strip() == receiver
+
+
+def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> None:
+    """For each alert in the notification; an alert without a serial number has no empty line for it."""
+    labels = {"alertname": "GpuLost", "instance": "gpu-17:17400"}
+    texts = {"summary": "gpu-17: GPU 3: The GPU fell off the bus. Xid 79.", "description": "It fell off the bus."}
+    more = {
+        "action": "reboot. Drain the node.",
+        "serial": "1650",
+        "runbook_url": "http://gpu-17:17400/runbooks/GpuLost",
+    }
+    alerts = [{"status": "firing", "labels": labels, "annotations": texts | own} for own in (more, {"action": "none"})]
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"status": "firing", "alerts": alerts}))
+    template = '{{ template "gpumon.title" . }}\n{{ template "gpumon.text" . }}'
+    glob = str(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl")
+    command = ["amtool", "template", "render", f"--template.glob={glob}", f"--template.data={data}"]
+    text = subprocess.run(
+        [*command, f"--template.text={template}"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert text.startswith("FIRING: gpu-17: GPU 3: The GPU fell off the bus. Xid 79. (and 1 more)\n")
+    assert "Do: reboot. Drain the node.\nSerial number: 1650\nRunbook: http://gpu-17:17400/runbooks/GpuLost\n" in text
+    assert text.rstrip().endswith("Do: none")
 
 
 def test_alertmanager_accepts_its_configuration() -> None:

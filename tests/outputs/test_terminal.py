@@ -46,7 +46,7 @@ def test_status_begins_with_the_problems() -> None:
     """The problems come before the table of GPUs, each with its action and runbook."""
     text = status(samples.lost(3))
     problem, action, runbook, rest = (
-        text.index(word) for word in ("GPU 3: The GPU fell", "Do: ", "Runbook: ", "GPU  NAME")
+        text.index(word) for word in ("GPU 3: The GPU fell", "Do: ", "Runbook: gpumon runbook GpuLost", "GPU  NAME")
     )
     assert problem < action < runbook < rest
     assert "7 of 8 GPUs up" in text

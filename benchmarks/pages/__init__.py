@@ -1,0 +1,1 @@
+"""Counts the notifications that leave Alertmanager for each fault: `make pages`."""

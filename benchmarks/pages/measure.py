@@ -1,0 +1,144 @@
+"""Replays the tapes to Prometheus and Alertmanager, and counts the notifications for each fault."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.pages.stack import Notified, stack
+from benchmarks.pages.tape import Place, Tape
+from gpumon.outputs.runbook import runbooks
+
+SETTLE = 45.0
+"""Seconds in which the fleet is healthy before the first fault."""
+AFTERWARDS = 100.0
+"""Seconds after the last verdict in which further notifications are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What left Alertmanager because of one case."""
+
+    title: str
+    alerts: tuple[Place, ...]
+    """Alerts of the faults."""
+    pages: int
+    """Notifications in which an alert of the node fires for the first time."""
+    expected: int
+    """Notifications that are due: one for each alert of the faults; two GPUs with the same alert at once are one."""
+    delays: tuple[float, ...]
+    """Seconds from each alert's verdict to its notification."""
+    receivers: tuple[str, ...]
+    lacking: tuple[str, ...]
+    """What a notification lacks: device, reason, action, serial number, runbook."""
+    example: Notified | None
+
+    @property
+    def right(self) -> bool:
+        return self.pages == self.expected and not self.lacking and len(self.delays) == len(self.alerts)
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """Many nodes with one cause. `begins`: seconds after the start of the replay."""
+
+    title: str
+    nodes: tuple[str, ...]
+    page: Callable[[float, float], str | None]
+    """Returns /metrics of each node, for the seconds since the storm began (below 0: before) and the wall time."""
+    begins: float
+
+
+def measure(
+    tapes: Sequence[Tape], storms: Sequence[Storm] = (), *, interval: float = 15.0, apart: float = 4.0
+) -> tuple[list[Outcome], dict[str, list[Notified]]]:
+    """Return the outcome of each tape, and the notifications of each storm by its title.
+
+    `apart`: seconds between the faults of two nodes.
+    """
+    names = {f"gpu-{number:03}": tape for number, tape in enumerate(tapes)}
+    begin = time.time() + SETTLE
+    starts = {name: begin + apart * number for number, name in enumerate(names)}
+
+    def page(name: str) -> str:
+        wall = time.time()
+        return names[name].page_at(max(0.0, wall - starts[name]), wall)
+
+    def storm_page(storm: Storm) -> str | None:
+        wall = time.time()
+        return storm.page(wall - begin - storm.begins, wall)
+
+    pages: dict[str, Callable[[], str | None]] = {name: partial(page, name) for name in names}
+    pages |= {node: partial(storm_page, storm) for storm in storms for node in storm.nodes}
+    end = max(starts[name] + max(tape.raised.values(), default=0.0) for name, tape in names.items()) + AFTERWARDS
+    end = max(end, *(begin + storm.begins + 480 for storm in storms)) if storms else end
+    with tempfile.TemporaryDirectory(prefix="gpumon-pages-") as folder:
+        with stack(Path(folder), pages, interval=interval) as receivers:
+            time.sleep(max(0.0, end - time.time()))
+        received = list(receivers.received)
+    outcomes = [_outcome(name, tape, starts[name], received) for name, tape in names.items()]
+    return outcomes, {storm.title: _of(received, storm.nodes, storm.title) for storm in storms}
+
+
+def _of(received: Iterable[Notified], nodes: Sequence[str], title: str) -> list[Notified]:
+    """Return the notifications about these nodes, and those about the fleet."""
+    instances = {f"{node}:17400" for node in nodes}
+    return [
+        one
+        for one in received
+        if one.labels.get("instance") in instances or (one.labels["alertname"] == "GpumonManyDown" and "down" in title)
+    ]
+
+
+def newly_firing(received: Iterable[Notified]) -> Iterator[Notified]:
+    """Yield each alert when it first fires, and again each time that it fires after it was resolved."""
+    firing = set[tuple[tuple[str, str], ...]]()
+    for one in received:
+        identity = tuple(sorted(one.labels.items()))
+        if one.status == "firing" and identity not in firing:
+            firing.add(identity)
+            yield one
+        elif one.status == "resolved":
+            firing.discard(identity)
+
+
+def _outcome(name: str, tape: Tape, start: float, received: Iterable[Notified]) -> Outcome:
+    new = list(newly_firing(one for one in received if one.labels.get("instance") == f"{name}:17400"))
+    first: dict[Place, Notified] = {}
+    for one in new:
+        first.setdefault(_place(one), one)
+    alerts = tuple(sorted(tape.expected, key=lambda place: tape.raised[place]))
+    due = {(alert, tape.raised[alert, device]) for alert, device in alerts}  # the same alert of two GPUs is one
+    return Outcome(
+        title=tape.case.title,
+        alerts=alerts,
+        pages=len({one.notification for one in new}),
+        expected=len(due),
+        delays=tuple(first[place].at - start - tape.raised[place] for place in alerts if place in first),
+        receivers=tuple(sorted({one.receiver for one in new})),
+        lacking=tuple(_lacking(name, new)),
+        example=first.get(alerts[0]) if alerts else None,
+    )
+
+
+def _place(one: Notified) -> Place:
+    return one.labels["alertname"], one.labels.get("gpu", one.labels.get("device", ""))
+
+
+def _lacking(name: str, new: Iterable[Notified]) -> Iterator[str]:
+    for one in new:
+        texts, alert = one.annotations, one.labels["alertname"]
+        if not texts["summary"].startswith(f"{name}: "):
+            yield f"{alert}: host"
+        if not texts.get("description") or "`gpumon status`" in texts["description"]:
+            yield f"{alert}: reason"
+        if not texts.get("action"):
+            yield f"{alert}: action"
+        if "gpu" in one.labels and not texts.get("serial"):
+            yield f"{alert}: serial number"
+        if texts.get("runbook_url", "").rpartition("/")[2] not in runbooks():
+            yield f"{alert}: runbook"

@@ -1,0 +1,70 @@
+"""Writer of docs/pages.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median, quantiles
+
+from benchmarks.pages.measure import Outcome, newly_firing
+from benchmarks.pages.stack import Notified
+
+_INTRODUCTION = """\
+# What reaches a person
+
+`make pages` measures it and writes this page; a run takes about twenty minutes on two cores. Each fault of the
+simulation is injected into one node of a simulated fleet, in virtual time. The pages of `/metrics` around its verdict
+are replayed to a real Prometheus (15 s between scrapes, and between evaluations) with `alert_rules/gpumon.yml`, and a
+real Alertmanager with the routes of `deploy/alertmanager/alertmanager.yml`. What leaves Alertmanager is counted. No
+real hardware was measured.
+
+A notification counts for a node if an alert of that node fires in it for the first time. *After*: seconds from the
+verdict on `/metrics` to the notification.
+"""
+
+
+def page(outcomes: Sequence[Outcome], storms: Mapping[str, Sequence[Notified]]) -> str:
+    """Return the page."""
+    return "\n".join((_INTRODUCTION, *_summary(outcomes), *_storms(storms), *_example(outcomes), *_cases(outcomes)))
+
+
+def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    delays = sorted(delay for outcome in outcomes for delay in outcome.delays)
+    single = [outcome for outcome in outcomes if len(outcome.alerts) == 1]
+    yield "## Summary\n"
+    yield "| | |\n| --- | --- |"
+    yield f"| faults and pairs of faults | {len(outcomes)} |"
+    right = sum(outcome.right for outcome in outcomes)
+    yield f"| one notification for each fault, with host, reason, action, serial number and runbook | {right} |"
+    yield f"| single faults with exactly one notification | {sum(one.pages == 1 for one in single)} of {len(single)} |"
+    yield f"| median after the verdict | {median(delays):.0f} s |"
+    yield f"| 95 of 100 after | {quantiles(delays, n=20)[-1]:.0f} s |\n"
+
+
+def _storms(storms: Mapping[str, Sequence[Notified]]) -> Iterator[str]:
+    yield "## Many nodes, one cause\n"
+    yield "| cause | notifications | alerts in them |\n| --- | --- | --- |"
+    for title, received in storms.items():
+        new = list(newly_firing(received))
+        names = ", ".join(sorted({one.labels["alertname"] for one in new}))
+        yield f"| {title} | {len({one.notification for one in new})} | {len(new)} x {names} |"
+    yield ""
+
+
+def _example(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    example = next((one.example for one in outcomes if one.example and "Xid 48" in one.title), None)
+    if example is not None:
+        yield "## A notification\n\n```yaml"
+        yield from (f"{name}: {text}" for name, text in sorted({**example.labels, **example.annotations}.items()))
+        yield "```\n"
+
+
+def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    yield "## Faults\n"
+    yield "| fault | alert | receiver | notifications | after |\n| --- | --- | --- | --- | --- |"
+    for one in outcomes:
+        alerts = ", ".join(alert for alert, _ in one.alerts)
+        delays = ", ".join(f"{delay:.0f} s" for delay in one.delays)
+        count = str(one.pages) if one.pages == one.expected else f"{one.pages} for {one.expected}"
+        lacking = f"; lacks {', '.join(one.lacking)}" if one.lacking else ""
+        yield f"| {one.title} | {alerts} | {', '.join(one.receivers)} | {count}{lacking} | {delays} |"
+    yield ""
