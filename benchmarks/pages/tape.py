@@ -16,6 +16,7 @@ from benchmarks.truth.pairs import FIRST, SECOND, pairs
 from gpumon.health.alert_rules import rule_of
 from gpumon.health.check_row import Paging
 from gpumon.health.table import BY_NAME
+from gpumon.health.verdict import Level
 from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.profiles import PROFILES
 
@@ -95,10 +96,10 @@ def cases() -> Iterator[Case]:
 def places(page: str) -> Iterator[Place]:
     """Yield the alerts of the verdicts in a page."""
     for check, labels, level in VERDICT.findall(page):
-        rule = rule_of(check, next(each for each in BY_NAME[check].levels if each == int(level)))
+        rule = rule_of(check, Level(int(level)))
         if rule is not None and rule.page is not Paging.NEVER:
-            values = dict(_LABEL.findall(labels))
-            yield rule.name, values.get("gpu", values.get("device", ""))
+            values: dict[str, str] = dict(_LABEL.findall(labels))
+            yield rule.name, values.get("gpu") or values.get("device") or ""
 
 
 def record(case: Case) -> Tape:

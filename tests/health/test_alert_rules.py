@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from each_case import each_case
 from promtool_run import Series, Values, check, group, packed
 from recorded_scrape import TARGET, recorded
 
@@ -361,6 +362,24 @@ def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     path.write_text(render(rules(stale_seconds=300)))
     assert "gpumon_snapshot_timestamp_seconds > 300" in path.read_text()
     subprocess.run(["promtool", "check", "rules", "--lint=all", "--lint-fatal", path], check=True)
+
+
+@each_case(
+    "kind, version",
+    [("prometheusrule", "monitoring.coreos.com/v1"), ("vmrule", "operator.victoriametrics.com/v1beta1")],
+)
+def test_operators_get_the_same_rules_as_an_object(kind: str, version: str) -> None:
+    """The object's spec is the rule file."""
+    rendered = yaml.safe_load(render(rules(), kind=kind))
+    assert rendered["spec"] == yaml.safe_load(render(rules()))
+    assert (rendered["apiVersion"], rendered["kind"].lower()) == (version, kind)
+
+
+def test_a_base_url_replaces_the_links_to_runbooks() -> None:
+    """All alerts then link below it, those about the agent too."""
+    groups = yaml.safe_load(render(rules(), runbooks="https://wiki.example.com/gpumon/"))["groups"]
+    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in groups[1]["rules"] if "alert" in rule}
+    assert links == {rule.name: f"https://wiki.example.com/gpumon/{rule.section}" for rule in rules()}
 
 
 def test_generated_files_are_fresh() -> None:
