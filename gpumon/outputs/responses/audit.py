@@ -12,7 +12,7 @@ from gpumon.outputs.responses.base import ResponseModel, timestamp
 class AuditEntryResponse(ResponseModel):
     """One request that changed the state of the agent, or started work."""
 
-    time: str | None = timestamp("When it was answered.")
+    time: str | None = timestamp("When the request was answered.")
     request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
     reason: str = Field(description="Reason or note that the client gave; empty without one.")
     client: str = Field(description="`local` for the unix socket, `signal`, `marker`, else the address.")

@@ -25,14 +25,14 @@ class EventResponse(ResponseModel):
         "aer: uncorrected error of a PCIe device. nic: error of a network adapter. "
         "driver: error of NVIDIA's driver without a device."
     )
-    time: str = timestamp("When it last occurred.")
-    since: str = timestamp("When it first occurred.")
-    count: int = Field(description="How often it occurred.")
-    severity: Literal[SEVERITIES] = Field(description="Severity on this host at present.")  # type: ignore[valid-type]
+    time: str = timestamp("When the event last occurred.")
+    since: str = timestamp("When the event first occurred.")
+    count: int = Field(description="How often the event occurred.")
+    severity: Literal[SEVERITIES] = Field(description="Severity of the code on this host.")  # type: ignore[valid-type]
     xid: int | None
     sxid: int | None
     name: str = Field(description="Short description of the code.")
-    action: str = Field(description="What to do now.")
+    action: str = Field(description="What to do about the event.")
     if_it_recurs: str = Field(description="What to do if it occurs again.")
     detail: str = Field(description="Meaning of the numbers in the text; empty if there is none.")
     text: str = Field(description="Text of the kernel log without names and ids of processes; empty if there is none.")

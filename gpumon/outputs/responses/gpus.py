@@ -35,7 +35,7 @@ class MigResponse(ResponseModel):
     mig_uuid: str = Field(description="Identity of the compute instance.")
     gpu_instance_id: int
     compute_instance_id: int
-    profile: str = Field(description="As NVIDIA names it: 1c.3g.40gb.")
+    profile: str = Field(description="Profile of the instance as NVIDIA names it: 1c.3g.40gb.")
 
     @classmethod
     def from_instance(cls, instance: MigReading) -> MigResponse:
@@ -61,13 +61,13 @@ class GpuResponse(ResponseModel):
 
     gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has reported its UUID.")
-    state: Literal[("up", *FAULTS, "released")] = Field(description="up, the fault, or released.")  # type: ignore[valid-type]
+    state: Literal[("up", *FAULTS, "released")] = Field(description="State of the GPU: up, its fault, or released.")  # type: ignore[valid-type]
     detail: str = Field(description="Description of the fault; empty if there is none.")
     since: str | None = timestamp("When the fault was detected.")
     fabric: FabricResponse | None = Field(description="Its place in an NVLink fabric; null if it is in none.")
     platform: PlatformResponse | None = Field(description="Its place in the rack; null if the GPU does not report it.")
-    migs: list[MigResponse] = Field(description="Its MIG instances.")
-    c2c_links: list[C2cLinkResponse] = Field(description="Its chip-to-chip links to a Grace CPU.")
+    migs: list[MigResponse] = Field(description="MIG instances of the GPU.")
+    c2c_links: list[C2cLinkResponse] = Field(description="Chip-to-chip links of the GPU to a Grace CPU.")
 
     @classmethod
     def from_state(cls, state: GpuState) -> GpuResponse:

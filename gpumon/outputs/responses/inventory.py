@@ -42,7 +42,7 @@ class InventoryGpuResponse(ResponseModel):
 
     gpu: int | None = Field(description="Index in the boot in which the GPU was last read.")
     uuid: str
-    state: str | None = Field(description="As in /api/v1/gpus: `up`, `missing`, ...")
+    state: str | None = Field(description="State of the GPU as in /api/v1/gpus: `up`, `missing`, ...")
     detail: str
     name: str | None
     serial: str | None
@@ -51,8 +51,8 @@ class InventoryGpuResponse(ResponseModel):
     vbios: str | None
     inforom: str | None
     gsp: str | None
-    first_seen: str | None = timestamp("When it was first read.")
-    last_seen: str | None = timestamp("When it was last read.")
+    first_seen: str | None = timestamp("When the GPU was first read.")
+    last_seen: str | None = timestamp("When the GPU was last read.")
 
     @classmethod
     def from_state(cls, state: GpuState) -> InventoryGpuResponse:
@@ -79,13 +79,13 @@ class InventoryPortResponse(ResponseModel):
         description="`fabric` or `other`, as in /api/v1/ports, when it was last present."
     )
     link_layer: str
-    gigabits_per_second: int | None = Field(description="Speed when it was last up.")
+    gigabits_per_second: int | None = Field(description="Speed of the port when it was last up.")
     pci_bus_id: str | None = Field(description="Current or last PCI address.")
     board: str | None
     firmware: str | None
-    guid: str | None = Field(description="Node GUID of its adapter.")
-    first_up: str | None = timestamp("When it was first up.")
-    last_up: str | None = timestamp("When it was last up.")
+    guid: str | None = Field(description="Node GUID of the port's adapter.")
+    first_up: str | None = timestamp("When the port was first up.")
+    last_up: str | None = timestamp("When the port was last up.")
 
     @classmethod
     def from_record(cls, record: PortRecord, device: str, state: str | None) -> InventoryPortResponse:

@@ -23,10 +23,10 @@ class ProblemResponse(ResponseModel):
     severity: Literal[SEVERITIES]  # type: ignore[valid-type]
     title: str
     detail: str
-    action: str = Field(description="What to do about it.")
+    action: str = Field(description="What to do about the problem.")
     runbook_url: str
     gpu: int | None = Field(description="Index of the GPU, if the problem is one of a GPU.")
-    since: str | None = timestamp("When it began.")
+    since: str | None = timestamp("When the problem began.")
 
     @classmethod
     def from_problem(cls, problem: NodeProblem) -> ProblemResponse:
@@ -67,12 +67,14 @@ class NodeResponse(ResponseModel):
     state: Literal[NODE_STATES] = Field(  # type: ignore[valid-type]
         description="Severity of the worst problem; unknown if there is none and no check has run since the start."
     )
-    problems: list[ProblemResponse] = Field(description="Worst first.")
+    problems: list[ProblemResponse] = Field(description="Current problems, the worst first.")
     notices: list[NoticeResponse]
     simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
     excluded: list[str] = Field(description="PCI addresses of GPUs that the configuration excludes.")
     releases: list[ReleaseWindowResponse] = Field(description="Releases that are active.")
-    maintenance: MaintenanceResponse | None = Field(description="The window that is active: no alert pages.")
+    maintenance: MaintenanceResponse | None = Field(
+        description="Maintenance in force, in which no alert pages; null without."
+    )
     started: str = timestamp("When the agent started.")
     booted: str = timestamp("When the host was booted.")
     build: BuildResponse

@@ -34,10 +34,10 @@ class MeasurementResponse(_RunPart):
     bytes: int
     iterations: int
     algbw_bytes_per_second: Number
-    busbw_bytes_per_second: Number = Field(description="As nccl-tests define it.")
-    latency_seconds: dict[str, Number] = Field(description="By percentile: p50, p95, p99.")
+    busbw_bytes_per_second: Number = Field(description="Bus bandwidth as nccl-tests define it.")
+    latency_seconds: dict[str, Number] = Field(description="Time of one operation by percentile: p50, p95, p99.")
     min_seconds: Number | None
-    variation_ratio: Number | None = Field(description="Standard deviation over mean.")
+    variation_ratio: Number | None = Field(description="Standard deviation of the times, divided by their mean.")
     wrong_elements: int
 
 
@@ -64,14 +64,14 @@ class ComparisonResponse(_RunPart):
     busbw: Number
     baseline: Number | None = Field(description="Median of this host's runs under the same conditions.")
     spread: Number | None = Field(description="Spread of those runs: 1.48 times the median absolute deviation.")
-    runs: int = Field(description="Number of those runs.")
+    runs: int = Field(description="Number of earlier runs that the median is of.")
     best: Number | None = Field(description="Highest median of 30 runs under these conditions.")
     best_date: str = Field(description="UTC date of the newest of those runs; empty if there are too few.")
     runs_needed: int = Field(
         description="Runs that a baseline needs. Another driver, NCCL, setting, torch or GPU starts a new baseline."
     )
     expected: Number | None = Field(description="Published figure for this hardware.")
-    source: str = Field(description="Source of that figure.")
+    source: str = Field(description="Source of the published figure.")
     low: str = Field(description="Reference that it falls short of: baseline, drift (best), expected, or empty.")
 
 
@@ -79,7 +79,7 @@ class PairResponse(_RunPart):
     """The traffic between two ranks while no other rank sends."""
 
     ranks: list[int]
-    bandwidth: Number = Field(description="Bytes per second in each direction.")
+    bandwidth: Number = Field(description="Bandwidth of the pair in bytes per second, in each direction.")
     wrong: list[int] = Field(description="Wrong elements received from the first and from the second rank.")
     spoilt: list[int] = Field(description="Wrong elements in the send buffer of the first and of the second rank.")
     direct: bool | None = Field(description="Whether each rank can access the other's memory; null on the CPU.")
@@ -103,9 +103,9 @@ class RunResponse(_RunPart):
     probe: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
     reason: str
-    hint: str = Field(description="What to do about it.")
-    trigger: str = Field(description="schedule or request.")
-    started: str = timestamp("When it started.")
+    hint: str = Field(description="What to do about the outcome.")
+    trigger: str = Field(description="What started the run: schedule or request.")
+    started: str = timestamp("When the run started.")
     duration_seconds: Number
     backend: str
     ranks: int
@@ -145,7 +145,7 @@ class ProgressResponse(ResponseModel):
     algorithm: str
     bytes: int | None
     ratio: Number = Field(description="Share of the measurements that is done.")
-    message: str = Field(description="The same as text.")
+    message: str = Field(description="Progress as text.")
 
     @classmethod
     def from_progress(cls, progress: Progress) -> ProgressResponse:
@@ -165,7 +165,7 @@ class CurrentResultResponse(ResponseModel):
     id: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
     reason: str
-    age_seconds: Number = Field(description="Time since it ended.")
+    age_seconds: Number = Field(description="Time since the run ended.")
     partial_run_note: str = Field(description="Set if a newer run left out GPUs of this one; else empty.")
 
     @classmethod
@@ -200,7 +200,7 @@ class ProbeResponse(ResponseModel):
     current_result: CurrentResultResponse | None = Field(
         description="The run that determines the outcome, for assert=ok too; null before any run."
     )
-    metrics: AllReduceMetricsResponse | None = Field(description="For the all-reduce; null for other probes.")
+    metrics: AllReduceMetricsResponse | None = Field(description="Metrics of the all-reduce; null for other probes.")
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime, probe: str = ALL_REDUCE) -> ProbeResponse:
@@ -249,7 +249,7 @@ class RunningResponse(ResponseModel):
 class RunsResponse(ResponseModel):
     """Stored runs of probes that match the request."""
 
-    probes: list[RunResponse] = Field(description="Newest first.")
+    probes: list[RunResponse] = Field(description="Runs, the newest first.")
     complete: bool = Field(description="False: the store did not answer, and older runs may be missing.")
 
 

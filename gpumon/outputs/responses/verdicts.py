@@ -37,7 +37,7 @@ class VerdictResponse(ResponseModel):
         description="reboot or reset: the repair that was made since the fault was last observed and is being "
         "verified. Else null."
     )
-    repaired_at: str | None = timestamp("When that repair was made.")
+    repaired_at: str | None = timestamp("When the repair was made.")
     evidence: dict[str, float | str]
     active: bool = Field(description="The fault is present now. False: it was, and is latched until it is cleared.")
     since: str = timestamp("When the verdict was raised.")
@@ -56,7 +56,7 @@ class VerdictResponse(ResponseModel):
 class PrimaryVerdictResponse(VerdictResponse):
     """A verdict that no other verdict inhibits, with the verdicts that it inhibits."""
 
-    consequences: list[VerdictResponse] = Field(description="Verdicts that are inhibited by it.")
+    consequences: list[VerdictResponse] = Field(description="Verdicts that this one inhibits.")
 
     @classmethod
     def from_verdict(cls, verdict: Verdict, report: Report) -> PrimaryVerdictResponse:
@@ -67,7 +67,7 @@ class PrimaryVerdictResponse(VerdictResponse):
 class RefusedVerdictResponse(VerdictResponse):
     """A verdict that a request could not clear."""
 
-    message: str = Field(description="Why it cannot be cleared.")
+    message: str = Field(description="Why the verdict cannot be cleared.")
 
     @classmethod
     def with_message(cls, verdict: Verdict, message: str, report: Report) -> RefusedVerdictResponse:
@@ -84,7 +84,7 @@ class GpuHealthResponse(ResponseModel):
     )
     uuid: str
     pci_bus_id: str
-    migs: list[str] = Field(description="uuids of its MIG instances.")
+    migs: list[str] = Field(description="uuids of the GPU's MIG instances.")
     level: LevelName
     fault: str | None
     released: bool = Field(description="Monitoring of this GPU is suspended by a release.")
@@ -106,12 +106,12 @@ class GpuHealthResponse(ResponseModel):
 class TransitionResponse(ResponseModel):
     """One change of a verdict: it was raised, changed or cleared."""
 
-    time: str = timestamp("When.")
+    time: str = timestamp("When the verdict changed.")
     change: Literal["raised", "changed", "cleared"]
-    cleared_by: str | None = Field(description="What cleared it.")
+    cleared_by: str | None = Field(description="What cleared the verdict.")
     cleared_by_text: str
-    note: str = Field(description="Note of the operator who cleared it.")
-    in_maintenance: bool = Field(description="The node was in maintenance.")
+    note: str = Field(description="Note of the operator who cleared the verdict.")
+    in_maintenance: bool = Field(description="Whether the node was in maintenance at that time.")
     verdict: VerdictResponse
 
     @classmethod
@@ -132,7 +132,7 @@ class CurrentHealthResponse(ResponseModel):
 
     level: LevelName
     score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")
-    verdicts: list[PrimaryVerdictResponse] = Field(description="Worst first.")
+    verdicts: list[PrimaryVerdictResponse] = Field(description="Verdicts that are not inhibited, the worst first.")
     gpus: list[GpuHealthResponse]
     gpus_missing: int = Field(description="Expected GPUs that the driver does not count.")
 
@@ -155,8 +155,10 @@ class HealthResponse(CurrentHealthResponse):
     evaluation_age_seconds: float | None = Field(
         description="Time since then by the boot clock. More than a minute: the agent hangs."
     )
-    maintenance: MaintenanceResponse | None = Field(description="The window that is active; its verdicts do not page.")
-    transitions: list[TransitionResponse] = Field(description="Newest first.")
+    maintenance: MaintenanceResponse | None = Field(
+        description="Maintenance in force, in which no alert pages; null without."
+    )
+    transitions: list[TransitionResponse] = Field(description="Changes of verdicts, the newest first.")
 
     @classmethod
     def from_report(cls, report: Report, boot: float) -> HealthResponse:

@@ -20,9 +20,9 @@ from gpumon.state.report import Report
 class RequestedResponse(ResponseModel):
     """The client, start and deadline of a time window."""
 
-    by: Literal[REQUESTERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
-    since: str = timestamp("When it started.")
-    until: str = timestamp("Its deadline.")
+    by: Literal[REQUESTERS] = Field(description="Client that requested the window.")  # type: ignore[valid-type]
+    since: str = timestamp("When the window started.")
+    until: str = timestamp("When the window ends, unless it is ended before.")
 
 
 class HolderResponse(ResponseModel):
@@ -30,7 +30,7 @@ class HolderResponse(ResponseModel):
 
     pid: int
     what: str = Field(description="The process, and the call on the GPU that it is in.")
-    stuck: bool = Field(description="SIGKILL does not end it.")
+    stuck: bool = Field(description="Whether SIGKILL does not end the process.")
 
     @classmethod
     def from_holder(cls, holder: DeviceHolder) -> HolderResponse:
@@ -75,7 +75,7 @@ class WindowResponse(ReleaseWindowResponse):
 class WindowsResponse(ResponseModel):
     """The time windows in force."""
 
-    windows: list[WindowResponse] = Field(description="In the order in which they started.")
+    windows: list[WindowResponse] = Field(description="Time windows in force, in the order in which they started.")
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime, kind: WindowKind | None = None) -> WindowsResponse:
@@ -146,8 +146,8 @@ class OwnerHoldResponse(RequestedResponse):
 class HoldResponse(ResponseModel):
     """All holds in force. No probe runs until the last one ends."""
 
-    until: str = timestamp("The last deadline of the holds.")
-    holders: list[OwnerHoldResponse] = Field(description="In the order in which they started.")
+    until: str = timestamp("When the last hold ends.")
+    holders: list[OwnerHoldResponse] = Field(description="Holds by owner, in the order in which they started.")
 
     @classmethod
     def from_report(cls, report: Report) -> HoldResponse | None:
