@@ -15,6 +15,8 @@ from gpumon.outputs.runbook import runbooks
 
 SETTLE = 45.0
 """Seconds in which the fleet is healthy before the first fault."""
+AFTER_STORM = 480.0
+"""Seconds after the begin of a storm in which notifications are counted: GpumonDown takes five minutes."""
 AFTERWARDS = 100.0
 """Seconds after the last verdict in which further notifications are counted."""
 
@@ -32,6 +34,8 @@ class Outcome:
     """Notifications that are due: one for each alert of the faults; two GPUs with the same alert at once are one."""
     delays: tuple[float, ...]
     """Seconds from each alert's verdict to its notification."""
+    others: tuple[str, ...]
+    """Other alerts in these notifications."""
     receivers: tuple[str, ...]
     lacking: tuple[str, ...]
     """What a notification lacks: device, reason, action, serial number, runbook."""
@@ -74,8 +78,8 @@ def measure(
 
     pages: dict[str, Callable[[], str | None]] = {name: partial(page, name) for name in names}
     pages |= {node: partial(storm_page, storm) for storm in storms for node in storm.nodes}
-    end = max(starts[name] + max(tape.raised.values(), default=0.0) for name, tape in names.items()) + AFTERWARDS
-    end = max(end, *(begin + storm.begins + 480 for storm in storms)) if storms else end
+    ends = [starts[name] + max(tape.raised.values(), default=0.0) + AFTERWARDS for name, tape in names.items()]
+    end = max(*ends, *(begin + storm.begins + AFTER_STORM for storm in storms), begin)
     with tempfile.TemporaryDirectory(prefix="gpumon-pages-") as folder:
         with stack(Path(folder), pages, interval=interval) as receivers:
             time.sleep(max(0.0, end - time.time()))
@@ -119,6 +123,7 @@ def _outcome(name: str, tape: Tape, start: float, received: Iterable[Notified]) 
         pages=len({one.notification for one in new}),
         expected=len(due),
         delays=tuple(first[place].at - start - tape.raised[place] for place in alerts if place in first),
+        others=tuple(sorted({alert for alert, _ in first} - {alert for alert, _ in alerts})),
         receivers=tuple(sorted({one.receiver for one in new})),
         lacking=tuple(_lacking(name, new)),
         example=first.get(alerts[0]) if alerts else None,

@@ -60,11 +60,16 @@ def _example(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "## Faults\n"
-    yield "| fault | alert | receiver | notifications | after |\n| --- | --- | --- | --- | --- |"
+    yield "| fault | alert | receiver | notifications | after | also |\n| --- | --- | --- | --- | --- | --- |"
     for one in outcomes:
-        alerts = ", ".join(alert for alert, _ in one.alerts)
-        delays = ", ".join(f"{delay:.0f} s" for delay in one.delays)
         count = str(one.pages) if one.pages == one.expected else f"{one.pages} for {one.expected}"
-        lacking = f"; lacks {', '.join(one.lacking)}" if one.lacking else ""
-        yield f"| {one.title} | {alerts} | {', '.join(one.receivers)} | {count}{lacking} | {delays} |"
+        cells = (
+            one.title,
+            ", ".join(alert for alert, _ in one.alerts),
+            ", ".join(one.receivers),
+            count + (f"; lacks {', '.join(one.lacking)}" if one.lacking else ""),
+            ", ".join(f"{delay:.0f} s" for delay in one.delays),
+            ", ".join(one.others),
+        )
+        yield f"| {' | '.join(cells)} |"
     yield ""

@@ -88,8 +88,8 @@ def runbook_url(section: str) -> str:
     return f"{RUNBOOKS}/{section}"
 
 
-_DOWN = f'up{{job="{JOB}"}} == 0'
-_MANY_DOWN = f"count by (job) ({_DOWN} unless on (instance) {MUTED})"
+DOWN = f'up{{job="{JOB}"}} == 0'
+_MANY_DOWN = f"count by (job) ({DOWN} unless on (instance) {MUTED})"
 _AGENTS = f'count by (job) (up{{job="{JOB}"}})'
 
 
@@ -102,7 +102,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
         AlertRule(
             name="GpumonDown",
             section="GpumonDown",
-            expr=_DOWN,
+            expr=DOWN,
             for_seconds=BOOT_GRACE,  # a reboot is no fault
             severity="warning",
             summary="gpumon cannot be scraped.",

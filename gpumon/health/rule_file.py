@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from gpumon.health.alert_rules import RUNBOOKS, AlertRule
+from gpumon.health.alert_rules import DOWN, RUNBOOKS, AlertRule
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.last_verdicts import KEEP_SECONDS, LAST_INFO, recording_rules
 
@@ -69,7 +69,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
     So a changed reason or action changes no label, which would page again, and alerts fire without the series too.
     """
     host, info = "" if rule.of_fleet else f"{HOST}: ", _info_query(rule)
-    first = rule.first_step if info or runbooks else " ".join(rule.steps.split())
+    first = " ".join(rule.steps.split()) if rule.check is None and not runbooks else rule.first_step
     summary, description, action = _prometheus(rule.summary), _prometheus(rule.description), first
     if info:
         code = f'{info}{{{{ with . | first | label "code" }}}} Xid {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
@@ -84,7 +84,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         yield "serial", f'{board}{{{{ . | first | label "serial" }}}}{{{{ end }}}}'
     if runbooks:
         yield "runbook_url", f"{runbooks.rstrip('/')}/{rule.section}"
-    elif rule.check is not None:
+    elif not rule.of_fleet and rule.expr != DOWN:  # then no agent serves it
         yield "runbook_url", f"http://{{{{ $labels.instance }}}}{RUNBOOKS}/{rule.section}"
 
 

@@ -86,6 +86,7 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
             "description": f"The default all-reduce of {GIB} bytes on 8 GPUs ({H100}) reached 50% of the fleet's "
             "median bus bandwidth.",
             "action": " ".join(RULE.steps.split()),
+            "runbook_url": "http://low/runbooks/AllReduceBelowFleet",
         },
     }
     alerts = [{"eval_time": "2m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
