@@ -59,12 +59,12 @@ class Program(NamedTuple):
 def add(parser: CommandParser) -> None:
     parser.set_examples(
         "gpumon simulate h100x8 -- nvitop -1",
-        "gpumon simulate fleet --nodes 100 --sick 3 --targets targets/fleet.json",
+        "gpumon simulate fleet --nodes 100 --broken 3 --targets targets/fleet.json",
         "gpumon simulate h100x8 --scenario faults.yml --at 5m -- nvitop",
     )
     parser.usage = (
         "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]\n"
-        "       gpumon simulate fleet --nodes N [--profile NAME] [--sick K] [--scenario FILE]"
+        "       gpumon simulate fleet --nodes N [--profile NAME] [--broken K] [--scenario FILE]"
         " [--listen-address HOST:PORT] [--targets FILE]"
     )
     parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording; or fleet")
@@ -73,7 +73,9 @@ def add(parser: CommandParser) -> None:
     fleet = parser.add_argument_group("simulate fleet", FLEET_HELP)
     fleet.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
     fleet.add_argument("--profile", dest="fleet_profile", metavar="NAME", default="h100x8", help="profile of the nodes")
-    fleet.add_argument("--sick", type=int, metavar="K", default=0, help="the first K nodes have a fault, or --scenario")
+    fleet.add_argument(
+        "--broken", type=int, metavar="K", default=0, help="the first K nodes have a fault, or --scenario"
+    )
     fleet.add_argument("--listen-address", metavar="HOST:PORT", default="127.0.0.1:20000", help="address of node 1")
     fleet.add_argument("--targets", type=Path, metavar="FILE", help="write the targets to this file")
 

@@ -36,7 +36,7 @@ FAULTS = (
     "gpus: {0: {remap: {uncorrectable: 1, failed: 1}}}",
     "gpus: {0: {set: {temperature: 95, utilization: 100}}}",
 )
-"""Scenarios of the sick nodes, which have them in turn."""
+"""Scenarios of the broken nodes, which have them in turn."""
 START_SECONDS = 60.0
 """Maximum seconds until an agent has polled its GPUs."""
 FRESH_SECONDS = 1.0
@@ -135,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
     sockets = _listen(host, int(port), args.nodes)
     with tempfile.TemporaryDirectory(prefix="gpumon-fleet-") as folder, _agents(Path(folder), args) as agents:
         names = [f"sim-{number:0{len(str(args.nodes))}}" for number in range(1, args.nodes + 1)]
-        healthy, *sick = agents
-        kinds = [sick[i % len(sick)] if i < args.sick else healthy for i in range(args.nodes)]
+        healthy, *broken = agents
+        kinds = [broken[i % len(broken)] if i < args.broken else healthy for i in range(args.nodes)]
         nodes = [Node(name, kinds[i], NodeIdentities(i)) for i, name in enumerate(names)]
         first = sockets[0].getsockname()[1]
         _write_targets(args.targets, {name: f"{host}:{first + i}" for i, name in enumerate(names)})
@@ -156,8 +156,8 @@ def _check(args: argparse.Namespace) -> None:
     """Raise UserError if the arguments are invalid."""
     if args.nodes is None or args.nodes < 1:
         raise UserError("--nodes is missing: give the number of nodes, as in: gpumon simulate fleet --nodes 100")
-    if not 0 <= args.sick <= args.nodes:
-        raise UserError(f"--sick {args.sick} is not between 0 and --nodes {args.nodes}")
+    if not 0 <= args.broken <= args.nodes:
+        raise UserError(f"--broken {args.broken} is not between 0 and --nodes {args.nodes}")
     if args.fleet_profile not in PROFILES:
         raise UserError(f"{args.fleet_profile!r} is no profile; {did_you_mean(args.fleet_profile, PROFILES)}")
     port = args.listen_address.rpartition(":")[2]
@@ -183,11 +183,11 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run the agents: first the healthy one, then one for each fault of the sick nodes."""
-    faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.sick, len(FAULTS)))}
+    """Run the agents: first the healthy one, then one for each fault of the broken nodes."""
+    faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()
-    scenarios = [None, *faults, *([args.scenario] if args.scenario and args.sick else [])]
+    scenarios = [None, *faults, *([args.scenario] if args.scenario and args.broken else [])]
     agents = []
     try:
         for number, path in enumerate(scenarios):

@@ -17,15 +17,15 @@ from each_case import each_case
 from gpumon.cli.errors import USAGE_ERROR
 from gpumon.cli.main import main
 
-NODES, SICK = 4, 1
+NODES, BROKEN = 4, 1
 
 
 class Fleet:
-    """A running fleet of four nodes, of which the first is sick."""
+    """A running fleet of four nodes, of which the first is broken."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "targets.json"
-        flags = [f"--nodes={NODES}", f"--sick={SICK}", f"--targets={self.file}"]
+        flags = [f"--nodes={NODES}", f"--broken={BROKEN}", f"--targets={self.file}"]
         flags.append(f"--listen-address=127.0.0.1:{free_port()}")
         self.process = subprocess.Popen([sys.executable, "-m", "gpumon", "simulate", "fleet", *flags])
         groups = json.loads(eventually(lambda: self.file.read_text(encoding="utf-8") if self.file.exists() else None))
@@ -59,7 +59,7 @@ def test_each_node_is_a_target_with_its_own_gpus(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_nodes_are_sick(fleet: Fleet) -> None:
+def test_the_first_nodes_are_broken(fleet: Fleet) -> None:
     """The verdict is that of a real agent; the other nodes are healthy, and their values are live."""
     eventually(lambda: 'gpumon_health_check{check="gpu_lost"' in fleet.get("sim-1"))
     assert "gpumon_node_health 0" in fleet.get("sim-4").splitlines()
@@ -72,7 +72,7 @@ def test_the_agents_end_with_the_fleet(tmp_path: Path) -> None:
     """SIGTERM leaves no process and no file."""
     fleet = Fleet(tmp_path)
     agents = fleet.agents()
-    assert len(agents) == 1 + SICK
+    assert len(agents) == 1 + BROKEN
     fleet.process.terminate()
     fleet.process.wait(30)
     assert not [agent for agent in agents if agent.exists()]
@@ -82,7 +82,7 @@ def test_the_agents_end_with_the_fleet(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ([], "--nodes is missing"),
-        (["--nodes=2", "--sick=3"], "--sick 3 is not between 0 and --nodes 2"),
+        (["--nodes=2", "--broken=3"], "--broken 3 is not between 0 and --nodes 2"),
         (["--nodes=2", "--profile=h100x9"], "'h100x9' is no profile; did you mean"),
         (["--nodes=2", "--listen-address=127.0.0.1"], "has no port"),
         (["--nodes=9", "--listen-address=127.0.0.1:65530"], "ports above 65535"),
