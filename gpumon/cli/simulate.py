@@ -58,7 +58,6 @@ class Program(NamedTuple):
 
 def add(parser: CommandParser) -> None:
     parser.set_examples(
-        "gpumon simulate h100x8 -- nvitop -1",
         "gpumon simulate fleet --nodes 100 --broken 3 --targets targets/fleet.json",
         "gpumon simulate h100x8 --scenario faults.yml --at 5m -- nvitop",
     )
