@@ -10,7 +10,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench soak truth pages hardware lock build clean
+.PHONY: help run test test-slow check generate captures bench scale soak truth pages hardware lock build clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -46,6 +46,10 @@ captures: .venv/.test ## Record tests/captures/ from the simulation; takes two m
 bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe against a plain script
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 	$(BIN)/python -m benchmarks.probe $(ARGS)
+
+scale: .venv/.test ## Measure how many simulated nodes one Prometheus scrapes (docs/scale.md), in half an hour (ARGS: --nodes 100,500)
+	@scripts/debian.sh prometheus
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
