@@ -208,18 +208,23 @@ class PortReader:
                 yield float(int(changes) // 2)
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
-        """Return a counter's value; None if it cannot be read or has reached its maximum, where it stops."""
+        """Return a counter's value; None if it cannot be read, or stopped at its maximum at an earlier poll.
+
+        The poll that finds it full still returns the maximum: at least so many events were counted.
+        """
         text = self._counter_text(files, path)
         if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
             return None
         full = bits is not None and int(text) == (1 << bits) - 1
-        if full and path not in self._full:
+        if full and path in self._full:
+            return None
+        if full:
             log.warning("a counter has reached its maximum and stopped; perfquery -R resets it", extra={"file": path})
             self._full.add(path)
-        elif not full and path in self._full:
+        elif path in self._full:
             log.info("a counter that had stopped counts again", extra={"file": path})
             self._full.discard(path)
-        return None if full else float(text)
+        return float(text)
 
     def _counter_text(self, files: Files, path: str) -> str | None:
         """Return the content of a counter file; None if it cannot be read. A file that answers EINVAL is read once."""

@@ -127,13 +127,14 @@ def test_hardware_counters_of_roce_and_efa_are_read(tmp_path: Path) -> None:
 
 
 def test_a_saturated_counter_is_absent_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A counter at its maximum is absent until a reset, and logged once at each change."""
+    """A counter that has stopped at its maximum is reported once, then absent until a reset; each change is logged."""
     full = {"link_downed": "255", "symbol_error": "65535", "port_rcv_data": str(2**32 - 1), "port_xmit_data": "9"}
     folder = add_port(tmp_path, counters=full)
     port_reader = reader(tmp_path)
 
     with caplog.at_level(logging.INFO, "gpumon.collectors.links"):
-        port_reader.poll(counting=True)
+        (port,) = port_reader.poll(counting=True)
+        assert port.counts.link_downs_total == 255.0
         (port,) = port_reader.poll(counting=True)
         assert (port.counts.link_downs_total, port.counts.errors_total, port.counts.receive_bytes_total) == (None,) * 3
         assert port.counts.transmit_bytes_total == 36.0
