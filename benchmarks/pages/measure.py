@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import Place, Tape
+from gpumon.health.alert_rules import rules
 from gpumon.outputs.runbook import runbooks
 
 SETTLE = 45.0
@@ -36,6 +37,8 @@ class Outcome:
     """Seconds from each alert's verdict to its notification."""
     others: tuple[str, ...]
     """Other alerts in these notifications."""
+    announced: int
+    """How many of these others are of a milder check, which the fault's own verdict then inhibits."""
     receivers: tuple[str, ...]
     lacking: tuple[str, ...]
     """What a notification lacks: device, reason, action, serial number, runbook."""
@@ -43,7 +46,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return self.pages == self.expected and not self.lacking and len(self.delays) == len(self.alerts)
+        return self.pages - self.announced == self.expected and not self.lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ def _of(received: Iterable[Notified], nodes: Sequence[str], title: str) -> list[
     return [
         one
         for one in received
-        if one.labels.get("instance") in instances or (one.labels["alertname"] == "GpumonManyDown" and "down" in title)
+        if one.labels.get("instance") in instances
+        or (one.labels["alertname"] == "GpumonManyDown" and "agents" in title)
     ]
 
 
@@ -117,17 +121,26 @@ def _outcome(name: str, tape: Tape, start: float, received: Iterable[Notified]) 
         first.setdefault(_place(one), one)
     alerts = tuple(sorted(tape.expected, key=lambda place: tape.raised[place]))
     due = {(alert, tape.raised[alert, device]) for alert, device in alerts}  # the same alert of two GPUs is one
+    others = tuple(sorted({alert for alert, _ in first} - {alert for alert, _ in alerts}))
     return Outcome(
         title=tape.case.title,
         alerts=alerts,
         pages=len({one.notification for one in new}),
         expected=len(due),
         delays=tuple(first[place].at - start - tape.raised[place] for place in alerts if place in first),
-        others=tuple(sorted({alert for alert, _ in first} - {alert for alert, _ in alerts})),
+        others=others,
+        announced=sum(_is_announcement(other, alerts) for other in others),
         receivers=tuple(sorted({one.receiver for one in new})),
         lacking=tuple(_lacking(name, new)),
         example=first.get(alerts[0]) if alerts else None,
     )
+
+
+def _is_announcement(other: str, alerts: Iterable[Place]) -> bool:
+    """Return whether the check of the other alert is one that the checks of these alerts inhibit."""
+    checks = {rule.name: rule.check for rule in rules()}
+    check, causes = checks[other], {cause.name for alert, _ in alerts if (cause := checks[alert])}
+    return check is not None and not causes.isdisjoint(check.inhibited_by)
 
 
 def _place(one: Notified) -> Place:

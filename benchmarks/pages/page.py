@@ -35,6 +35,8 @@ def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield f"| faults and pairs of faults | {len(outcomes)} |"
     right = sum(outcome.right for outcome in outcomes)
     yield f"| one notification for each fault, with host, reason, action, serial number and runbook | {right} |"
+    announced = sum(bool(one.announced) for one in outcomes)
+    yield f"| of these, announced by a milder alert before, which the fault's own verdict then inhibits | {announced} |"
     yield f"| single faults with exactly one notification | {sum(one.pages == 1 for one in single)} of {len(single)} |"
     yield f"| median after the verdict | {median(delays):.0f} s |"
     yield f"| 95 of 100 after | {quantiles(delays, n=20)[-1]:.0f} s |\n"
