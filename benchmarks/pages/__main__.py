@@ -57,8 +57,9 @@ def main() -> int:
     ports = next((tape for tape in tapes if tape.case.names == (PORT_DOWN,)), None)
     print("replaying them to Prometheus and Alertmanager", file=sys.stderr, flush=True)
     with ThreadPoolExecutor() as pool:  # side by side, each with its own Prometheus and Alertmanager
-        *many, alone = storms(ports) if ports is not None else [None]
-        of_cases = pool.submit(measure, tapes, [alone] if alone is not None else [])
+        planned = storms(ports) if ports is not None else []
+        many, alone = planned[:-1], planned[-1:]
+        of_cases = pool.submit(measure, tapes, alone)
         of_many = pool.submit(measure, (), many) if many else of_cases
         outcomes, of_storms = of_cases.result()[0], {**of_many.result()[1], **of_cases.result()[1]}
     if not args.only:
