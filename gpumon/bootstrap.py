@@ -23,6 +23,7 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
+from gpumon.health.alert_rules import RUNBOOKS
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import ChildMessage
@@ -44,6 +45,7 @@ from gpumon.services.health_file import HealthFile
 from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.inventory_acceptance import InventoryAcceptance
 from gpumon.services.message_router import MessageRouter
+from gpumon.services.notifier import Notifier
 from gpumon.services.persistence import Persistence
 from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import TimeWindows
@@ -87,6 +89,7 @@ class Services:
     front: HttpEndpoint
     router: MessageRouter
     health_file: HealthFile
+    notifier: Notifier
     epoch: float
     """Boot clock in seconds when the services were built. The time of a simulated node starts there."""
 
@@ -97,6 +100,7 @@ class Services:
 
     def restore(self, stored: StoredState) -> None:
         self.event_recorder.restore(stored)
+        self.notifier.restore(stored.notified)
         self.health_file.update()
 
     def notices(self) -> dict[str, str]:
@@ -106,6 +110,7 @@ class Services:
             "release": self.driver_release.notice,
             **self.front.notices,
             "health_file": self.health_file.notice,
+            "notifications": self.notifier.notice,
         }
         return {subject: notice for subject, notice in notices.items() if notice}
 
@@ -149,6 +154,7 @@ def build(configuration: Configuration) -> Services:
         front=front,
         router=MessageRouter(core.monitor, event_recorder),
         health_file=_health_file(core, socket),
+        notifier=_notifier(core),
         epoch=core.epoch,
     )
     return services
@@ -262,6 +268,20 @@ def _health_file(core: _Core, socket: Path) -> HealthFile:
     store = core.configuration.store.path.absolute()
     path = core.configuration.health.file or Path(default_paths.default_health_file(store, os.environ))
     return HealthFile(core.loop, path, latest=core.latest, store=store, socket=socket)
+
+
+def _notifier(core: _Core) -> Notifier:
+    configuration = core.configuration
+    address = _instance(configuration)
+    runbooks = configuration.alerts.runbook_url or f"http://{address}{RUNBOOKS}"
+    return Notifier(configuration.notifications, address, runbooks, latest=core.latest, write=core.persistence.write)
+
+
+def _instance(configuration: Configuration) -> str:
+    """Return the address at which Prometheus most probably scrapes this agent: the host's name, unless one is set."""
+    host, port = configuration.web.address
+    name = platform.node() if host in {"", "0.0.0.0", "::"} or is_loopback(host) else host  # noqa: S104 - compared
+    return f"{name}:{port}"
 
 
 def _socket(configuration: Configuration) -> Path:

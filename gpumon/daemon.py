@@ -96,6 +96,7 @@ class Daemon:
         services.event_recorder.stop()
         services.verdict_writer.stop()
         services.windows.stop()
+        services.notifier.stop()
         services.heartbeat.stop()
         services.persistence.stop()
 
@@ -138,6 +139,7 @@ class Daemon:
         services.schedule.tick()
         services.monitor.take(self._agent_state())
         services.monitor.take(Tick())
+        services.notifier.tick()
         services.verdict_writer.tick()
         services.persistence.tick()
         self._tick_failed = False
@@ -152,6 +154,7 @@ class Daemon:
             kernel_log_overruns=float(kernel_log.overruns),
             kernel_log_denied=kernel_log.denied,
             http_refused=dict(services.front.refusals.counts),
+            notifications=services.notifier.counts,
             next_probe=services.schedule.next_run() if self._configuration.probe.enabled else None,
             probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | services.notices(),

@@ -57,7 +57,8 @@ class AlertStack:
         (self.folder / f"{name}.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
 
     @contextlib.contextmanager
-    def up(self) -> Iterator[AlertStack]:
+    def up(self, *, prometheus: bool = True) -> Iterator[AlertStack]:
+        """Run the stack. `prometheus`: False for Alertmanager and pager alone."""
         alertmanager = [
             "prometheus-alertmanager",
             f"--config.file={self.folder / 'alertmanager.yml'}",
@@ -65,7 +66,7 @@ class AlertStack:
             f"--web.listen-address=127.0.0.1:{self.alertmanager}",
             "--cluster.listen-address=",
         ]
-        prometheus = [
+        scraping = [
             "prometheus",
             f"--config.file={self.folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={self.folder / 'tsdb'}",
@@ -75,9 +76,10 @@ class AlertStack:
         with (
             self._receiver(),
             running(alertmanager, self.folder / "alertmanager.log"),
-            running(prometheus, self.folder / "prometheus.log"),
+            running(scraping, self.folder / "prometheus.log") if prometheus else contextlib.nullcontext(),
         ):
-            eventually(lambda: self.query("up == 1"))
+            if prometheus:
+                eventually(lambda: self.query("up == 1"))
             yield self
 
     @contextlib.contextmanager

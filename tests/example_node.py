@@ -64,6 +64,7 @@ def alert() -> Alert:
         labels=labels,
         summary=fill(rule.summary, labels),
         description="It has 0 degrees left until it slows down for heat.",
+        action=rule.first_step,
         runbook_url=rule.runbook_url,
         since=WALL - 400,
         firing_since=WALL - 280,

@@ -287,6 +287,7 @@ def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Aler
         labels=(("gpu", str(index)), ("uuid", example_parts.uuid(index))),
         summary=summary,
         description="What it means, in a sentence.",
+        action=rule.first_step,
         runbook_url=rule.runbook_url,
         since=STAMP.wall - 10 * MINUTE,
         firing_since=STAMP.wall - 9 * MINUTE if state != "pending" else None,

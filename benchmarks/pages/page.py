@@ -7,6 +7,7 @@ from statistics import median, quantiles
 
 from benchmarks.pages.measure import Outcome, newly_firing
 from benchmarks.pages.stack import Notified
+from benchmarks.pages.tape import TWO_NOTIFICATIONS
 
 _INTRODUCTION = """\
 # What reaches a person
@@ -37,6 +38,8 @@ def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield f"| one notification for each fault, with host, reason, action, serial number and runbook | {right} |"
     announced = sum(bool(one.announced) for one in outcomes)
     yield f"| of these, announced by a milder alert before, which the fault's own verdict then inhibits | {announced} |"
+    explained = sum(one.title in TWO_NOTIFICATIONS for one in outcomes)
+    yield f"| with a second notification that is explained below | {explained} |"
     yield f"| single faults with exactly one notification | {sum(one.pages == 1 for one in single)} of {len(single)} |"
     yield f"| median after the verdict | {median(delays):.0f} s |"
     yield f"| 95 of 100 after | {quantiles(delays, n=20)[-1]:.0f} s |\n"
@@ -71,7 +74,7 @@ def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
             ", ".join(one.receivers),
             count + (f"; lacks {', '.join(one.lacking)}" if one.lacking else ""),
             ", ".join(f"{delay:.0f} s" for delay in one.delays),
-            ", ".join(one.others),
+            TWO_NOTIFICATIONS.get(one.title, ", ".join(one.others)),
         )
         yield f"| {' | '.join(cells)} |"
     yield ""

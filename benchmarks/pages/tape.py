@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,6 +24,13 @@ PROFILE = "h100x8"
 PAIRS = 20
 BEFORE, AFTER = 30.0, 120.0
 """Seconds of the tape before the first verdict, and after the last one."""
+TWO_NOTIFICATIONS: Mapping[str, str] = {
+    "a GPU that was reset three times fails again": "the fault, and the node's verdict that it keeps coming back",
+    "Xid 79 of an unknown GPU": "the Xid, and a minute later that a GPU is missing, which then inhibits it",
+    "2000 Xids a second": "the first Xid, and then that they flood the kernel log",
+    "busy without work: a kernel spins": "the simulated GPU's engines are idle meanwhile, which is implausible",
+}
+"""Faults with a second notification, and what the two are about."""
 VERDICT = re.compile(r'^gpumon_health_check\{check="(\w+)"([^}]*)\} ([23])$', re.MULTILINE)
 TIMESTAMP = re.compile(r"^(gpumon_\w*_timestamp_seconds(?:\{[^}]*\})?) (\d{9,}\S*)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

@@ -40,6 +40,7 @@ COMMANDS = (
     Command("maintenance", "mute the alerts of this node for some time, or end that"),
     Command("release", "close the GPUs for some time, for a reset or a driver upgrade"),
     Command("probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
+    Command("notify", "send a test alert to the configured receivers"),
     Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
     Command("xid", "explain an Xid and what to do about it"),
     Command("runbook", "show what to do about an alert"),

@@ -21,7 +21,7 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.alert is None:
-        print("\n".join(f"{name:<26}{runbook.description}" for name, runbook in runbooks().items()))
+        print("\n".join(f"{name:<27} {runbook.description}" for name, runbook in runbooks().items()))
         return 0
     section = {rule.name.lower(): rule.section for rule in rules()}.get(args.alert.lower())
     if section is None:

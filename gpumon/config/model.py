@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, PrivateAttr, ValidationInf
 from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
+from gpumon.config.notifications_section import NotificationsSection
 from gpumon.config.probe_section import ProbeSection
 from gpumon.config.setting import (
     NEEDS,
@@ -305,6 +306,7 @@ class Configuration(Section):
     probe: ProbeSection = ProbeSection()
     health: HealthSection = HealthSection()
     alerts: AlertsSection = AlertsSection()
+    notifications: NotificationsSection = NotificationsSection()
     release: ReleaseSection = ReleaseSection()
     maintenance: MaintenanceSection = MaintenanceSection()
     kernel_log: KernelLogSection = KernelLogSection()

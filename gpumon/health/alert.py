@@ -33,6 +33,8 @@ class Alert:
     """Sorted pairs of label and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and `port`."""
     summary: str
     description: str
+    action: str
+    """The verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
     """Seconds since the epoch at which the check became active."""
@@ -90,7 +92,14 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
             lasted = now.at - (verdict.since_at if verdict.since_boot == boot_id else 0.0)
             state = FIRING if lasted >= rule.for_seconds else PENDING
             alert = _alert(rule, verdict.key, gpus)
-            yield replace(alert, state=state, since=verdict.since, description=verdict.reason)
+            yield replace(
+                alert,
+                state=state,
+                since=verdict.since,
+                summary=f"{alert.summary} {verdict.code}." if verdict.code else alert.summary,
+                description=verdict.reason,
+                action=f"{verdict.action}. {rule.first_step}",
+            )
 
 
 def _of_pending(health: Health, gpus: Mapping[str, Labels], now: Now) -> Iterator[Alert]:
@@ -115,6 +124,7 @@ def _alert(rule: AlertRule, key: Key, gpus: Mapping[str, Labels]) -> Alert:
         labels=labels,
         summary=fill(rule.summary, labels),
         description=fill(rule.description, labels),
+        action=rule.first_step,
         runbook_url=rule.runbook_url,
         since=0.0,
     )

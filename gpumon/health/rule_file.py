@@ -72,7 +72,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
     first = " ".join(rule.steps.split()) if rule.check is None and not runbooks else rule.first_step
     summary, description, action = _prometheus(rule.summary), _prometheus(rule.description), first
     if info:
-        code = f'{info}{{{{ with . | first | label "code" }}}} Xid {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
+        code = f'{info}{{{{ with . | first | label "code" }}}} {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
         summary = f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
         action = f'{info}{{{{ . | first | label "action" }}}}. {{{{ end }}}}{first}'

@@ -164,8 +164,9 @@ class Verdict(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the Xid or SXid of the evidence; an empty string if it has none."""
-        return str(self.evidence.get("xid", self.evidence.get("sxid", "")))
+        """Return the error code of the evidence, such as "Xid 79" or "SXid 12020"; an empty string if it has none."""
+        codes = ((word, self.evidence.get(key)) for word, key in (("Xid", "xid"), ("SXid", "sxid")))
+        return next((f"{word} {code:.0f}" for word, code in codes if isinstance(code, float | int)), "")
 
     @property
     def episode(self) -> tuple[Key, float]:

@@ -34,5 +34,5 @@ class VerdictInfo:
     LABELS: ClassVar[tuple[str, ...]] = ("check", "gpu", "uuid", "device", "port")
 
     action: str | None = identity("What to do: none, restart, reset, reboot, inspect or replace.", AGENT)
-    code: str | None = identity("Xid or SXid that raised the verdict; empty if none did.", AGENT)
+    code: str | None = identity("Error that raised the verdict, such as Xid 79; empty if none did.", AGENT)
     reason: str | None = identity("Reason, with the readings at the time of the last transition.", AGENT)

@@ -67,6 +67,11 @@ class Node:
         note="connections: too many. descriptors: too many open files. token: a wrong one. user: a local user who may "
         "not change state.",
     )
+    notifications_total: dict[str, float] | None = agent(
+        "Notifications that the agent itself sent, by receiver and outcome.",
+        label=("receiver", "outcome"),
+        note="Outcomes: delivered, failed (and retried), refused (not sent again). Only with a receiver configured.",
+    )
     collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
     snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended.")
     poll_duration_seconds: dict[str, float] | None = agent("Duration of the last poll of this tier.", label="tier")

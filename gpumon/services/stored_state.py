@@ -16,7 +16,7 @@ from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, ports, probe_runs, verdicts, windows
+from gpumon.store import agent_runs, error_events, gpus, notified, ports, probe_runs, verdicts, windows
 from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
@@ -40,6 +40,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
         pending=verdicts.read_pending(connection),
         agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
         windows=windows.read(connection),
+        notified=notified.read(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},

@@ -9,6 +9,7 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
+from gpumon.model.notified_alert import NotifiedAlert
 from gpumon.model.port_record import PortRecord
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
@@ -99,6 +100,8 @@ class StoredState:
     """Runs of the agent, the newest last. The current run may be among them."""
     windows: Windows = ()
     """Time windows, the newest last."""
+    notified: tuple[NotifiedAlert, ...] = ()
+    """Alerts of which a receiver knows that they fire."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
@@ -156,6 +159,8 @@ class AgentStatus:
     kernel_log_denied: bool = False
     http_refused: Mapping[str, float] = field(default_factory=dict)
     """Number of refused connections and requests, by reason."""
+    notifications: Mapping[str, float] = field(default_factory=dict)
+    """Number of notifications by "receiver,outcome"."""
     next_probe: float | None = None
     """Wall time of the next scheduled probe run; None if probes are disabled."""
     probe_unkillable: tuple[int, ...] = ()

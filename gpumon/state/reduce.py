@@ -189,6 +189,7 @@ def _agent_status(report: Report, status: AgentStatus) -> Report:
         log_messages_total=dict(status.log_messages),
         store_up=float(status.store_up),
         http_refused_total=dict(status.http_refused),
+        notifications_total=dict(status.notifications) or None,
         kernel_log_up=None if status.kernel_log_up is None else float(status.kernel_log_up),
         kernel_log_overruns_total=status.kernel_log_overruns,
         collector_denied=denied | ({"kernel_log": 1.0} if status.kernel_log_denied else {}),

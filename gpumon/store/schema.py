@@ -180,6 +180,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE gpus ADD COLUMN lanes REAL",
         "ALTER TABLE gpus ADD COLUMN lanes_accepted INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        """
+        CREATE TABLE notified (
+            receiver TEXT NOT NULL,
+            identity TEXT NOT NULL,
+            alert TEXT NOT NULL,
+            PRIMARY KEY (receiver, identity)
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 
 

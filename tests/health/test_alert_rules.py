@@ -111,7 +111,7 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
     if rule.name != "GpumonDown":  # no agent serves it
         text["runbook_url"] = f"http://{INSTANCE}/runbooks/{rule.section}"
     if info is not None:
-        code = f" Xid {info['code']}." if info["code"] else ""
+        code = f" {info['code']}." if info["code"] else ""
         action = f"{info['action']}. {rule.first_step}"
         text |= {"summary": text["summary"] + code, "description": info["reason"], "action": action}
     if rule.check is not None and rule.check.gpu is not None:
@@ -145,7 +145,7 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
     check(tmp_path, render(RULES.values()), groups)
 
 
-INFO = {"action": "reboot", "code": "79", "reason": "Xid 79: it fell off the bus.", "serial": "1650"}
+INFO = {"action": "reboot", "code": "Xid 79", "reason": "Xid 79: it fell off the bus.", "serial": "1650"}
 
 
 def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:

@@ -177,6 +177,17 @@ CHECKS = (
         after=5 * MINUTE,
     ),
     Check(
+        name="gpumon_notifications_failing",
+        levels=(WARN,),
+        help="A receiver gets no notifications of this agent.",
+        steps="""\
+1. `gpumon notify test` on the node sends a test to each receiver and prints the error.
+2. `gpumon_notifications_total` shows since when. What fires is sent when the receiver answers again.
+""",
+        node=_notice_check("notifications", "Notifications are not delivered:"),
+        notice="notifications",
+    ),
+    Check(
         name="gpumon_reload_failed",
         levels=(WARN,),
         help="The configuration file is invalid: the last valid configuration is active.",

@@ -23,6 +23,7 @@ class AlertResponse(ResponseModel):
     labels: dict[str, str]
     summary: str
     description: str
+    action: str
     runbook_url: str
     since: str = timestamp("When the check became active.")
     firing_since: str | None = timestamp("When it began to fire.")
@@ -38,6 +39,7 @@ class AlertResponse(ResponseModel):
             labels=dict(alert.labels),
             summary=alert.summary,
             description=alert.description,
+            action=alert.action,
             runbook_url=alert.runbook_url,
             since=rfc3339(alert.since),
             firing_since=rfc3339(alert.firing_since),

@@ -1,0 +1,52 @@
+"""An alert as receivers get it, and the record that one has got it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from gpumon.model.reading import Labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentAlert:
+    """A firing alert with all its labels and texts, as it is sent to receivers."""
+
+    labels: Labels
+    """Labels as Prometheus gives them to the same alert, sorted; they identify it."""
+    summary: str
+    description: str
+    action: str
+    serial: str = ""
+    runbook_url: str = ""
+    since: float
+    """Seconds since the epoch at which the alert began to fire."""
+
+    @property
+    def key(self) -> str:
+        """Return the labels as text, which identifies the alert in the store."""
+        return json.dumps(self.labels)
+
+    @property
+    def name(self) -> str:
+        return dict(self.labels)["alertname"]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Return the texts by the names that the alert rules for Prometheus use; empty ones are left out."""
+        texts = {
+            "summary": self.summary,
+            "description": self.description,
+            "action": self.action,
+            "serial": self.serial,
+            "runbook_url": self.runbook_url,
+        }
+        return {name: text for name, text in texts.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
+class NotifiedAlert:
+    """The record that a receiver was notified that an alert fires, and not yet that it is resolved."""
+
+    receiver: str
+    alert: SentAlert

@@ -1,0 +1,285 @@
+"""Sends the agent's firing alerts to the configured receivers, each in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpumon.config.notifications_section import NotificationsSection
+from gpumon.health.alert import FIRING
+from gpumon.health.alert_rules import JOB
+from gpumon.health.check_row import Paging
+from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.services.receivers import Alertmanager, DeliveryError, MessageReceiver, alertmanagers, message_receivers
+from gpumon.state.report import Report
+from gpumon.store import notified as store_notified
+
+log = logging.getLogger("gpumon.notifications")
+
+FAILING_SECONDS = 180.0
+"""Seconds without a delivery after which a receiver is reported as failing."""
+Wanted = Mapping[str, SentAlert]
+"""Firing alerts by their keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Times of a sender in seconds. Tests shorten them."""
+
+    retry: tuple[float, float] = (1.0, 300.0)
+    """Time to the second attempt, which doubles with each further one up to the maximum."""
+    again: float = 60.0
+    """Interval at which an Alertmanager gets alerts again that still fire."""
+    lapse: float = 240.0
+    """Time after which an Alertmanager resolves an alert that it does not get again: four intervals."""
+    linger: float = 90.0
+    """Time from an alert's end until an Alertmanager gets it as resolved. A Prometheus that sends the same alert may
+    see its end up to a minute later, and would fire it again.
+    """
+    forget: float = 300.0
+    """Time for which an Alertmanager gets an alert as resolved."""
+
+
+class Sender(threading.Thread):
+    """A thread that brings one receiver up to date. `name` is the receiver's."""
+
+    def __init__(self, name: str, delays: Delays) -> None:
+        super().__init__(name=f"notify-{name}", daemon=True)
+        self.receiver = name
+        self.counts = Counter[str]()
+        """Notifications by outcome: delivered, refused or failed."""
+        self.failing_since: float | None = None
+        """Time of the first of the failed attempts, on the monotonic clock; None after a success."""
+        self.problem = ""
+        self._delays = delays
+        self._changed = threading.Condition()
+        self._wanted: Wanted | None = None
+        self._version = 0
+        self._stopped = False
+        self._attempts = 0
+
+    def update(self, wanted: Wanted) -> None:
+        """Set the alerts that fire now. Returns at once."""
+        with self._changed:
+            if wanted != self._wanted:
+                self._wanted, self._version = dict(wanted), self._version + 1
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread. A message that is being sent is not waited for."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        while not self._stopped:
+            version, wanted = self._version, self._wanted
+            pause = None if wanted is None else self._attempt(wanted)
+            with self._changed:
+                if not self._stopped and (version == self._version or self._attempts):
+                    self._changed.wait(pause)
+
+    def step(self, wanted: Wanted) -> float | None:
+        """Send what is due. Return the seconds until the next step; None if it waits for a change."""
+        raise NotImplementedError
+
+    def _attempt(self, wanted: Wanted) -> float | None:
+        try:
+            pause = self.step(wanted)
+        except DeliveryError as error:
+            return self._fail(error)
+        if self.failing_since is not None:
+            log.info("notifications are delivered again", extra={"receiver": self.receiver})
+        self.failing_since, self._attempts = None, 0
+        return pause
+
+    def _fail(self, error: DeliveryError) -> float:
+        self.counts["failed"] += 1
+        self.problem = str(error)
+        if self.failing_since is None:
+            self.failing_since = time.monotonic()
+            log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": str(error)})
+        least, most = self._delays.retry
+        self._attempts += 1
+        return min(most, least * 2.0 ** (self._attempts - 1)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+class MessageSender(Sender):
+    """Sends a message for each alert that fires and that the receiver does not know, and one when it is resolved.
+
+    What the receiver knows is stored: it is the queue, as long as the number of alerts, and survives restarts.
+    """
+
+    def __init__(
+        self,
+        receiver: MessageReceiver,
+        known: Iterable[SentAlert],
+        store: Callable[[NotifiedAlert, bool], None],
+        delays: Delays,
+    ) -> None:
+        """Create the thread. `known`: alerts of which the receiver knows that they fire.
+
+        `store` is called with each change of that, and True if the alert is resolved.
+        """
+        super().__init__(receiver.name, delays)
+        self._receiver = receiver
+        self._known = {alert.key: alert for alert in known}
+        self._store = store
+
+    def step(self, wanted: Wanted) -> float | None:
+        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
+        for key, alert in wanted.items():
+            if key not in self._known:
+                self._deliver(alert, resolved=False)
+                self._known[key] = alert
+                return 0.0
+        for key, alert in self._known.items():
+            if key not in wanted:
+                self._deliver(alert, resolved=True)
+                del self._known[key]
+                return 0.0
+        return None
+
+    def _deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        try:
+            self._receiver.deliver(alert, resolved=resolved)
+        except DeliveryError as error:
+            if not error.refused:
+                raise
+            self.counts["refused"] += 1
+            details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
+            log.error("a notification was refused and is not sent again", extra=details)  # noqa: TRY400 - no traceback
+        else:
+            self.counts["delivered"] += 1
+        self._store(NotifiedAlert(self.receiver, alert), resolved)
+
+
+class AlertmanagerSender(Sender):
+    """Sends all firing alerts to an Alertmanager at an interval, and resolved ones for some time, as Prometheus does.
+
+    Nothing needs to be stored: what is not sent again is resolved by Alertmanager.
+    """
+
+    def __init__(self, receiver: Alertmanager, delays: Delays) -> None:
+        super().__init__(receiver.name, delays)
+        self._receiver = receiver
+        self._sent: dict[str, SentAlert] = {}
+        self._ended: dict[str, tuple[SentAlert, float]] = {}
+        """Alerts that were sent and have ended, with the time of their end."""
+
+    def step(self, wanted: Wanted) -> float | None:
+        now, delays = time.time(), self._delays
+        self._ended.update({key: (alert, now) for key, alert in self._sent.items() if key not in wanted})
+        self._ended = {
+            key: (alert, end)
+            for key, (alert, end) in self._ended.items()
+            if key not in wanted and now < end + delays.linger + delays.forget
+        }
+        self._sent = dict(wanted)
+        firing = [(alert, now + delays.lapse) for alert in wanted.values()]
+        resolved = [(alert, end) for alert, end in self._ended.values() if now >= end + delays.linger]
+        if firing or resolved:
+            try:
+                self._receiver.post([*firing, *resolved])
+            except DeliveryError as error:
+                raise DeliveryError(str(error)) from error  # one refused today may be accepted after a reload
+            self.counts["delivered"] += len(firing) + len(resolved)
+        return delays.again if firing or self._ended else None
+
+
+class Notifier:
+    """Service that keeps all receivers informed of the alerts that fire. Use from the loop's thread.
+
+    It begins when the stored verdicts are restored and evaluated: until then alerts would seem to have ended.
+    """
+
+    def __init__(
+        self,
+        section: NotificationsSection,
+        address: str,
+        runbooks: str,
+        *,
+        latest: Callable[[], Report],
+        write: Callable[[Callable[[sqlite3.Connection], object]], None],
+        delays: Delays | None = None,
+    ) -> None:
+        """`address`: host and port of the agent; `runbooks`: URL below which the runbooks are.
+
+        `write` runs a function in the store's thread.
+        """
+        self._labels = {"job": JOB, "instance": address} | dict(section.labels)
+        self._runbooks = runbooks
+        self._section = section
+        self._delays = delays or Delays()
+        self._latest = latest
+        self._write = write
+        self._senders: list[Sender] = []
+
+    def restore(self, notified: Iterable[NotifiedAlert]) -> None:
+        """Start the senders. `notified`: what receivers of messages know from before the start."""
+        known = list(notified)
+        self._senders = [AlertmanagerSender(receiver, self._delays) for receiver in alertmanagers(self._section)]
+        for receiver in message_receivers(self._section, source=f"gpumon://{self._labels['instance']}"):
+            alerts = [each.alert for each in known if each.receiver == receiver.name]
+            self._senders.append(MessageSender(receiver, alerts, self._store, self._delays))
+        for sender in self._senders:
+            sender.start()
+
+    def tick(self) -> None:
+        """Pass the alerts that fire now to the senders."""
+        report = self._latest()
+        if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
+            wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
+            for sender in self._senders:
+                sender.update(wanted)
+
+    def stop(self) -> None:
+        for sender in self._senders:
+            sender.stop()
+
+    def _store(self, notified: NotifiedAlert, resolved: bool) -> None:  # noqa: FBT001 - a callback
+        change = store_notified.remove if resolved else store_notified.put
+        self._write(lambda connection: change(connection, notified))
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Return the number of notifications by "receiver,outcome"."""
+        return {
+            f"{sender.receiver},{outcome}": float(count)
+            for sender in self._senders
+            for outcome, count in {"delivered": 0, "failed": 0, **sender.counts}.items()
+        }
+
+    @property
+    def notice(self) -> str:
+        """Return which receivers fail, and why; an empty string if none does."""
+        now = time.monotonic()
+        failing = (
+            f"{sender.receiver}: {sender.problem}"
+            for sender in self._senders
+            if sender.failing_since is not None and now - sender.failing_since >= FAILING_SECONDS
+        )
+        return "; ".join(failing)
+
+
+def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Iterator[SentAlert]:
+    """Yield the firing alerts with the labels and texts that Prometheus gives them. `labels`: those of the target."""
+    host = labels["instance"].rpartition(":")[0]
+    for alert in report.alerts:
+        if alert.state == FIRING:
+            state = report.gpu(dict(alert.labels).get("uuid", ""))
+            yield SentAlert(
+                labels=tuple(sorted({**labels, **dict(alert.identity)}.items())),
+                summary=f"{host}: {alert.summary}",
+                description=alert.description,
+                action=alert.action,
+                serial="" if state is None else state.gpu.serial or "",
+                runbook_url=f"{runbooks}/{alert.runbook_url.rpartition('/')[2]}",
+                since=alert.firing_since or alert.since,
+            )

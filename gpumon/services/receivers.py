@@ -1,0 +1,230 @@
+"""Receivers of alerts: Alertmanager, a webhook, Slack or what understands its webhooks, and e-mail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import smtplib
+import ssl
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from gpumon import __version__
+from gpumon.config.notifications_section import NotificationsSection
+from gpumon.model.notified_alert import SentAlert
+from gpumon.outputs.formatting import rfc3339
+
+TIMEOUT_SECONDS = 10.0
+MAX_ANSWER_BYTES = 4096
+_RETRIED = frozenset({408, 425, 429})
+"""HTTP statuses below 500 after which the same request may succeed later."""
+
+
+class DeliveryError(Exception):
+    """A message was not delivered. `refused`: sending it again does not help."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+class MessageReceiver(Protocol):
+    """A receiver that gets one message when an alert fires, and one when it is resolved."""
+
+    @property
+    def name(self) -> str: ...
+
+    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        """Send a message about an alert. Raise DeliveryError if it is not delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value of the configuration, or the path of a file with it, which is read for each message."""
+
+    value: str | None
+    file: Path | None
+
+    def read(self) -> str | None:
+        """Return the value; None if none is configured. Raise DeliveryError if the file cannot be read."""
+        if self.file is None:
+            return self.value
+        try:
+            return self.file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeliveryError(f"{self.file} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A URL that gets alerts as CloudEvents 1.0, in structured JSON. `source` names the agent."""
+
+    url: Secret
+    token: Secret
+    source: str
+    name: str = "webhook"
+
+    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        state = "resolved" if resolved else "firing"
+        event = {
+            "specversion": "1.0",
+            "id": str(uuid.uuid4()),
+            "source": self.source,
+            "type": f"io.gpumon.alert.{state}",
+            "subject": alert.name,
+            "time": rfc3339(alert.since),
+            "datacontenttype": "application/json",
+            "data": {"state": state, "labels": dict(alert.labels), "annotations": alert.annotations},
+        }
+        post(self.url.read() or "", event, self.token.read(), "application/cloudevents+json")
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """An incoming webhook of Slack, Mattermost or Rocket.Chat."""
+
+    url: Secret
+    name: str = "slack"
+
+    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        post(self.url.read() or "", {"text": "\n".join(_lines(alert, resolved=resolved))}, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A mail server. `tls`: starttls, tls or none."""
+
+    server: str
+    sender: str
+    recipients: tuple[str, ...]
+    user: str | None
+    password: Secret
+    tls: str
+    name: str = "email"
+
+    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        message = EmailMessage()
+        message["From"], message["To"] = self.sender, ", ".join(self.recipients)
+        title, *lines = _lines(alert, resolved=resolved)
+        message["Subject"] = title
+        message.set_content("\n".join((*lines, "", *(f"{name}: {value}" for name, value in alert.labels))))
+        try:
+            with self._connected() as server:
+                server.send_message(message)
+        except smtplib.SMTPResponseException as error:
+            words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
+            raise DeliveryError(words, refused=error.smtp_code >= 500) from error
+        except smtplib.SMTPRecipientsRefused as error:
+            lasting = all(code >= 500 for code, _ in error.recipients.values())
+            raise DeliveryError(f"the mail server refused {error.recipients}"[:300], refused=lasting) from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise DeliveryError(f"{self.server}: {error}") from error
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[smtplib.SMTP]:
+        host, _, port = self.server.rpartition(":")
+        kind = smtplib.SMTP_SSL if self.tls == "tls" else smtplib.SMTP
+        with kind(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS) as server:
+            if self.tls == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            password = self.password.read()
+            if self.user is not None and password is not None:
+                server.login(self.user, password)
+            yield server
+
+
+@dataclass(frozen=True, slots=True)
+class Alertmanager:
+    """One Alertmanager, which gets all alerts again and again, as Prometheus sends them."""
+
+    url: str
+    token: Secret
+
+    @property
+    def name(self) -> str:
+        return f"alertmanager {urlsplit(self.url).netloc.rpartition('@')[2]}"
+
+    def post(self, alerts: Iterable[tuple[SentAlert, float]]) -> None:
+        """Send alerts, each with the time in seconds since the epoch at which it ends unless it is sent again."""
+        body = [
+            {
+                "labels": dict(alert.labels),
+                "annotations": alert.annotations,
+                "startsAt": rfc3339(alert.since),
+                "endsAt": rfc3339(ends),
+            }
+            for alert, ends in alerts
+        ]
+        post(f"{self.url.rstrip('/')}/api/v2/alerts", body, self.token.read())
+
+
+def message_receivers(section: NotificationsSection, source: str) -> list[MessageReceiver]:
+    """Return the configured receivers of messages. `source`: name of the agent in CloudEvents."""
+    receivers: list[MessageReceiver] = []
+    if section.webhook_url is not None or section.webhook_url_file is not None:
+        token = Secret(None, section.webhook_token_file)
+        receivers.append(Webhook(Secret(section.webhook_url, section.webhook_url_file), token, source))
+    if section.slack_url_file is not None:
+        receivers.append(Slack(Secret(None, section.slack_url_file)))
+    if section.smtp_server is not None:
+        password = Secret(None, section.smtp_password_file)
+        sender, to = section.smtp_from, section.smtp_to
+        receivers.append(Mail(section.smtp_server, sender, to, section.smtp_user, password, section.smtp_tls))
+    return receivers
+
+
+def alertmanagers(section: NotificationsSection) -> list[Alertmanager]:
+    """Return the configured Alertmanagers."""
+    return [Alertmanager(url, Secret(None, section.alertmanager_token_file)) for url in section.alertmanagers]
+
+
+def post(url: str, body: object, token: str | None, kind: str = "application/json") -> None:
+    """Send JSON by HTTP. Raise DeliveryError unless the answer has a status of 200 to 299."""
+    headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
+    try:
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise DeliveryError(f"{url.partition(':')[0]!r} is not http or https: correct the URL")
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - checked above
+            answer.read(MAX_ANSWER_BYTES)
+    except urllib.error.HTTPError as error:
+        words = error.read(200).decode(errors="replace").strip()
+        refused = error.code < 500 and error.code not in _RETRIED
+        raise DeliveryError(f"the answer was {error.code}: {words}", refused=refused) from error
+    except (OSError, ValueError) as error:  # also a URL without a host
+        raise DeliveryError(str(error)) from error
+
+
+def _authorization(token: str | None) -> Mapping[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
+    """Yield the lines of a message: its title, then reason, action, serial number and runbook."""
+    yield f"{'RESOLVED' if resolved else 'FIRING'}: {alert.summary}"
+    if not resolved:
+        yield alert.description
+        yield f"Do: {alert.action}"
+        if alert.serial:
+            yield f"Serial number: {alert.serial}"
+        if alert.runbook_url:
+            yield f"Runbook: {alert.runbook_url}"
+
+
+def example(labels: Mapping[str, Any]) -> SentAlert:
+    """Return the alert that `gpumon notify test` sends, with these labels of the site."""
+    own = {"alertname": "GpumonTest", "class": "agent", "page": "never", "severity": "info", **labels}
+    return SentAlert(
+        labels=tuple(sorted((name, str(value)) for name, value in own.items())),
+        summary=f"{own.get('instance', 'gpumon')}: this is a test of notifications.",
+        description="Somebody ran `gpumon notify test` on this host. Nothing is wrong.",
+        action="none.",
+        since=0.0,
+    )

@@ -1,0 +1,76 @@
+"""An agent that sends its alerts itself, beside a real Prometheus and to a real Alertmanager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from agents import Agent, eventually
+from alert_stack import AlertStack
+from receivers import http_inbox
+
+pytestmark = pytest.mark.slow
+
+LOST = {"idle": True, "gpus": {1: {"lost": True}}}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    one = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
+    one.simulate({"idle": True})
+    yield one
+    one.stop()
+
+
+def configure(agent: Agent, **notifications: object) -> str:
+    """Write these settings, and return the flag that names the file."""
+    labels = {"instance": f"127.0.0.1:{agent.port}"}
+    file = agent.folder / "gpumon.yml"
+    file.write_text(yaml.safe_dump({"notifications": {"labels": labels, **notifications}}))
+    return f"--config.file={file}"
+
+
+def test_alertmanager_takes_both_alerts_for_one(agent: Agent, tmp_path: Path) -> None:
+    """The agent and Prometheus send the same alert, which is notified once, and resolved once after the repair."""
+    stack = AlertStack(tmp_path, agent.port)
+    agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
+    with stack.up():
+        agent.simulate(LOST)
+        eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="delivered"))
+        eventually(lambda: stack.query('ALERTS{alertname="GpuLost", alertstate="firing"}'))
+        eventually(lambda: stack.notified("GpuLost"))
+        [labels] = stack.notified_by_labels("GpuLost")
+        assert dict(labels)["instance"] == f"127.0.0.1:{agent.port}"
+        assert stack.notified("GpuLost") == ["firing"]
+
+
+def test_an_alertmanager_that_comes_back_gets_what_fires(agent: Agent, tmp_path: Path) -> None:
+    """Without a Prometheus too. While it is away the agent reports that it fails."""
+    stack = AlertStack(tmp_path, agent.port)
+    agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
+    agent.simulate(LOST)
+    eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
+    stack.scrape()
+    with stack.up(prometheus=False):
+        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+
+
+def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: Agent) -> None:
+    """A webhook gets one message for an alert that fires before and after a restart."""
+    with http_inbox() as inbox:
+        flag = configure(agent, webhook_url=inbox.url)
+        agent.start(flag)
+        agent.simulate(LOST)
+        [event] = inbox.wait_for(1)
+        assert event["subject"] == "GpuLost"
+        agent.stop()  # a kill between delivery and writing would repeat the message
+        agent.start(flag)
+        eventually(lambda: agent.get("/api/v1/alerts?state=firing")["alerts"])
+        agent.simulate({"idle": True, "gpus": {1: {"lost": True}, 0: {"lost": True}}})
+        events = inbox.wait_for(2)
+    assert [(event["data"]["state"], event["data"]["labels"]["gpu"]) for event in events] == [
+        ("firing", "1"),
+        ("firing", "0"),
+    ]

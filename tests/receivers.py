@@ -1,0 +1,93 @@
+"""Receivers of notifications for tests: an HTTP server and a mail server that answer as they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Inbox:
+    """What a server received. `answers`: codes of the next answers; then the server accepts everything."""
+
+    answers: list[int] = field(default_factory=list)
+    port: int = 0
+    received: list[Any] = field(default_factory=list)
+    """Bodies of accepted requests as JSON, or accepted mails as text."""
+    headers: list[Any] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def take(self, message: Any, accepted: int) -> int:
+        """Record a message if the next answer accepts it, and return that answer."""
+        with self.changed:
+            answer = self.answers.pop(0) if self.answers else accepted
+            if answer == accepted:
+                self.received.append(message)
+            self.changed.notify_all()
+        return answer
+
+    def wait_for(self, count: int) -> list[Any]:
+        """Wait until this number of messages was accepted, and return them."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.received) >= count, timeout=60), self.received
+            return list(self.received)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+
+@contextlib.contextmanager
+def http_inbox(*answers: int) -> Iterator[Inbox]:
+    """Run an HTTP server. Its first answers have these statuses."""
+    inbox = Inbox(list(answers))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            inbox.headers.append(self.headers)
+            self.send_response(inbox.take(body, 200))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with _running(ThreadingHTTPServer(("127.0.0.1", 0), Handler), inbox):
+        yield inbox
+
+
+@contextlib.contextmanager
+def mail_inbox(*answers: int) -> Iterator[Inbox]:
+    """Run a mail server. Its first answers to whole mails have these codes."""
+    inbox = Inbox(list(answers))
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 ready\r\n")
+            while line := self.rfile.readline().decode().strip():
+                if line.upper() != "DATA":
+                    self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 ok\r\n")
+                    continue
+                self.wfile.write(b"354 go on\r\n")
+                mail = b"".join(iter(self.rfile.readline, b".\r\n")).decode()
+                self.wfile.write(f"{inbox.take(mail, 250)} that is that\r\n".encode())
+
+    with _running(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler), inbox):
+        yield inbox
+
+
+@contextlib.contextmanager
+def _running(server: socketserver.TCPServer, inbox: Inbox) -> Iterator[None]:
+    inbox.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

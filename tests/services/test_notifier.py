@@ -1,0 +1,192 @@
+"""Notifications that the agent sends itself: to webhooks, chats and mail servers that fail, refuse and accept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from receivers import http_inbox, mail_inbox
+
+from gpumon.config.notifications_section import NotificationsSection
+from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.services.notifier import AlertmanagerSender, Delays, MessageSender, Sender
+from gpumon.services.receivers import DeliveryError, alertmanagers, message_receivers
+
+LABELS = {"alertname": "GpuLost", "gpu": "3", "instance": "gpu-17:17400", "page": "night", "severity": "critical"}
+LOST = SentAlert(
+    labels=tuple(sorted(LABELS.items())),
+    summary="gpu-17: GPU 3: The GPU fell off the bus. Xid 79.",
+    description="It fell off the bus.",
+    action="reboot. Drain the node and reboot it.",
+    serial="1650",
+    runbook_url="http://gpu-17:17400/runbooks/GpuLost",
+    since=1.7e9,
+)
+WANTED = {LOST.key: LOST}
+QUICK = Delays(retry=(0.01, 0.05), again=0.05, lapse=60.0, linger=0.1, forget=60.0)
+
+
+class Kept:
+    """The store of a sender."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, bool]] = []
+
+    def __call__(self, notified: NotifiedAlert, resolved: bool) -> None:  # noqa: FBT001 - a callback
+        self.changes.append((notified.alert.name, resolved))
+
+
+@contextlib.contextmanager
+def sending(sender: Sender) -> Iterator[Sender]:
+    """Run a sender."""
+    sender.start()
+    try:
+        yield sender
+    finally:
+        sender.stop()
+        sender.join(timeout=30)
+
+
+def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[MessageSender, Kept]:
+    """Return the sender of the only receiver, and what it stored."""
+    kept = Kept()
+    [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
+    return MessageSender(receiver, known, kept, QUICK), kept
+
+
+def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_resolved(tmp_path: Path) -> None:
+    """With labels and texts, and with the token of the file. Each is sent once."""
+    (tmp_path / "token").write_text("s3cret\n")
+    with http_inbox() as inbox:
+        section = NotificationsSection(webhook_url=inbox.url, webhook_token_file=tmp_path / "token")
+        sender, kept = message_sender(section)
+        with sending(sender):
+            sender.update(WANTED)
+            [event] = inbox.wait_for(1)
+            sender.update({})
+            _, resolved = inbox.wait_for(2)
+    assert {name: event[name] for name in ("specversion", "type", "subject", "source")} == {
+        "specversion": "1.0",
+        "type": "io.gpumon.alert.firing",
+        "subject": "GpuLost",
+        "source": "gpumon://gpu-17:17400",
+    }
+    assert event["data"] == {"state": "firing", "labels": LABELS, "annotations": LOST.annotations}
+    assert resolved["type"] == "io.gpumon.alert.resolved"
+    assert inbox.headers[0]["Authorization"] == "Bearer s3cret"
+    assert inbox.headers[0]["Content-Type"] == "application/cloudevents+json"
+    assert (kept.changes, sender.counts) == ([("GpuLost", False), ("GpuLost", True)], {"delivered": 2})
+
+
+def test_a_failed_message_is_sent_again_until_it_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    """A server's failure is retried and counted; the failure is logged once, and so is the recovery."""
+    with http_inbox(500, 503, 429) as inbox, caplog.at_level("INFO", "gpumon.notifications"):
+        sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
+        with sending(sender):
+            sender.update(WANTED)
+            inbox.wait_for(1)
+            sender.update({})
+            inbox.wait_for(2)
+    assert sender.counts == {"failed": 3, "delivered": 2}
+    assert kept.changes == [("GpuLost", False), ("GpuLost", True)]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_refused_message_is_counted_and_not_sent_again() -> None:
+    """The next alert is sent all the same."""
+    other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
+    with http_inbox(400) as inbox:
+        sender, _ = message_sender(NotificationsSection(webhook_url=inbox.url))
+        with sending(sender):
+            sender.update({LOST.key: LOST, other.key: other})
+            [event] = inbox.wait_for(1)
+    assert event["data"]["labels"]["gpu"] == "4"
+    assert sender.counts == {"refused": 1, "delivered": 1}
+
+
+def test_a_restart_neither_repeats_nor_loses_a_message() -> None:
+    """An alert that the receiver knows is not sent again; if it ended meanwhile, it is resolved."""
+    with http_inbox() as inbox:
+        section = NotificationsSection(webhook_url=inbox.url)
+        other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
+        sender, _ = message_sender(section, LOST)
+        with sending(sender):
+            sender.update({LOST.key: LOST, other.key: other})
+            [event] = inbox.wait_for(1)
+            assert (event["data"]["labels"]["gpu"], event["data"]["state"]) == ("4", "firing")
+            sender.update({other.key: other})
+            event = inbox.wait_for(2)[1]
+            assert (event["data"]["labels"]["gpu"], event["data"]["state"]) == ("3", "resolved")
+
+
+def test_alerts_for_dashboards_are_no_messages() -> None:
+    """What never pages is sent to Alertmanagers only."""
+    quiet = replace(LOST, labels=tuple(sorted({**LABELS, "page": "never", "gpu": "9"}.items())))
+    with http_inbox() as inbox:
+        sender, _ = message_sender(NotificationsSection(webhook_url=inbox.url))
+        with sending(sender):
+            sender.update({quiet.key: quiet, LOST.key: LOST})
+            [event] = inbox.wait_for(1)
+    assert event["data"]["labels"] == LABELS
+
+
+def test_slack_gets_reason_action_and_runbook(tmp_path: Path) -> None:
+    """In one text. The URL, which is the secret, comes from a file."""
+    with http_inbox() as inbox:
+        (tmp_path / "url").write_text(f"{inbox.url}\n")
+        sender, _ = message_sender(NotificationsSection(slack_url_file=tmp_path / "url"))
+        with sending(sender):
+            sender.update(WANTED)
+            [message] = inbox.wait_for(1)
+    assert message["text"].splitlines() == [
+        f"FIRING: {LOST.summary}",
+        LOST.description,
+        f"Do: {LOST.action}",
+        "Serial number: 1650",
+        f"Runbook: {LOST.runbook_url}",
+    ]
+
+
+def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_one() -> None:
+    """451 is passing, 550 lasts. The mail has title, reason, action and labels."""
+    with mail_inbox(451, 550) as inbox:
+        section = NotificationsSection(
+            smtp_server=f"127.0.0.1:{inbox.port}", smtp_tls="none", smtp_to=("oncall@example.com",)
+        )
+        sender, _ = message_sender(section)
+        other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
+        with sending(sender):
+            sender.update({LOST.key: LOST, other.key: other})
+            [mail] = inbox.wait_for(1)
+    assert sender.counts == {"failed": 1, "refused": 1, "delivered": 1}
+    assert f"Subject: FIRING: {LOST.summary}" in mail.replace("\r\n ", " ")
+    assert f"Do: {LOST.action}" in mail
+    assert "gpu: 4" in mail
+
+
+def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
+    """A firing alert is sent at an interval with an end in the future; an ended one some time later with its end."""
+    with http_inbox(500) as inbox:
+        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
+        sender = AlertmanagerSender(receiver, QUICK)
+        with sending(sender):
+            sender.update(WANTED)
+            first, again = inbox.wait_for(2)[:2]
+            sender.update({})
+            seen = len(inbox.received)
+            [resolved] = inbox.wait_for(seen + 1)[-1]
+    assert [alert["labels"] for alert in (*first, *again)] == [LABELS] * 2
+    assert first[0]["annotations"] == LOST.annotations
+    assert first[0]["startsAt"] == again[0]["startsAt"] < resolved["endsAt"] < first[0]["endsAt"]
+    assert sender.counts["failed"] == 1
+
+
+def test_an_unreadable_secret_is_an_error_that_names_its_file(tmp_path: Path) -> None:
+    """It is retried, because the file may be created later."""
+    [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
+    with pytest.raises(DeliveryError, match=f"{tmp_path}/url cannot be read") as raised:
+        receiver.deliver(LOST, resolved=False)
+    assert not raised.value.refused
