@@ -40,8 +40,8 @@ MEASURE_SECONDS = 60.0
 BOARD_SECONDS = 600.0
 """Range of the board's queries."""
 QUERY_SECONDS = 60.0
-MAX_LOST = 0.001
-"""Ratio of scrapes that may fail or be late before a step counts as lost."""
+PRIORITY = -10
+"""Nice value of Prometheus and the fleet, so that other programs on this machine disturb less. It needs root."""
 GIB = 1 << 30
 
 
@@ -180,9 +180,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", default=",".join(map(str, STEPS)), help="numbers of nodes, in ascending order")
     parser.add_argument("--profile", default="h100x8")
-    parser.add_argument("--memory", type=float, default=10.0, help="maximum memory of Prometheus in GiB")
+    parser.add_argument(
+        "--memory", type=float, default=10.0, help="maximum memory of Prometheus in GiB, by which the steps end"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "scale.md")
     args = parser.parse_args()
+    with contextlib.suppress(PermissionError):
+        os.nice(PRIORITY)
     numbers = [int(number) for number in args.nodes.split(",")]
     steps: list[Step] = []
     with tempfile.TemporaryDirectory() as name, fleet(Path(name), numbers[-1], args.profile) as (pid, groups):
@@ -190,13 +194,15 @@ def main() -> int:
         with running(prometheus.arguments, Path(name) / "prometheus.log") as process:
             eventually(lambda: prometheus.ask("query", query="vector(1)"))
             for nodes in numbers:
+                if steps and steps[-1].resident / steps[-1].nodes * nodes > args.memory * GIB:
+                    break
                 written = prometheus.targets.with_suffix(".new")
                 written.write_text(json.dumps(groups[:nodes]), encoding="utf-8")
                 written.rename(prometheus.targets)
                 time.sleep(SETTLE_SECONDS)
                 steps.append(measured(prometheus, (process.pid, pid), nodes))
                 print(steps[-1].line(), flush=True)
-                if not steps[-1].kept(MAX_LOST) or steps[-1].resident > args.memory * GIB:
+                if not steps[-1].kept():
                     break
         per_node = pages(groups[-1]["targets"][0])
     args.output.write_text(scale_page.page(steps, per_node, args.profile, os.cpu_count() or 0), encoding="utf-8")

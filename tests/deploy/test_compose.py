@@ -68,6 +68,14 @@ def test_agent_answers_to_the_name_that_prometheus_uses() -> None:
     assert links["static_configs"] == job["static_configs"]
 
 
+def test_a_node_that_is_down_fires_once() -> None:
+    """The rules select `up` of the job of /metrics, so that the second job of the same node adds no alert."""
+    text = (ROOT / "alert_rules" / "gpumon.yml").read_text(encoding="utf-8")
+    selected = re.findall(r"\bup\{([^}]*)\}", text)
+    assert selected
+    assert all(f'job="{JOB}"' in matchers for matchers in selected)
+
+
 def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
     """Promtool accepts configuration and rules, laid out as in the container."""
     for inside, path in _mounts("prometheus").items():
