@@ -9,12 +9,14 @@ from functools import cache
 from itertools import groupby
 
 from gpumon.health.alert_rules import AlertRule, rules
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, Paging
+from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.rule_file import duration
 from gpumon.outputs.verdict_text import clearing_conditions
 
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}")
+_PAGED = {Paging.NIGHT: "pages at any hour", Paging.DAY: "pages in working hours", Paging.NEVER: "does not page"}
 _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -38,9 +40,9 @@ class Runbook:
     def facts(self) -> str:
         """Return severities, times, what clears the verdict, and thresholds, in one line of Markdown."""
         rule = self.alerts[0]
-        paged = f"pages by {rule.page}" if rule.page.value != "never" else "does not page"
+        paged = _PAGED[rule.page]
         if rule.check is None:
-            after = f"after {duration(rule.for_seconds)}" if rule.for_seconds else ""
+            after = f"fires after {duration(rule.for_seconds)}" if rule.for_seconds else ""
             return "; ".join(filter(None, (f"Severity {rule.severity}", paged, after)))
         return _of_check(rule.check, paged)
 
@@ -63,8 +65,8 @@ def _of_check(check: Check, paged: str) -> str:
     parts = (
         f"`{check.name}`: {', '.join(severity for _, severity in sorted(check.severities, reverse=True))}",
         paged,
-        f"after {duration(check.after)}" if check.after else "",
-        "grace" if check.grace else "",
+        f"fires after {duration(check.after)}" if check.after else "",
+        f"not in the first {duration(BOOT_GRACE)} after a boot" if check.grace else "",
         end and f"cleared by {end}",
         limits and f"threshold{'s' if len(check.limits) > 1 else ''} {limits}",
     )
@@ -77,4 +79,4 @@ def _end(check: Check) -> str:
         if check.clear_after == MINUTE:
             return ""
         return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
-    return ", ".join((*clearing_conditions(check), "clear"))
+    return " or ".join((*clearing_conditions(check), "`gpumon clear`"))

@@ -8,7 +8,6 @@ from itertools import groupby
 from gpumon.health.alert_rules import CHECK_UNKNOWN, MUTED, rules
 from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
-from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.rule_file import duration
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.runbook import Runbook, runbooks
@@ -29,10 +28,10 @@ the warning ends in `Warning`.
 `gpumon status` on the node and `/api/v1/health` show the reason, the readings behind it and the first step. In the line
 below the description of an alert:
 
-- *after*: how long the fault lasts before it becomes a verdict; if not given, at once. *grace*: the check is not
-  evaluated in the first {duration(BOOT_GRACE)} after a boot (`health.boot_grace_seconds`).
-- *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. *clear* is
-  `gpumon clear` ([docs/verdicts.md](verdicts.md)).
+- *fires after*: how long the fault lasts before it becomes a verdict; if not given, at once. The first minutes after a
+  boot, in which some checks are not evaluated, are `health.boot_grace_seconds`.
+- *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. `gpumon clear`:
+  [docs/verdicts.md](verdicts.md).
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
 The alerts about the agent itself below are evaluated by Prometheus only. `gpumon rules render` prints the rule file;
