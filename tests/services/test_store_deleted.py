@@ -94,7 +94,7 @@ class Agent:
 
 def delete_all(path: Path) -> None:
     for file in path.parent.glob("gpumon.db*"):
-        file.unlink()
+        file.unlink(missing_ok=True)  # the store may just have removed it
 
 
 def delete_database(path: Path) -> None:
