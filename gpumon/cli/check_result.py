@@ -128,7 +128,10 @@ def _words(
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return a sentence on why the current state of a GPU is unknown; an empty string if there is no such GPU."""
+    """Return why the state of GPUs is unknown: none is detected, one is not read, or expected ones are not counted.
+
+    An empty string if it is known.
+    """
     if not health.gpus:
         return "the agent detects no GPU: check that the driver is loaded."
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)

@@ -34,7 +34,7 @@ SCALE_OUT, SCALE_IN = 0.85, 0.3
 """Shares of time that GPUs are busy with which GpumonFleetBusy and GpumonFleetIdle fire."""
 WATCHDOG = "GpumonWatchdog"
 """Alert that always fires, for a receiver that pages when it no longer hears of it."""
-AGENT_SUBJECT = "The agent itself"
+AGENT_SUBJECT = "Alerts that only Prometheus evaluates"
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
 

@@ -64,7 +64,7 @@ class Health:
     """Transitions that must be stored before they take effect."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)
     failing_checks: Mapping[Key, str] = field(default_factory=dict)
-    """Text of the exception by key, for checks that failed in the last evaluation because of a defect of the agent."""
+    """Text of the exception by (check, device), for checks that raised one in the last evaluation."""
     score: float | None = None
     """Score of the node from 0 to 100, as defined in score.py; None before the first evaluation."""
     evaluated: bool = False

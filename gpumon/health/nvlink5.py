@@ -4,7 +4,7 @@
 
 The first register contains the unit and, for a link that went down, the reason; the second is the unit's error status.
 Drivers before and since R575 encode the unit in the first register at different places. The text names the unit too,
-and no unit has two equal codings, so the line itself shows which coding is used.
+and no unit but that of Xid 150 has two equal codings, so the line itself shows which coding is used.
 
 From NVIDIA's decode table, paraphrased.
 """

@@ -40,11 +40,10 @@ class Runbook:
     def facts(self) -> str:
         """Return severities, times, what clears the verdict, and thresholds, in one line of Markdown."""
         rule = self.alerts[0]
-        paged = _PAGED[rule.page]
         if rule.check is None:
             after = f"fires after {duration(rule.for_seconds)}" if rule.for_seconds else ""
-            return "; ".join(filter(None, (f"Severity {rule.severity}", paged, after)))
-        return _of_check(rule.check, paged)
+            return "; ".join(filter(None, (f"Severity {_severity(rule)}", after)))
+        return _of_check(rule.check, self.alerts)
 
     @property
     def steps(self) -> Sequence[str]:
@@ -59,12 +58,15 @@ def runbooks() -> Mapping[str, Runbook]:
     return {section: Runbook(section, subject, tuple(sharing)) for (section, subject), sharing in grouped}
 
 
-def _of_check(check: Check, paged: str) -> str:
+def _severity(rule: AlertRule) -> str:
+    return f"{rule.severity} ({_PAGED[rule.page]})"
+
+
+def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
     limits = ", ".join(f"`{limit.name}` {limit.default_text}" for limit in check.limits)
     end = _end(check)
     parts = (
-        f"`{check.name}`: {', '.join(severity for _, severity in sorted(check.severities, reverse=True))}",
-        paged,
+        f"`{check.name}`: {', '.join(map(_severity, alerts))}",
         f"fires after {duration(check.after)}" if check.after else "",
         f"not in the first {duration(BOOT_GRACE)} after a boot" if check.grace else "",
         end and f"cleared by {end}",

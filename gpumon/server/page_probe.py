@@ -26,7 +26,7 @@ class MeasurementGroup:
 
     title: str
     sizes: tuple[Document, ...]
-    """The measurements as documents, largest size first."""
+    """The measurements as JSON objects, largest size first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Sources:
     allowed_hosts: frozenset[str]
     """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""
     allowed_hosts_to_read: frozenset[str]
-    """Names that the Host header of a request without changes may have. "*" if remote hosts can connect, because
+    """Names that the Host header of a request that changes nothing may have. "*" if remote hosts can connect, because
     they may use names that the agent cannot determine.
     """
     request_probe: Callable[[str], Future[ProbeRequest]]

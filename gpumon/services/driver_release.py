@@ -87,7 +87,10 @@ class DriverRelease:
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Read the marker file, end releases at their deadline, and apply the releases in force to the samplers."""
+        """Start and end releases as the marker file (docs/release.md) and deadlines require; the samplers follow.
+
+        Also report which processes still have a released GPU open.
+        """
         if self._stopping:
             return
         self._follow_marker()

@@ -236,7 +236,7 @@ def _sample(
 
 @_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
 def metrics_get(replay: Replay, address: int | None) -> None:
-    """Write the metrics that were recorded when the second sample was taken into the caller's struct."""
+    """Fill the caller's struct with the metrics that were recorded at the time of the second sample."""
     replay.need_initialised()
     _, count, *pointers = take(address, METRICS_HEAD)
     first, second = (replay.samples.get(pointer) for pointer in pointers)

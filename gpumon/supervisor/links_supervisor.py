@@ -32,7 +32,10 @@ class _QuarantinedDevice:
 
 
 class LinksSupervisor:
-    """Supervisor of the links child. Use from the loop's thread."""
+    """Keeps the child that reads ports, services and processes running, and quarantines what blocks it.
+
+    Use from the loop's thread.
+    """
 
     def __init__(
         self,

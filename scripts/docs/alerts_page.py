@@ -25,8 +25,8 @@ warn (warning or info) and 1 is unknown. The rules have no `for`, because the ag
 An alert has the name of its check in CamelCase: `nvlink_slow` is NvlinkSlow. If a check can warn and fail, the alert of
 the warning ends in `Warning`.
 
-`gpumon status` on the node and `/api/v1/health` show the reason, the readings behind it and the first step. In the line
-below the description of an alert:
+`gpumon status` on the node and `/api/v1/health` show the reason, the readings behind it and the first step. The
+line below the description of an alert uses these words:
 
 - *fires after*: how long the fault lasts before it becomes a verdict; if not given, at once. The first minutes after a
   boot, in which some checks are not evaluated, are `health.boot_grace_seconds`.
@@ -34,7 +34,7 @@ below the description of an alert:
   [docs/verdicts.md](verdicts.md).
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
-The alerts about the agent itself below are evaluated by Prometheus only. `gpumon rules render` prints the rule file;
+The alerts of the first section are evaluated by Prometheus only. `gpumon rules render` prints the rule file;
 `--stale-after 2m` changes the threshold of GpumonStale, and `--format prometheusrule` or `vmrule` prints an object for
 the operator of Prometheus or VictoriaMetrics.
 

@@ -46,12 +46,13 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | corrected ECC errors | normal; a verdict only at a high rate or a very high count |
 | pending row remapping (Xid 63) | warn after 15 minutes: the next reset replaces the row |
 | one Xid 45, or one application Xid (13, 31, ...) | no verdict |
-| the same application Xid on several GPUs | information: the application is at fault |
+| the same application Xid on several GPUs | warn, with an alert of severity info: the application is at fault |
 | the same application Xid repeatedly on one GPU only | warn; for Xid 13 only if it is always the same TPC |
 | Xid 94 (contained) | warn; fail if it recurs within a day |
-| Xid 163, 154 | cleared by Xid 162, or by a newer Xid 154 |
+| Xid 163 | cleared by Xid 162 |
+| Xid 154 | cleared by a newer Xid 154 |
 | SXid | fail if fatal, otherwise warn for a day |
-| fatal counter of InfiniBand (`link_downed`, ...) | warn: a port that is down has a verdict of its own |
+| fatal counter of InfiniBand | fail; `link_downed`, retries exceeded: warn (a port that is down has its own) |
 | kernel log cannot be read | warn: NVML still reports Xids |
 
 `gpumon clear` restarts the daily counts (`gpu_xid_recurring`, `gpu_xid_app_repeated`, `xid_app_everywhere`). A file

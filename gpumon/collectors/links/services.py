@@ -134,7 +134,10 @@ class ServiceReader:
 
 
 def _populated(files: Files, cgroup: str) -> bool:
-    """Return whether a process is in the cgroup or below it. systemd removes the cgroup of a unit that has ended."""
+    """Return whether a process is in the cgroup, or below it (cgroup version 2 only).
+
+    systemd removes the cgroup of a unit that has ended.
+    """
     for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has only the second
         try:
             text = files.read(f"{cgroup}/{name}")

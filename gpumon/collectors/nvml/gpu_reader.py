@@ -20,7 +20,7 @@ from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
-"""Name of the row of the table Gpu that has the number of processes."""
+"""Attribute of model.gpu.Gpu with the number of processes on the GPU."""
 GUESTS = frozenset({1, 2})
 """Virtualization modes of a guest: with the whole GPU, or with a share of it."""
 

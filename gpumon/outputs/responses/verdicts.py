@@ -21,7 +21,7 @@ MAX_TRANSITIONS = 100
 
 
 class VerdictResponse(ResponseModel):
-    """The result of a check for one device, and what to do about it."""
+    """A verdict on a GPU, a port or the node, and what to do about it."""
 
     check: str
     level: LevelName

@@ -151,12 +151,12 @@ class HoldResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report) -> HoldResponse | None:
-        """Return the response of all holds in force; None if there are none."""
+        """Return one response that lists all holds in force; None if there are none."""
         return cls.from_windows(in_force(report.windows, WindowKind.HOLD))
 
     @classmethod
     def from_windows(cls, holds: Sequence[TimeWindow]) -> HoldResponse | None:
-        """Return the response of these holds; None if there are none."""
+        """Return one response that lists these holds and their last deadline; None if there are none."""
         if not holds:
             return None
         last = max(window.until for window in holds)

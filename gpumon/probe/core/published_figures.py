@@ -101,10 +101,10 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """Return the min ratio of default to ring bandwidth in an all-reduce of `size` bytes; None if unknown.
+    """Return by which factor at least NCCL's default all-reduce of `size` bytes is faster than that with the ring.
 
-    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger size bound the ratio. It
-    is unknown if one of them is not published, or if NVLink SHARP adds nothing.
+    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger size bound the ratio. None
+    if one of them is not published, or if the default (NVLink SHARP) adds nothing.
     """
     default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
     ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)
