@@ -62,14 +62,21 @@ class Storm:
 
 
 def measure(
-    tapes: Sequence[Tape], storms: Sequence[Storm] = (), *, interval: float = 15.0, apart: float = 4.0
+    tapes: Sequence[Tape],
+    storms: Sequence[Storm] = (),
+    *,
+    interval: float = 15.0,
+    apart: float = 4.0,
+    settle: float = SETTLE,
+    afterwards: float = AFTERWARDS,
 ) -> tuple[list[Outcome], dict[str, list[Notified]]]:
     """Return the outcome of each tape, and the notifications of each storm by its title.
 
-    `apart`: seconds between the faults of two nodes.
+    `apart`: seconds between the faults of two nodes. `settle`, `afterwards`: seconds in which the fleet is healthy
+    before the first fault, and in which further notifications are counted after the last verdict.
     """
     names = {f"gpu-{number:03}": tape for number, tape in enumerate(tapes)}
-    begin = time.time() + SETTLE
+    begin = time.time() + settle
     starts = {name: begin + apart * number for number, name in enumerate(names)}
 
     def page(name: str) -> str:
@@ -82,7 +89,7 @@ def measure(
 
     pages: dict[str, Callable[[], str | None]] = {name: partial(page, name) for name in names}
     pages |= {node: partial(storm_page, storm) for storm in storms for node in storm.nodes}
-    ends = [starts[name] + max(tape.raised.values(), default=0.0) + AFTERWARDS for name, tape in names.items()]
+    ends = [starts[name] + max(tape.raised.values(), default=0.0) + afterwards for name, tape in names.items()]
     end = max(*ends, *(begin + storm.begins + AFTER_STORM for storm in storms), begin)
     with tempfile.TemporaryDirectory(prefix="gpumon-pages-") as folder:
         with stack(Path(folder), pages, interval=interval) as receivers:
