@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from gpumon.config.setting import Section, SomePath, check_url, setting, split
+from gpumon.config.setting import NEEDS, Section, SomePath, check_url, number_to_text, setting, split
 
 _Url = Annotated[str, AfterValidator(check_url)]
 
@@ -23,7 +23,7 @@ def _check_server(text: str) -> str:
 class NotificationsSection(Section):
     """Settings of the notifications that the agent sends itself, without a Prometheus. None are sent by default."""
 
-    labels: Mapping[str, str] = setting(
+    labels: Mapping[str, Annotated[str, BeforeValidator(number_to_text)]] = setting(
         {},
         "Labels that your Prometheus adds to this node's series, so that Alertmanager counts both as one alert.",
         default_in_words="`job: gpumon`, and `instance`: host and port of the agent",
@@ -72,14 +72,10 @@ class NotificationsSection(Section):
         (), "Recipients of the mails.", example=["oncall@example.com"], restart=True
     )
 
-    @model_validator(mode="after")
-    def _check_recipients(self) -> Self:
-        if self.smtp_server is not None and not self.smtp_to:
-            raise PydanticCustomError("needs", "smtp_server needs recipients: set notifications.smtp_to")
-        return self
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is a receiver."""
-        urls = (self.webhook_url, self.webhook_url_file, self.slack_url_file, self.smtp_server)
-        return bool(self.alertmanagers) or any(url is not None for url in urls)
+    @field_validator("smtp_to")
+    @classmethod
+    def _server_needs_recipients(cls, recipients: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not recipients and info.data.get("smtp_server") is not None:
+            remedy = "name them, or leave notifications.smtp_server out"
+            raise PydanticCustomError(NEEDS, "smtp_server requires recipients", {"remedy": remedy})
+        return recipients

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from receivers import http_inbox, mail_inbox
 
 from gpumon.config.notifications_section import NotificationsSection
@@ -190,3 +191,9 @@ def test_an_unreadable_secret_is_an_error_that_names_its_file(tmp_path: Path) ->
     with pytest.raises(DeliveryError, match=f"{tmp_path}/url cannot be read") as raised:
         receiver.deliver(LOST, resolved=False)
     assert not raised.value.refused
+
+
+def test_a_mail_server_without_recipients_is_an_error() -> None:
+    """The error names the setting that is missing."""
+    with pytest.raises(ValidationError, match="smtp_server requires recipients"):
+        NotificationsSection(smtp_server="smtp.example.com:25")
