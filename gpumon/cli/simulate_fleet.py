@@ -49,7 +49,7 @@ FILES_PER_NODE = 4
 OTHER_FILES = 200
 
 
-class Node(NamedTuple):
+class FleetNode(NamedTuple):
     """One node of the fleet."""
 
     name: str
@@ -108,7 +108,7 @@ class FleetAgent:
 class Fleet:
     """ASGI application that serves each node at its own port. The first node has the lowest port."""
 
-    def __init__(self, nodes: Sequence[Node], first_port: int) -> None:
+    def __init__(self, nodes: Sequence[FleetNode], first_port: int) -> None:
         self._nodes = nodes
         self._first_port = first_port
 
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         names = [f"sim-{number:0{len(str(args.nodes))}}" for number in range(1, args.nodes + 1)]
         healthy, *broken = agents
         kinds = [broken[i % len(broken)] if i < args.broken else healthy for i in range(args.nodes)]
-        nodes = [Node(name, kinds[i], NodeIdentities(i)) for i, name in enumerate(names)]
+        nodes = [FleetNode(name, kinds[i], NodeIdentities(i)) for i, name in enumerate(names)]
         first = sockets[0].getsockname()[1]
         _write_targets(args.targets, {name: f"{host}:{first + i}" for i, name in enumerate(names)})
         config = uvicorn.Config(
