@@ -132,7 +132,7 @@ class ProcessReader:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:
                 continue
-            if stat.name == FABRIC_MANAGER and self._is_of_root(pid):
+            if stat.name == FABRIC_MANAGER and stat.state != "Z" and self._is_of_root(pid):
                 self.fabric_manager = True
             if stat.flags & _KERNEL_THREAD:
                 self._kernel.add(pid)

@@ -55,6 +55,8 @@ def manager_flapping(facts: Facts) -> Finding | None:
         return OFF
     if facts.node.fabric_manager_up is None:
         return None
+    if facts.expectation.place == GUEST:
+        return PASSED
     stops = sum(growth.gain for growth in facts.growth(STOPS) if growth.labels.get("service") == "fabric_manager")
     if stops < most or not _has_nvswitches(facts):
         return PASSED
@@ -80,14 +82,15 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _incomplete(state: float, facts: Facts) -> Finding:
-    """Return a failure if no GPU of the node has completed its registration, else a warning.
+    """Return a failure if no GPU of the node has completed its registration or no fabric manager runs, else a warning.
 
     On a host whose GPUs are given to guests (FABRIC_MODE=1), a GPU outside any active partition stays so.
     """
     reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
-    others = [other.fabric.state for other in facts.gpus if other.fabric is not None and other.fabric.state]
-    if COMPLETED not in others:
-        return fail(f"{reason}, nor has that of any other GPU completed.", Action.RESET, fabric_state=state)
+    states = [None if other.fabric is None else other.fabric.state for other in facts.gpus]
+    none_completes = all(other in STATES for other in states if other != 0)  # 0: without a fabric; None: not read
+    if none_completes or facts.node.fabric_manager_up == 0:
+        return fail(f"{reason}{', as that of all GPUs' if none_completes else ''}.", Action.RESET, fabric_state=state)
     return warn(f"{reason}; with FABRIC_MODE=1 it completes with a partition.", Action.INSPECT, fabric_state=state)
 
 

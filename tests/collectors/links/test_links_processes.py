@@ -356,3 +356,6 @@ def test_a_fabric_manager_of_root_is_found_by_its_name(host: Host, name: str, ui
     (host.root / "proc/200/status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     host.poll()
     assert host.processes.fabric_manager is found
+    stat.write_text(stat.read_text().replace(f"({name}) S", f"({name}) Z"))
+    host.poll()
+    assert host.processes.fabric_manager is False, "it has ended, and its parent has not taken note"

@@ -131,6 +131,8 @@ def test_a_registration_that_does_not_end_fails_only_if_no_gpu_completes_it() ->
         fabric(ward, index, state=3.0, status=0.0)
     fabric(ward, 2, state=2.0)
     assert ward.go_on(330).level("fabric_unhealthy", 2) is Level.WARN
+    ward.gpu(1, state={"fabric": None})
+    assert ward.go_on(330).level("fabric_unhealthy", 2) is Level.WARN
     for index in range(4):
         fabric(ward, index, state=2.0)
     ward.go_on(330)
@@ -142,9 +144,11 @@ def test_a_guest_needs_no_fabric_manager() -> None:
     ward = Ward()
     for index in range(4):
         fabric(ward, index, state=3.0, status=0.0)
-    ward.node(fabric_manager_up=0.0)
     ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
-    assert not ward.go_on(900, every=15).verdicts
+    for stops in range(5):
+        ward.node(fabric_manager_up=0.0, service_stops_total={"fabric_manager": float(stops)})
+        ward.go_on(120, every=15)
+    assert not ward.verdicts
 
 
 def test_every_fabric_check_has_a_description() -> None:
