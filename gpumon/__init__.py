@@ -3,4 +3,6 @@
 __version__ = "0.1.0"
 
 DEFAULT_PORT = 17400
-"""TCP port of the HTTP server: outside Prometheus's port list, IANA's registry and the ephemeral ports."""
+"""TCP port of the HTTP server. It is not in Prometheus's list of exporter ports, IANA's registry or Linux's ephemeral
+range.
+"""

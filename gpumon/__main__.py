@@ -1,4 +1,4 @@
-"""Runs `gpumon` as `python -m gpumon`."""
+"""Run the command line of gpumon as `python -m gpumon`."""
 
 import sys
 

@@ -61,7 +61,7 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 RUN_RECORD = ".run.json"
-"""Suffix added to the path of the store: names the file that records the probe run in progress."""
+"""Suffix that is added to the path of the SQLite store to name the file that records the probe run in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Services:
     health_file: HealthFile
     notifier: Notifier
     epoch: float
-    """Boot clock in seconds when the services were built. The time of a simulated node starts there."""
+    """Boot clock in seconds when the services were built. A simulated node's own time starts at this moment."""
 
     @property
     def children_running(self) -> bool:
@@ -104,7 +104,7 @@ class Services:
         self.health_file.update()
 
     def notices(self) -> dict[str, str]:
-        """Return the text of each current problem for the operator, by subject such as "store" or "release"."""
+        """Return texts on the current problems for the operator, by subject such as "store" or "release"."""
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
@@ -162,7 +162,7 @@ def build(configuration: Configuration) -> Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Core:
-    """The objects that every other service is built from: configuration, loop, monitor and persistence."""
+    """The objects from which `build` makes the services: configuration, loop, monitor and persistence."""
 
     configuration: Configuration
     loop: Loop
@@ -278,7 +278,11 @@ def _notifier(core: _Core) -> Notifier:
 
 
 def _instance(configuration: Configuration) -> str:
-    """Return the address at which Prometheus most probably scrapes this agent: the host's name, unless one is set."""
+    """Return the `host:port` at which Prometheus most probably scrapes this agent.
+
+    The host is that of the configured web address, or the host's name if the server listens on all or only on loopback
+    addresses.
+    """
     host, port = configuration.web.address
     name = platform.node() if host in {"", "0.0.0.0", "::"} or is_loopback(host) else host  # noqa: S104 - compared
     return f"{name}:{port}"

@@ -6,15 +6,15 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless a simulated node is
-configured.
+"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless the variable SIMULATED is
+set.
 """
 SIMULATED = "GPUMON_SIMULATE__PROFILE"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """Return the id of the current boot, which differs after each boot."""
+    """Return the kernel's id of the current boot, which changes with each boot."""
     given = os.environ.get(BOOT_ID)
     if given and SIMULATED in os.environ:
         return given
@@ -23,5 +23,8 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Return CLOCK_BOOTTIME in seconds. It includes suspend and is the same in every process."""
+    """Return CLOCK_BOOTTIME in seconds.
+
+    It includes suspend. All processes of one time namespace read the same value.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

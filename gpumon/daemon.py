@@ -58,7 +58,7 @@ class Daemon:
     def start(self) -> None:
         """Start the services.
 
-        Notify systemd (READY=1) when the health file contains the state restored from the store.
+        Notify systemd (READY=1) when the health file contains the verdicts from the store, or after RESTORE_SECONDS.
         """
         self._log_start()
         capabilities.clear_ambient()
@@ -81,7 +81,7 @@ class Daemon:
         services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
-        """Stop the services: first the child processes, then the services that record their end, the store last."""
+        """Stop the child processes first, then the services that record how these ended, and the store last."""
         systemd.notify("STOPPING=1")
         _log.info("stopping")
         services = self.services
@@ -115,9 +115,10 @@ class Daemon:
         signal.signal(signal.SIGHUP, lambda *_: loop.post(self.reload))
 
     def _start_watchdog(self) -> None:
-        """Send systemd's watchdog notifications from the loop.
+        """Begin to send WATCHDOG=1 to systemd from the loop, if systemd's watchdog is on.
 
-        They stop if the loop hangs or a tick raises. A driver call that hangs does not stop them.
+        No more is sent if the loop hangs or a tick raises. A driver call that hangs in a child process has no effect on
+        it.
         """
         interval = systemd.watchdog_interval()
         if interval is not None:
@@ -163,7 +164,10 @@ class Daemon:
     # Reload
 
     def reload(self) -> None:
-        """Read the configuration again and apply it. An invalid configuration changes nothing."""
+        """Read the configuration again and apply it.
+
+        If it is invalid, log the error and keep the active configuration.
+        """
         systemd.notify_reloading()
         self.services.audit_log.record(AuditEntry(wall=time.time(), request="SIGHUP", client="signal"))
         try:
@@ -194,14 +198,17 @@ def _create_state_directory(store: Path) -> None:
 
 
 def _clean_up_after_previous_agent() -> None:
-    """End processes and delete shared memory that probe runs of an earlier, killed agent left behind."""
+    """Kill the processes that probe runs of an earlier, killed agent left behind.
+
+    Delete their shared memory too, unless this process runs as root (see `shared_memory.sweep`).
+    """
     end_orphans()
     end_remains()
     shared_memory.sweep()
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the limit of open descriptors to the hard limit: without descriptors no child can be started."""
+    """Raise the soft limit of open descriptors to the hard limit. Each child process needs several descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 
 
 def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of the setting
-    """Log to standard error at this level and in this format. Call it again to change both."""
+    """Log to standard error at this level, as `format` logfmt or json. Call it again to change both."""
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _StandardErrorHandler)]:
         root.removeHandler(old)
@@ -145,7 +145,10 @@ _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 
 def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
-    """Return the encoded line. Shorten its longest values in the middle until it fits LINE_LIMIT."""
+    """Return the encoded line. Shorten its longest values in the middle until it fits LINE_LIMIT.
+
+    Cut the end of the line if the values are short but too many.
+    """
     line = _encode(format_fields(fields))
     while len(line) > LINE_LIMIT:
         longest = max(fields, key=lambda key: len(_text(fields[key])))

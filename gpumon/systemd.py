@@ -1,6 +1,6 @@
 """Notifications to systemd (sd_notify), its watchdog, and socket activation.
 
-Without systemd the functions do nothing.
+Without systemd the functions have no effect, and return False, None or an empty list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a small file in a folder in which other users may create files, links and named pipes."""
+"""Read a small file safely from a folder in which other users may create files, links and named pipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ StrPath = str | os.PathLike[str]
 
 
 class UntrustedFileError(OSError):
-    """Raised for a file that gpumon did not write. `reason` completes the sentence that begins with its path."""
+    """Raised for a file of the wrong owner, type or size.
+
+    `reason` completes a sentence that begins with the file's path.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -20,7 +23,8 @@ class UntrustedFileError(OSError):
 def read(path: StrPath, max_bytes: int) -> bytes:
     """Return the content of a regular file that belongs to root, to this user or to the owner of its folder.
 
-    Follow no link, and block on no named pipe. Raise UntrustedFileError, also for more than `max_bytes`, or OSError.
+    Raise UntrustedFileError for another owner, for another type of file and for more than `max_bytes`. Raise OSError if
+    the file cannot be opened or is a symbolic link. A named pipe does not block the call.
     """
     with contextlib.ExitStack() as stack:
         folder, name = os.path.split(path)

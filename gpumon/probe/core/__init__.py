@@ -1,6 +1,7 @@
-"""The pure part of probes.
+"""Planning, decisions and conclusions of probes. Pure, except schedule.py.
 
-Where to find what: probes.py is the table of probes, preflight.py decides whether a run may begin, plan.py and
-next_step.py what its ranks do, baseline.py and published_figures.py what bandwidth is usual, locate.py where a fault
-is, conclusion.py the result, state.py and metrics.py the state and metrics of results, schedule.py when runs are due.
+probes.py is the table of probes. preflight.py decides whether a run may begin. plan.py and next_step.py decide what the
+ranks do. baseline.py and published_figures.py provide reference bandwidths. locate.py finds where a fault is.
+conclusion.py makes the result. state.py and probe_metrics.py hold the results and their metrics. schedule.py decides
+when runs are due.
 """

@@ -12,57 +12,65 @@ from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeR
 from gpumon.probe.core.wording import index_ranges
 
 ENOUGH_RUNS = 5
-"""Number of earlier runs that a median needs."""
+"""Min number of earlier runs under the same conditions from which a median is computed."""
 MAX_RUNS = 30
 """Max number of earlier runs in a median. It is limited so that the median follows changes of the host."""
 MAX_GOOD = 200
-"""Max number of good runs in memory, for all probes and conditions together."""
+"""Max number of ok runs in memory for baselines, for all probes and conditions together."""
 SATURATING = 16
-"""A size is compared if it is larger than the largest size divided by this. Smaller sizes measure latency, not
-bandwidth.
+"""Measurements are compared with references only at sizes larger than the largest size divided by this number. Smaller
+sizes measure latency, not bandwidth.
 """
 _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
-"""Prefix of NCCL variables that change only what NCCL logs."""
+"""Prefix of the NCCL environment variables that affect only what NCCL logs."""
 ALL = "all"
-"""Value of the condition "on" if all GPUs of the host took part."""
+"""Value of the member "on" of `_conditions` if all GPUs of the host took part, or if the run used the CPU."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 SourcedFigure = tuple[float, str]
-"""A bandwidth in bytes a second, and where it was published."""
+"""A published bandwidth in bytes a second, and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Limits below which a measurement is low. A share of 0 disables that comparison."""
+    """Limits below which a measured bandwidth is too low.
+
+    `baseline` and `expected` are shares of the host's own median and of the published figure. A share of 0 disables
+    that comparison.
+    """
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """A measurement must also be this many spreads below the baseline, because hosts vary differently."""
+    """Number of spreads by which a bandwidth must also be below the host's own median to be too low. Results vary more
+    on some hosts than on others.
+    """
     expected: float = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Reference figures for a run under some conditions. It compares measurements with them."""
+    """Reference bandwidths for one run, and the limits below which its measurements are too low."""
 
     probe: str
     backend: str
     conditions: Conditions = Conditions()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """NCCL settings chosen for this host, from `own_settings`."""
+    """NCCL settings that comparable runs must share, from `own_settings`."""
     history: Sequence[ProbeResult] = ()
-    """Earlier ok runs, newest last."""
+    """Earlier runs with the outcome ok, of all probes and conditions, newest last."""
     expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """Returns for a size in bytes the min ratio of default to ring bandwidth; None if it is not published."""
+    """Callable that returns the min ratio of NCCL's default bandwidth to ring bandwidth at a size in bytes; None if no
+    figure is published.
+    """
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
-        """Return the comparison of one measurement with its references.
+        """Return the comparison of one measurement with its reference bandwidths.
 
-        The caller passes only sizes of `saturating`.
+        The caller passes only measurements that `saturating` returns. `versions`: of NCCL, CUDA and torch, by name.
         """
         alike = list(self._comparable_runs(ranks, versions))
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
@@ -90,9 +98,10 @@ class Judge:
         return replace(comparison, low=_low_figure(comparison, self.floors))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """Return how the conditions differ from those of the last good run; empty if they do not.
+        """Return how the conditions differ from those of the newest good run under other conditions, as a phrase.
 
-        This explains a missing median. A run on all GPUs is not compared with a partial run.
+        Return "" if there is no such run. The phrase explains why there is no median yet. A run on all GPUs is not
+        compared with a partial run.
         """
         now = self._key(ranks, versions)
         own = [run for run in self.history if (run.probe, run.backend) == (self.probe, self.backend)]
@@ -106,7 +115,7 @@ class Judge:
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _comparable_runs(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
-        """Yield the earlier good runs of this probe under the same conditions."""
+        """Yield the earlier ok runs of this probe under the same conditions, oldest first."""
         here = self._key(ranks, versions)
         for result in self.history:
             if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
@@ -117,9 +126,10 @@ class Judge:
 
 
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
-    """Return the highest median so far and its date; (None, "") without one. Each run stores it for the next.
+    """Return the highest median of this measurement in bytes a second and its UTC date; (None, "") if there is none.
 
-    `median`: median of a full window that ends with the newest run; None if the window is not full.
+    `alike`: earlier comparable runs. Each run stores the highest median until then in its comparisons. `median`: that
+    of the newest MAX_RUNS runs; None if there are fewer.
     """
     medians = [
         (comparison.best, comparison.best_date)
@@ -133,7 +143,11 @@ def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float 
 
 
 def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
-    """Return the runs for baselines, with this result added if it is ok: a lasting fault must not become normal."""
+    """Return the runs from which baselines are computed, with `result` added if its outcome is ok.
+
+    Other outcomes are not added, so that a lasting fault does not become the baseline. The oldest runs beyond MAX_RUNS
+    under the same conditions, and beyond MAX_GOOD in all, are dropped.
+    """
     if result.outcome != "ok":
         return runs
     key = (result.probe, result.backend, _key(result))
@@ -143,19 +157,22 @@ def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Probe
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
-    """Return the conditions of an earlier run, with NCCL settings as in its first pass, for comparison by equality."""
+    """Return the conditions of a run, by name. Two runs are comparable if their conditions are equal."""
     settings = own_settings(result.settings, next((measurement.algorithm for measurement in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
 def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
-    """Return the NCCL settings chosen for this host, without those of the algorithm and those of NCCL's log."""
+    """Return the NCCL settings without the variables that `algorithm` sets and those that affect only NCCL's log."""
     own = ALGORITHMS.get(algorithm, {})
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
 def _with_indexes(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
-    """Return the conditions of a partial run with GPU indexes in place of UUIDs, if its indexes were recorded."""
+    """Return the conditions of a run, with GPU indexes in place of UUIDs.
+
+    Return them unchanged if the run used all GPUs, or if its GPU indexes are unknown.
+    """
     return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
 
@@ -171,7 +188,10 @@ def _change(name: str, then: object, now: object) -> str:
 def _conditions(
     here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Return the conditions, by name, that must be equal for two runs to be compared; NCCL's settings only on GPUs."""
+    """Return the conditions, by name, that must be equal for two runs to be compared.
+
+    NCCL's settings are included only for a run on GPUs.
+    """
     partial = here.gpus and ranks != here.host_gpus
     return {
         "GPU": here.model,
@@ -186,13 +206,16 @@ def _conditions(
 
 
 def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Return the measurements whose size is large enough to saturate the links (see SATURATING)."""
+    """Return the measurements whose size is large enough to measure bandwidth (see SATURATING)."""
     largest = max((measurement.bytes for measurement in measurements), default=0)
     return tuple(measurement for measurement in measurements if measurement.bytes * SATURATING > largest)
 
 
 def _low_figure(comparison: Comparison, floors: Floors) -> str:
-    """Return the reference that the measurement is below: baseline, drift or expected; empty if it is not low."""
+    """Return the name of the reference below which the measurement is too low: baseline, drift or expected.
+
+    Return "" if it is not too low. The reference of drift is the host's best median.
+    """
     own = {"baseline": comparison.baseline, "drift": comparison.best}
     for name, usual in own.items():
         if usual is None or comparison.spread is None:

@@ -24,7 +24,7 @@ LOCATED = ("degraded", "wrong")
 BROKEN = ("failed", "timeout")
 """Outcomes whose hint includes findings about the GPUs, because these may show the cause."""
 LOG_LIMIT = 64 * 1024
-"""Max length of a result's log in characters."""
+"""Max characters of output in a result's log, for all ranks together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class _Verdict:
     reason: str = ""
     hint: str = ""
     remedy: str = ""
-    """Advice that is placed at the end of the whole hint."""
+    """Advice for the operator, placed at the end of the result's hint."""
 
 
 def conclude(
@@ -41,7 +41,7 @@ def conclude(
 ) -> ProbeResult:
     """Return the result of a run from its passes, of which there is at least one.
 
-    `judge`: reference figures. `duration`: seconds. `observations`: readings of the run's GPUs.
+    `judge`: reference bandwidths. `duration`: seconds. `observations`: readings of the run's GPUs.
     """
     measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
     compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
@@ -73,13 +73,19 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], observations: Observations) -> Location | None:
-    """Return the first location that names a rank, else the first location; None if no pass has one."""
+    """Return the location of the fault in the first pass that names a rank, else in the first pass that has a location.
+
+    Return None if no pass has one.
+    """
     locations = list(filter(None, (locate(run_pass, observations) for run_pass in passes)))
     return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
 
 def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """Return a sentence about the bandwidths of default and ring together; empty if it adds nothing."""
+    """Return a sentence on what NCCL's default and ring algorithms show together, such as lost NVLink SHARP.
+
+    Return "" if they show nothing more, or if the outcome is neither ok nor degraded.
+    """
     if verdict.outcome not in SUCCESSES:
         return ""
     return compare_algorithms(compared) or missing_gain(compared, judge.gain)
@@ -88,7 +94,10 @@ def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Ju
 def _hint(
     verdict: _Verdict, plan: Plan, algorithm_hint: str, location: Location | None, observations: Observations
 ) -> str:
-    """Return the hint of the result. The advice of the verdict (`remedy`) comes last."""
+    """Return the hint of the result for the operator.
+
+    After a failure or timeout it ends with findings about the GPUs, after other outcomes with the remedy of `verdict`.
+    """
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
     where = location.sentence if location is not None else ""
@@ -110,7 +119,7 @@ def _unmeasured_sizes(plan: Plan) -> str:
 
 
 def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
-    """Return the result of a run that could not be judged because of an error in the agent. It blames no GPU."""
+    """Return a failed result for a run that could not be judged because of an error in the agent. It blames no GPU."""
     return ProbeResult(
         id=run.id,
         probe=plan.probe.name,
@@ -127,7 +136,10 @@ def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> 
 
 
 def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
-    """Return the result of a run that did not start: preflight or the gate refused it, or it was aborted."""
+    """Return the result of a run without measurements: refused, aborted before its first pass, or ended with the agent.
+
+    `skip`: its reason and hint.
+    """
     return ProbeResult(
         id=run.id,
         probe=probe.name,
@@ -221,7 +233,9 @@ _JUDGES = (
     _judge_late,
     _judge_failed,
 )
-"""Functions that return a verdict on one pass or None, the most serious outcome first."""
+"""Functions that judge one pass. Each returns the outcome, reason and hint as a `_Verdict`, or None if it does not
+apply. They are called in this order, and the first `_Verdict` is used.
+"""
 
 
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
@@ -234,7 +248,7 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 
 
 def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
-    """Return a sentence that explains why this host has no median yet; empty if it has one."""
+    """Return a sentence that explains why there is no median of this host's earlier runs yet; empty if there is one."""
     first = passes[0]
     without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
     if not without:
@@ -247,7 +261,10 @@ def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the verdict on the largest low size of the first pass with one; None if no size is low."""
+    """Return the outcome degraded if a bandwidth is too low, with a hint about one size; None if none is too low.
+
+    The size is the last low one of the first pass that has low sizes.
+    """
     for run_pass in passes:
         low = comparisons(run_pass, judge, low=True)
         if low:

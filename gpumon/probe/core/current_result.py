@@ -11,10 +11,10 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 
 
 def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the newest run of a probe, or an earlier run with a fault that no later success covers; None without runs.
+    """Return the run that determines a probe's current state; None without runs.
 
-    `runs`: newest last, without skips. A success covers a fault if it used all GPUs of the host, or all GPUs of the run
-    with the fault.
+    It is the newest run, or an earlier run with a fault that no later success covers. A success covers a fault if it
+    used all GPUs of the host, or all GPUs of the run with the fault. `runs`: newest last, without skips.
     """
     current: ProbeResult | None = None
     later: list[ProbeResult] = []
@@ -29,7 +29,7 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the current result, as `current_result`, among runs that checked their data; None if there is none."""
+    """Return the `current_result` of the runs that checked their data (outcomes in DECISIVE); None if there is none."""
     return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 

@@ -17,19 +17,22 @@ HELD_DOWN = {
     "board_limit": "a limit of its board",
     "reliability": "its voltage",
 }
-"""Clock event reasons that reduce clocks, with their description in findings."""
+"""Clock event reasons that reduce clocks, each with the words that describe it in a finding."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Reasons in HELD_DOWN that are reported for every GPU. Other reasons are reported only if most GPUs do not have
-them.
+"""Clock event reasons that are reported for every GPU that has them. Another reason is reported only if fewer than half
+of the other GPUs have it.
 """
 MIN_SECONDS = 0.01
-"""Seconds that a clock event must have lasted to be reported. It is short because a probe times milliseconds."""
+"""Min seconds by which the driver's counter of a clock event reason must grow to be reported. The limit is low because
+the operations of a probe take milliseconds.
+"""
 LESS = 0.8
-"""A GPU or link is reported if its figure is below this share of the median of the others."""
+"""A GPU or NVLink is reported if its clock, speed or traffic is below this share of the median of the others."""
 MIN_BYTES = 1e9
 """Median NVLink bytes of the other GPUs above which the traffic of a GPU is compared with theirs."""
 MIN_LINK_BYTES = 1e8
-"""Median bytes of the other links above which the traffic of a link is compared with theirs."""
+"""Median bytes of a GPU's other NVLinks to the same peer above which the traffic of an NVLink is compared with theirs.
+"""
 MIN_REPLAYS = 10.0
 OTHERS = 2
 """Min number of other GPUs or links that a comparison needs."""
@@ -48,21 +51,21 @@ class GpuSample:
     ecc_errors: float | None = None
     """Total of uncorrected ECC errors."""
     held_down: Collection[str] = ()
-    """Clock event reasons that reduce its clocks now: keys of HELD_DOWN."""
+    """Clock event reasons that reduced the GPU's clocks at the reading: keys of HELD_DOWN."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
     """Total seconds of reduced clocks by clock event reason."""
     sm_clock: float | None = None
     """SM clock in hertz."""
     links_down: Collection[str] = ()
     link_errors: Mapping[str, float] = field(default_factory=dict)
-    """Total errors, keyed by link number and description, such as `3 had replay errors`."""
+    """Total errors and recoveries of NVLinks, keyed by link number and description, such as `3 had replay errors`."""
     link_speed: float | None = None
-    """Speed of the GPU's slowest NVLink in bytes a second."""
+    """Speed of the GPU's slowest NVLink in bytes a second per direction."""
     link_bytes: float | None = None
     """Total bytes received and sent over all NVLinks."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Total bytes, keyed by what the link leads to (GPU or switches) and by link number. Links to the same end share
-    traffic.
+    """Total bytes of each NVLink, keyed by its peer (PCI address of a GPU, or type such as switch) and then by link
+    number. Links to the same peer share traffic.
     """
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """NVML's peer access status, by UUID of the other GPU and capability."""
@@ -83,29 +86,32 @@ class GpuObservations:
     last: GpuSample
     samples_taken: int = 1
     held_down: Mapping[str, int] = field(default_factory=dict)
-    """Number of samples with each active clock event reason."""
+    """Number of samples in which a clock event reason was active, by reason (keys of HELD_DOWN)."""
     sm_clock: float | None = None
     """Highest SM clock in hertz. The highest is used because an idle GPU lowers its clock."""
     pcie_generation: float | None = None
     """Highest PCIe generation. The highest is used because an idle GPU lowers it by design."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Traffic of each NVLink in the first sample that has it, which may be taken after the run has begun."""
+    """`each_link_bytes` of the first sample that has it, which may be taken after the run has begun."""
 
     def increase(self, total: Callable[[GpuSample], Mapping[str, float]]) -> dict[str, float]:
-        """Return how much each counter grew from the first sample to the last, without those that did not grow."""
+        """Return the growth of each counter from the first sample to the last, without counters that did not grow.
+
+        `total` returns the counters of a sample by name. A counter that the first sample lacks grows from 0.
+        """
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
         return {key: more for key, more in grown.items() if more > 0}
 
 
 Observations = Mapping[str, GpuObservations]
-"""Observations of the GPUs of a run, by UUID."""
+"""Summary of the readings of each GPU of a run, by GPU UUID."""
 NO_OBSERVATIONS: Observations = MappingProxyType({})
-"""The observations of a run on the CPU, which has no GPUs."""
+"""No observations: for a run on the CPU, or a conclusion that needs none."""
 
 
 def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:
-    """Return the observations with new samples added. A sample with the time of the last one is ignored."""
+    """Return the observations with new samples added. Ignore a sample with the time of the last sample of its GPU."""
     after = dict(observations)
     for sample in samples:
         gpu = observations.get(sample.uuid)
@@ -210,7 +216,10 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
 
 
 def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    """Yield a finding if a GPU moved fewer NVLink bytes than the others. In a collective all move the same amount."""
+    """Yield a finding if a GPU moved fewer NVLink bytes than the others.
+
+    In the timed collectives all GPUs move the same amount.
+    """
     moved, usual = _link_bytes_moved(gpu), _usual([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
@@ -263,4 +272,6 @@ _FINDERS = (
     _uneven_link_findings,
     _pcie_findings,
 )
-"""Functions that yield findings about a GPU, the most specific findings first."""
+"""Functions that yield findings about one GPU as phrases, the most specific ones first. The first finding is used as
+the cause of a fault.
+"""
