@@ -1,1 +1,1 @@
-"""Sources: NVML, links and the kernel log. The daemon imports only `kernel_log`; the others run in child processes."""
+"""Read NVML, links and the kernel log. The daemon runs only `kernel_log`; the others run in child processes."""

@@ -1,4 +1,4 @@
-"""Tie a child to the daemon: it ends when its input closes, on request, or with its parent."""
+"""Make a child process end when its standard input closes, when the daemon requests it, or with its parent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PR_SET_PDEATHSIG = 1
 
 
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
-"""Words that the daemon may send on standard input after the orders, one a line."""
+"""Requests that the daemon may write to a child's standard input after the orders, one per line."""
 
 
 class DaemonRequests:
-    """The latest requests that the daemon sent to this child."""
+    """The latest requests that the daemon sent to this child process on its standard input."""
 
     def __init__(self, *, watch: bool = False, end: threading.Event | None = None) -> None:
         self.end = end or threading.Event()
@@ -33,9 +33,9 @@ class DaemonRequests:
 
 
 def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
-    """Make this process end with its parent or when standard input closes. Pass later input lines to `requests`.
+    """End this process when its parent ends or its standard input closes. Pass later input lines to `requests`.
 
-    It restores the default actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call.
+    Restore the default actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call to return.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
@@ -52,18 +52,18 @@ def _listen(requests: DaemonRequests) -> None:
 
 
 def read_orders() -> bytes:
-    """Return the first line of standard input.
+    """Return the first line of standard input, which has the orders for this child as JSON.
 
-    It is read unbuffered, because the next lines belong to another thread.
+    The read is unbuffered, because another thread reads the next lines.
     """
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:
         return unbuffered.readline()
 
 
 def reserve_stdout() -> Callable[[bytes], None]:
-    """Reserve standard output for frames and return a function that writes one.
+    """Reserve standard output for messages to the daemon, and return a function that writes one encoded message.
 
-    Other output, such as that of libraries, goes to standard error.
+    Redirect other output, such as that of libraries, to standard error.
     """
     frames = os.dup(1)
     os.dup2(2, 1)

@@ -1,6 +1,6 @@
-"""Assemble the PCIe errors that the firmware of the host reports (ACPI APEI), one of which fills several records.
+"""Assemble PCIe errors that the host's firmware reports (ACPI APEI), each from several kernel log records.
 
-Firmware that handles errors first, the default of most servers, leaves no AER message of the kernel.
+Most servers handle PCIe errors in firmware first. The kernel then logs no AER message for them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _SEVERITY = re.compile(r" Error \d+, type: (?P<severity>fatal|recoverable|correc
 _PCIE = "  section_type: PCIe error"
 _DEVICE = re.compile(rf"  device_id: {PCI_ADDRESS}")
 _MAX_REPORTS = 16
-"""Max number of reports that are assembled at once. Records of several processors may alternate."""
+"""Max number of firmware reports that are assembled at once. Records of reports by several processors may alternate."""
 
 
 class FirmwareErrors:
-    """Reads the records of the kernel log in order, and holds the sections of reports that are not complete.
+    """Assembles the firmware's error reports from the records of the kernel log, which it must read in their order.
 
     A report begins with a number in braces. It has sections, each with a severity, a type, and details such as the
     device: https://www.kernel.org/doc/html/latest/PCI/pcieaer-howto.html, drivers/firmware/efi/cper.c.
@@ -26,12 +26,12 @@ class FirmwareErrors:
 
     def __init__(self) -> None:
         self._severities: dict[str, str] = {}
-        """Severity of the section that is being read, by number of its report."""
+        """Severity of the section that is being read, by the number of its report."""
         self._pcie: set[str] = set()
         """Numbers of the reports whose section is a PCIe error without a device so far."""
 
     def read(self, text: str) -> Line | None:
-        """Return the uncorrected PCIe error that this record completes; None if it completes none."""
+        """Return the uncorrected PCIe error whose report is complete with this record; None if there is none."""
         if "[Hardware Error]: " not in text[:32] or (record := _RECORD.fullmatch(text)) is None:
             return None
         report, words = record["report"], record["text"]

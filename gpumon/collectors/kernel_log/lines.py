@@ -28,7 +28,7 @@ MAX_TEXT = 300
 _KNOWN_LINES = 512
 """Number of lines in the parser's cache. In a storm of errors the same lines repeat."""
 _LONGEST = 1024
-"""Max characters of a record that are parsed."""
+"""Number of characters of a record that are parsed. Longer records are truncated."""
 
 PCI_ADDRESS = (
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
@@ -56,7 +56,7 @@ _OFF_THE_BUS = re.compile(
 )
 _INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
 _LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
-"""Messages without an Xid of a driver that lost a GPU, by the Xid for the same error."""
+"""Patterns of driver messages that report a lost GPU without an Xid number, each after the Xid for the same error."""
 _NVLINK_DISCOVERY = re.compile(
     r"NVRM: (?:GPU\d+ )?knvlink(?:DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed!|"
     r"UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask!)"
@@ -75,8 +75,8 @@ _DPC = re.compile(
     r"(?:ERR_(?:NON)?FATAL|unmasked uncorrectable error|RP PIO error|reserved error) detected"
     r"(?:, remove downstream devices)?)\s*"
 )
-"""A port that disabled its link (Downstream Port Containment), for whatever error. Up to Linux 6.15 a line of its own
-has the status. A link that software disables is no error.
+"""Message of a PCIe port that disabled its link (Downstream Port Containment) after any kind of error. Up to Linux 6.15
+the status is on a line of its own. The message of a link that software disabled is no error and does not match.
 """
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){PCI_ADDRESS}")
 _NIC = re.compile(
@@ -99,27 +99,27 @@ _WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An error that a line of the kernel log reports."""
+    """An error of a GPU, NVSwitch, NIC or PCIe device that the kernel log reports."""
 
     kind: str
     code: int
     bus_id: str
-    """Bus id in NVML's format, which an NVSwitch has too, as the peer of NVLinks; "" if the line names no device."""
+    """PCI address of the device in NVML's format, such as 00000000:1B:00.0; "" if the line names no device."""
     text: str
     numbered: bool = True
-    """Whether the line contains the error's code. It is False if the line describes the error in words."""
+    """True if the line contains the Xid or SXid number; False if it describes a lost GPU in words."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
     pid: int | None = None
-    """Process that the line of an Xid names, as the kernel's first PID namespace numbers it."""
+    """Process id in the line of an Xid, as seen in the kernel's initial PID namespace; None if it has none."""
 
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """Return the error in the text of a record; None if the record reports none or only quotes the driver.
+    """Return the error that a record of the kernel log reports; None if there is none, or if it only quotes the driver.
 
-    A line is matched whole: users choose parts of lines that the kernel logs about their processes.
+    The whole text must match, because users choose parts of what the kernel logs about their processes.
     """
     if _TASK.match(text):
         return None
@@ -206,7 +206,7 @@ def _aer(text: str) -> Line | None:
 
 
 def pcie_error(device: re.Match[str], text: str, *, fatal: bool) -> Line:
-    """Return an error of the PCIe device whose address the match holds."""
+    """Return a PCIe error with this text. `device` is a match with the device's PCI address."""
     code = AER_FATAL if fatal else AER_NONFATAL
     return Line(kind=AER, code=code, bus_id=_nvml_bus_id(device), text=text, fatal=fatal)
 

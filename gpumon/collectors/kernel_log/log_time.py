@@ -12,7 +12,7 @@ DRIFT = 1e-4
 
 
 class KernelClock:
-    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by an offset, which is measured with new records."""
+    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by an offset, which each newly logged record updates."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now
@@ -21,9 +21,9 @@ class KernelClock:
         self._measured_at: float | None = None
 
     def measure(self, seconds: float) -> None:
-        """Measure the offset with the newest record of the log, logged at `seconds`.
+        """Update the offset from the newest record of the log, whose time stamp is `seconds`.
 
-        It may have waited before it was read.
+        The offset grows by at most DRIFT per second, because the record may have waited before it was read.
         """
         now = self._now()
         ahead = now - seconds
@@ -32,5 +32,8 @@ class KernelClock:
         self._ahead, self._measured_at = ahead, now
 
     def at(self, seconds: float) -> float:
-        """Return the time on the boot clock of a time stamp. It is never in the future."""
+        """Return CLOCK_BOOTTIME for a time stamp of the kernel log, both in seconds.
+
+        The result is never in the future.
+        """
         return min(self._now(), seconds + self._ahead)

@@ -33,25 +33,26 @@ class Record:
 
 
 class KernelLog:
-    """A kernel log. `read` returns each record once, the oldest first, and reopens the log if necessary.
+    """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first, and reopens a closed log.
 
-    With the path None there is no log and no record.
+    With the path None, `read` returns no records.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.up: bool | None = None
-        """Whether the log can be read; None if there is no log."""
+        """Whether the log can be read; None if the path is None or does not exist."""
         self.denied = False
         """Whether permission is denied: CAP_SYSLOG is missing, or the mode of the file forbids it."""
         self.caught_up = False
-        """Whether the records that existed at the start have been read."""
+        """True once `read` has reached the end of the log."""
         self.more = False
-        """Whether there may be more records after the last read."""
+        """True if the last `read` stopped at MAX_LINES, so that more records may be waiting."""
         self.overruns = 0
         """Number of times that the kernel has overwritten records before they were read."""
         self.lost = 0
-        """Number of records that were overwritten before they were read."""
+        """Number of records that were overwritten before they were read. KernelLogWatch resets it when it reports them.
+        """
         self.last: int | None = None
         """Sequence number of the newest record that was read."""
         self._descriptor: int | None = None
@@ -89,7 +90,7 @@ class KernelLog:
             self._descriptor = None
 
     def _new(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before. A reopened log begins with its oldest record."""
+        """Yield the records that were not returned before. A reopened log begins with its oldest record again."""
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
             if record.sequence <= last:
@@ -134,7 +135,7 @@ class KernelLog:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the record in a line; None for continuation lines, which name its device, and for other text."""
+    """Return the record in a line; None for a continuation line, which has the last record's device, and other text."""
     match = _HEADER.fullmatch(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Turn records of the kernel log into error observations, and separate new errors from history."""
+"""Turn records of the kernel log into error observations. Mark those that were logged before the first start."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation,
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
 MAX_HELD = 20_000
-"""Max number of errors that wait until the stored position is read."""
+"""Max number of errors from the kernel log that are held until the stored log position is known."""
 
 
 class KernelLogWatch:
-    """Reads the kernel log in the loop's thread and reports its errors. It reads nothing before `resume` or `begin`."""
+    """Reads the kernel log in the loop's thread and passes its errors to `report`.
+
+    Nothing is read before `resume` or `begin` is called.
+    """
 
     def __init__(
         self,
@@ -43,13 +46,14 @@ class KernelLogWatch:
         self._begun = False
         self._resumed = False
         self._history = False
-        """Whether the records being read were logged before the agent was installed."""
+        """True while the records being read were logged before the agent was started for the first time on this host.
+        """
         self._overruns = 0
         self._was_up: bool | None = None
 
     @property
     def position(self) -> LogPosition | None:
-        """Position from which the next agent continues; None until the stored position and the log were read."""
+        """Log position from which the next agent continues; None before `resume`, or before the log was read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
@@ -73,7 +77,10 @@ class KernelLogWatch:
             self._report(self._observations(held, historical=stored is None))
 
     def begin(self) -> None:
-        """Start to read without the stored position. Errors that are already in the log are held until `resume`."""
+        """Start to read the log before the stored position is known.
+
+        Hold the errors that are already in it until `resume`.
+        """
         self._begun = True
 
     def read(self) -> None:
@@ -100,7 +107,10 @@ class KernelLogWatch:
         return parse(text) or self._firmware.read(text)
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Return one observation for each device, error code and process, so that a storm of errors costs little."""
+        """Return one observation, with a count, for each combination of device, error code and process.
+
+        The cost of a storm of equal errors is therefore small.
+        """
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
             alike.setdefault((line.kind, line.bus_id, line.code, line.numbered, line.pid), []).append((record, line))
@@ -155,6 +165,6 @@ class KernelLogWatch:
 
 
 def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Return whether one of the errors is fatal; None if no line states it."""
+    """Return True if any of the errors is fatal, False if none is; None if no line states it."""
     stated = {line.fatal for _, line in errors} - {None}
     return any(stated) if stated else None

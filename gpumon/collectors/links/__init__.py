@@ -1,1 +1,4 @@
-"""The links child: it reads ports, services and processes from files of the kernel. Any read may block for ever."""
+"""The links child process. It reads ports, services and processes from sysfs, procfs and unit files.
+
+Any of these reads may block for ever, so the daemon does not make them itself.
+"""

@@ -1,4 +1,4 @@
-"""`python -m gpumon.collectors.links`: read ports, services and processes, report, repeat."""
+"""Run the links child: read ports, services, processes and schedulers periodically, and send them to the daemon."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The file trees to read: sysfs, and the root of the host."""
+    """The file trees that the links child reads: sysfs, and the root directory of the host."""
 
     sysfs: Files
     root: Files
 
 
 class LinksChild:
-    """The readers of the links child and the state between its polls."""
+    """The links child: its readers of ports, services, processes and schedulers, and what they keep between polls."""
 
     def __init__(self, orders: LinksOrders, trees: Trees) -> None:
         page = Writer(orders.page)
@@ -57,9 +57,9 @@ class LinksChild:
         self._count_at = 0.0
 
     def poll(self) -> LinksSnapshot:
-        """Return a snapshot.
+        """Read everything that is due and return it.
 
-        States are read at every poll, port counters and processes at the interval of the slow tier.
+        Read port and service states at every poll, port counters and processes at the interval of the slow tier (15 s).
         """
         counting = boot_clock() >= self._count_at
         if counting:
@@ -92,7 +92,7 @@ class LinksChild:
 
 
 def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll until the daemon closes the output, which raises BrokenPipeError."""
+    """Poll every STATE_SECONDS and pass each snapshot to `say`, which raises BrokenPipeError when the daemon ends."""
     due = boot_clock()
     while True:
         say(links.poll())
@@ -101,9 +101,9 @@ def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
 
 
 def trees(orders: LinksOrders) -> Trees:
-    """Return the file trees of the host or of the simulation.
+    """Return the file trees of the host or, if the orders request a simulation, of the simulated node.
 
-    While a scenario is invalid, wait until it is corrected.
+    While the scenario of a simulation is invalid, wait until it is corrected.
     """
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))

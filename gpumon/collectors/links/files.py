@@ -1,4 +1,8 @@
-"""Read small files of this host or of a simulated one. Each read is written to the call page while it lasts."""
+"""Read small files of this host or of a simulated one.
+
+The path of each read is in shared memory (the call page) while it lasts, so that the daemon can report a read that
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ LIMIT = 16384
 """Max bytes that are read from a file. A sysfs file has at most one page."""
 
 UNSUPPORTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.ENODATA})
-"""Errors that mean "not supported" or "gone". They are not reported."""
+"""Errno values that mean "not supported" or "gone". Such errors are not reported."""
 
 
 class Files(Protocol):
@@ -38,7 +42,7 @@ class Files(Protocol):
 
 
 Reach = Callable[[str], Files]
-"""Function that returns a tree whose reads are shown on the call page under this device or collector."""
+"""Function that returns a file tree for a device or collector, whose name the call page shows during each read."""
 
 
 class Tree:
@@ -69,7 +73,7 @@ class Tree:
 
 
 class NotedTree:
-    """A file tree whose reads are shown on the call page under `subject` while they last. `shown` formats the path."""
+    """A file tree that shows each read on the call page under `subject` while it lasts. `shown` formats the path."""
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files
@@ -107,7 +111,7 @@ class NotedTree:
 
 
 class ReadErrors:
-    """Read errors of one poll, by path. Errors that mean "not supported" or "gone" are left out."""
+    """Read errors of one poll, by path of the file. Errors that mean "not supported" or "gone" are left out."""
 
     def __init__(self, *earlier: ReadErrors) -> None:
         self.found: dict[str, OSError] = {path: error for reader in earlier for path, error in reader.found.items()}
@@ -122,7 +126,7 @@ class ReadErrors:
 
     @property
     def words(self) -> str:
-        """Return the first error and the number of others as text; empty if there are none."""
+        """Return the first error, with its path, and the number of other files with errors; empty if there are none."""
         if not self.found:
             return ""
         path, error = next(iter(self.found.items()))

@@ -31,20 +31,22 @@ log = logging.getLogger("gpumon.collectors.links")
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
-"""Max number of ports, the first ones by name. It limits the metrics of a host with a port for each virtual machine."""
+"""Max number of ports that are read, in the order of their names. It limits the number of time series of hosts with a
+port for each virtual machine.
+"""
 
 WORD = 4
-"""Bytes per unit of port_rcv_data and port_xmit_data."""
+"""Bytes in one unit of the counters port_rcv_data and port_xmit_data."""
 _COUNTERS = frozenset({*ERRORS, "port_rcv_data", "port_xmit_data", "link_downed"})
-"""Files of counters/ that are read."""
+"""Names of the files in a port's folder `counters` that are read."""
 _CARRIER = ("carrier_down_count", "carrier_changes")
-"""Files of a network interface. The first exists since Linux 4.16."""
+"""Files of a network interface that count link downs (since Linux 4.16), and link ups and downs together."""
 ACTIVE, LINK_UP = 4, 5
-"""Values of `state` and `phys_state`."""
+"""Numbers in the sysfs files `state` and `phys_state` of a port that is up."""
 
 
 class PortReader:
-    """Reads all ports. The counters are kept between the polls that read them."""
+    """Reads all InfiniBand and RoCE ports. Repeats the last values of the counters in polls that do not read them."""
 
     def __init__(
         self,
@@ -53,7 +55,11 @@ class PortReader:
         exclude: Collection[str] = (),
         fabric: Collection[str] = (),
     ) -> None:
-        """`exclude` and `fabric`: patterns of the configuration. Only the daemon uses those of the fabric."""
+        """Create a reader. `quarantined`: devices that are not read because their reads hung.
+
+        `exclude`: configured patterns of devices that are not read. `fabric`: configured patterns that are used here
+        only to warn of patterns without a match.
+        """
         self._reach = reach
         self._quarantined = quarantined
         self._exclude = exclude
@@ -62,9 +68,11 @@ class PortReader:
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
         self._invalid: set[str] = set()
-        """Counters whose reading is invalid. Each such read makes the driver write a line to the kernel log."""
+        """Paths of counter files whose read failed with EINVAL. They are not read again, because each such read makes
+        the driver write a line to the kernel log.
+        """
         self._restricted: dict[tuple[str, str], bool] = {}
-        """Whether the reading of all counters of a port is invalid."""
+        """Whether reads of all counters of a port fail with EINVAL, by device and port number."""
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
         self._counter_errors = ReadErrors()
         self._full: set[str] = set()
@@ -74,7 +82,7 @@ class PortReader:
         """Errors of the last poll of states and of the last poll of counters."""
 
     def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
-        """Return all ports. Read their counters if `counting`; otherwise repeat the last ones."""
+        """Return the readings of all ports. Read their counters if `counting`; otherwise repeat the last values."""
         state_errors = ReadErrors()
         if counting:
             self._counter_errors = ReadErrors()
@@ -91,18 +99,21 @@ class PortReader:
         return ports
 
     def _forget(self, present: Collection[str], *, counting: bool) -> None:
-        """Forget what was read about devices that are gone. With `counting`, read all placements again."""
+        """Discard cached data of devices that are not in `present`.
+
+        With `counting`, discard all cached PCIe placements.
+        """
         self._placements = {} if counting else self._placements
         for device in self._guids.keys() - present:
             del self._guids[device]
             self._retry(device)
 
     def _retry(self, device: str) -> None:
-        """Read all files of a device again, which is another one than before."""
+        """Read counter files again that failed with EINVAL, because the device with this name was replaced."""
         self._invalid = {path for path in self._invalid if not path.startswith(f"{CLASS}/{device}/")}
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
-        """Return device and port number of each port, in natural order."""
+        """Return device name and port number of each port to read, so sorted that mlx5_10 follows mlx5_9."""
         if COLLECTOR in self._quarantined:
             return []
         devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
@@ -120,7 +131,7 @@ class PortReader:
         return _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
-        """Return the ports of a device; empty for a virtual function, because the physical one counts its traffic."""
+        """Return a device's port numbers; none for a virtual function, whose traffic the physical one counts."""
         files, folder = self._reach(device), f"{CLASS}/{device}"
         return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", read_errors)
 
@@ -152,13 +163,13 @@ class PortReader:
         )
 
     def _is_restricted(self, files: Files, folder: str) -> bool:
-        """Return whether reading all counters of the folder is invalid."""
+        """Return True if reads of all counters in this folder fail with EINVAL."""
         invalid = {path for path in self._invalid if path.startswith(folder)}
         there = {f"{folder}/{name}" for name in _names(files, folder, ReadErrors())} if invalid else set()
         return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
 
     def _guid(self, device: str) -> str:
-        """Return the node GUID of the card, which survives a renaming; "" if it has none or it is zero."""
+        """Return the node GUID of the device, which survives a renaming; "" if it has none or it is zero."""
         text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
         return text if text.strip("0:") else ""
 
@@ -194,7 +205,7 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield the number of times the link went down, as the port counts it and as its network interface does."""
+        """Yield how often the link went down, by the port's counter and by its network interface's; None if unknown."""
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
@@ -208,9 +219,9 @@ class PortReader:
                 yield float(int(changes) // 2)
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
-        """Return a counter's value; None if it cannot be read, or stopped at its maximum at an earlier poll.
+        """Return a counter's value; None if it cannot be read, or was already at its maximum in an earlier poll.
 
-        The poll that finds it full still returns the maximum: at least so many events were counted.
+        At its maximum a counter with `bits` bits stops. The poll that first reads the maximum returns it.
         """
         text = self._counter_text(files, path)
         if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
@@ -227,7 +238,10 @@ class PortReader:
         return float(text)
 
     def _counter_text(self, files: Files, path: str) -> str | None:
-        """Return the content of a counter file; None if it cannot be read. A file that answers EINVAL is read once."""
+        """Return the content of a counter file; None if it cannot be read.
+
+        A file that failed with EINVAL is not read again.
+        """
         if path in self._invalid:
             return None
         try:
@@ -251,9 +265,9 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
 
 
 def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
-    """Return the state of an EFA port from its network interface, because its own state is always active.
+    """Return state and speed of an EFA port. The state is that of its network interface.
 
-    The state is absent without a network interface.
+    The port's own state is always active. Without a network interface the state is None.
     """
     netdev = _netdev(files, device, port)
     state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None
@@ -263,7 +277,7 @@ def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> 
 
 
 def _netdev(files: Files, device: str, port: str) -> str | None:
-    """Return the folder of a port's network interface; None if it has none, or several that may be its own."""
+    """Return the folder of the port's network interface; None unless exactly one interface has the port's number."""
     folder = f"{CLASS}/{device}/device/net"
     names = _names(files, folder, ReadErrors())
     own = [name for name in names if _text(files, f"{folder}/{name}/dev_port", ReadErrors()) == str(int(port) - 1)]
@@ -271,13 +285,13 @@ def _netdev(files: Files, device: str, port: str) -> str | None:
 
 
 def _code(text: str | None) -> int | None:
-    """Return the number before the name, as in "4: ACTIVE"."""
+    """Return the number in a state such as "4: ACTIVE"; None if there is none."""
     number = (text or "").partition(":")[0]
     return int(number) if number.isdecimal() else None
 
 
 def _speed(text: str | None) -> float | None:
-    """Return bytes per second from "400 Gb/sec (4X NDR)"."""
+    """Return the bytes per second of a rate such as "400 Gb/sec (4X NDR)"; None if it has another form."""
     match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text or "")
     return float(match[1]) * 1e9 / 8 if match else None
 

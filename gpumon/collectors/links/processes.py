@@ -1,4 +1,4 @@
-"""Find processes that hold a GPU and are stuck in the kernel: in state D at every poll, without having run in between.
+"""Find processes that hold a GPU and are stuck in the kernel: in state D at successive polls without having run.
 
 Files that need a process's memory map (command line, maps, environment) are not read, because the read would block too.
 """
@@ -18,11 +18,11 @@ from gpumon.model.snapshot import StuckProcess
 COLLECTOR = "processes"
 
 MAX_PROCESSES = 16384
-"""Maximum number of processes that are examined; more are reported as an error."""
+"""Maximum number of processes that are examined. If there are more, a read error is reported."""
 MAX_FILES = 4096
-"""Maximum number of file descriptors examined a process."""
+"""Maximum number of file descriptors of a process that are examined."""
 MAX_THREADS = 256
-"""Maximum number of threads whose stacks are examined a process."""
+"""Maximum number of threads of a process whose kernel stacks are examined."""
 MAX_STUCK = 256
 """Maximum number of stuck processes reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
@@ -30,45 +30,50 @@ _HOST = "pid:[4026531836]"
 """Name of the initial PID namespace, which is the same on every kernel (PROC_PID_INIT_INO)."""
 _KERNEL_THREAD = 0x00200000
 FABRIC_MANAGER = "nv-fabricmanager"[:15]
-"""Name of the fabric manager's process, as long as the kernel keeps it."""
+"""Name of the fabric manager's process, truncated to 15 characters like all process names in the kernel."""
 _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
-"""Lines of /proc/devices with the major numbers of NVIDIA device nodes, of GPUs and others."""
+"""Matches the lines of /proc/devices with the major numbers of all NVIDIA devices, such as GPUs and NVSwitches."""
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
 _CONTROL_MINOR = 254
-"""First minor number that is not a GPU: from here on are /dev/nvidia-modeset and /dev/nvidiactl."""
+"""First minor number that is not a GPU: 254 is /dev/nvidia-modeset and 255 /dev/nvidiactl."""
 _INTENDED = re.compile(r"\b(?:kernel_clone|_*do_fork|wait_for_vfork_done|__refrigerator)\b")
-"""Kernel functions in which a process sleeps in state D for as long as another process wants: vfork and the freezer."""
+"""Kernel functions in which a process sleeps in state D on purpose: it waits for the child of a vfork, or is frozen."""
 _DRIVER = re.compile(r"os_(?:acquire|wait|delay|schedule)|_*nv(?:idia|kms|link|_|\d)|rm_|uvm_")
 _NOT_DRIVER = re.compile(
     r"_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|wait_on_page|io_schedule|filemap_|ptlrpc_|cl_|osc_|ll_"
 )
-"""Names of functions of NVIDIA's driver, and of file systems. They decide if only /proc/PID/wchan can be read."""
+"""Kernel functions of NVIDIA's driver (_DRIVER) and of file systems (_NOT_DRIVER). They are compared with
+/proc/PID/wchan if the kernel stack cannot be read.
+"""
 
 
 class _Stat(NamedTuple):
-    """Fields of /proc/PID/stat of a process or thread."""
+    """Selected fields of /proc/PID/stat of a process or thread."""
 
     name: str
     state: str
     parent: str
     flags: int
     ran: tuple[str, ...]
-    """Start time and run times in clock ticks. If they are unchanged, the thread has not run."""
+    """Start time, user time and system time in clock ticks. If they are unchanged, the thread has not run."""
     threads: int
 
 
 class _Asleep(NamedTuple):
-    """A thread in state D."""
+    """A thread that was in state D at the last poll, as ProcessReader remembers it."""
 
     ran: tuple[str, ...]
     since: float
     """Time on the boot clock of the first poll that found the thread asleep."""
     stuck: StuckProcess | None = None
-    """None if the thread holds no NVIDIA device, sleeps as intended, or was not examined."""
+    """The process to report as stuck; None if it holds no NVIDIA device, sleeps on purpose, or was not examined."""
 
 
 class ProcessReader:
-    """Finds stuck processes of the host or container. It remembers the threads that slept at the last poll."""
+    """Finds stuck processes of the host or container.
+
+    It remembers the threads that were in state D at the last poll.
+    """
 
     def __init__(
         self, reach: Reach, quarantined: Collection[str] = (), clock: Callable[[], float] = boot_clock
@@ -82,15 +87,16 @@ class ProcessReader:
         self.denied = False
         """Whether the open files of other users' processes cannot be read."""
         self.fabric_manager: bool | None = None
-        """Whether a fabric manager runs, as a service or in a container; None if processes cannot be read."""
+        """Whether a fabric manager process runs, also in a container; None if processes cannot be read."""
         self.contained: bool | None = None
-        """Whether only processes of a container are visible, to NVML as well; None if unknown.
+        """True if this process is in a PID namespace of its own, so that NVML too shows only its processes; None if
+        unknown.
         """
 
     def poll(self) -> tuple[StuckProcess, ...] | None:
-        """Return the stuck processes that hold a GPU; None if that cannot be determined.
+        """Return the stuck processes that hold a GPU; None if processes cannot be examined.
 
-        The agent's own are left out.
+        Processes of the agent are left out.
         """
         self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
         if self._quarantined:
@@ -115,7 +121,7 @@ class ProcessReader:
         return tuple(sorted(stuck, key=lambda process: process.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
-        """Return whether open files of other users' processes can be read. Process 1 is tried."""
+        """Return whether the open files of other users' processes can be read, by trying those of process 1."""
         try:
             self._files.link("proc/1/fd/0")
         except PermissionError:
@@ -125,7 +131,11 @@ class ProcessReader:
         return True
 
     def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
-        """Yield folder and stat of each thread in state D, except kernel threads and the agent's own processes."""
+        """Yield folder in /proc and stat fields of threads in state D, and set `fabric_manager`.
+
+        For a live process only its main thread is checked, for a zombie all its threads. Kernel threads and the agent's
+        own processes are left out.
+        """
         self._kernel &= set(pids)
         own, self.fabric_manager = self._own(), False
         for pid in pids:
@@ -140,11 +150,14 @@ class ProcessReader:
                 yield from self._threads(pid, every=stat.state == "Z")
 
     def _is_of_root(self, pid: str) -> bool:
-        """Return whether the process runs as root: any user can choose the name of a process."""
+        """Return whether the process runs as root. The name alone is no evidence, because any user can choose it."""
         return re.search(r"^Uid:\t0\t", self._text(f"proc/{pid}/status"), re.MULTILINE) is not None
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
-        """Yield the main thread if it is in state D. `every`: all such threads, of a killed process that cannot end."""
+        """Yield folder and stat fields of the main thread if it is in state D; with `every`, of all threads in state D.
+
+        `every` is for a killed process that cannot end because some of its threads are stuck.
+        """
         try:
             names = self._files.names(f"proc/{pid}/task") if every else [pid]
         except OSError:
@@ -162,9 +175,9 @@ class ProcessReader:
         return {pid for pid in (pid, stat and stat.parent) if pid}
 
     def _record(self, place: str, stat: _Stat) -> _Asleep:
-        """Return the updated record of a sleeping thread.
+        """Return what to remember about a thread in state D, whose folder is `place`.
 
-        Once it has not run between two polls, it is examined until its process is found in the driver.
+        If it has not run since the last poll, examine it. Stop examining it when its process was found in the driver.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
@@ -174,7 +187,7 @@ class ProcessReader:
         return before._replace(stuck=self._examined(place, before.since))
 
     def _examined(self, place: str, since: float) -> StuckProcess | None:
-        """Return the thread as stuck; None if it holds no NVIDIA device, or sleeps as intended.
+        """Return the process to report as stuck; None if it holds no NVIDIA device, or sleeps on purpose.
 
         An exiting process has closed its files already. It counts as holding a GPU if its kernel stack is in the
         driver.
@@ -186,7 +199,7 @@ class ProcessReader:
         return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
     def _in_driver(self, place: str) -> bool | None:
-        """Return whether any thread of the process sleeps in the NVIDIA driver; None if unknown."""
+        """Return whether a thread of the process sleeps in the NVIDIA driver, by its kernel stack; None if unknown."""
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
@@ -196,13 +209,14 @@ class ProcessReader:
         return True if _DRIVER.match(function) else False if _NOT_DRIVER.match(function) else None
 
     def _where(self, place: str) -> str:
-        """Return the thread's kernel stack; if it cannot be read, the function in which it sleeps."""
+        """Return the thread's kernel stack or, if that cannot be read, the kernel function in which it sleeps."""
         return self._text(f"{place}/stack") or self._text(f"{place}/wchan")
 
     def _devices(self, folder: str) -> Iterator[str]:
-        """Yield the minor numbers of open NVIDIA devices; "" for a device that is not a GPU.
+        """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device.
 
-        Device numbers are compared too, because any process can open another file with the name of a device.
+        The file name is no evidence, because any process can open another file with that name. So device numbers are
+        compared.
         """
         drivers = self._text("proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
@@ -216,7 +230,10 @@ class ProcessReader:
                 yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
 
     def _device(self, path: str) -> tuple[int, int] | None:
-        """Return major and minor number of an open /dev/nvidia file; None for others, which may block a read."""
+        """Return major and minor number of an open /dev/nvidia* file; None for other files.
+
+        Other files are recognised by their link and not accessed, because the access may block.
+        """
         if not (self._link(path) or "").startswith("/dev/nvidia"):
             return None
         try:
@@ -237,7 +254,7 @@ class ProcessReader:
             return None  # it has ended, or the file was closed
 
     def _stat(self, folder: str) -> _Stat | None:
-        """Return the fields of /proc/PID/stat; None if the process has ended."""
+        """Return the fields of the file `stat` in this folder; None if the process has ended."""
         try:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:
@@ -249,5 +266,5 @@ class ProcessReader:
 
 
 def anonymous(path: str) -> str:
-    """Replace process ids in a path below /proc, because readers of the API must not see them."""
+    """Return a path below /proc with `*` in place of process ids, which clients of the API must not see."""
     return re.sub(r"/\d+", "/*", path)

@@ -1,7 +1,7 @@
-"""Detect schedulers that assign this host to jobs, by their systemd units, programs and processes.
+"""Detect job schedulers (Slurm, Kubernetes) on this host by their systemd units, files, processes and environment.
 
-If there is one, an idle GPU may be assigned at any time. An installed unit is sufficient evidence, so that the probe
-needs no change when the node is put to work.
+If there is one, an idle GPU may be assigned to a job at any time. An installed unit is sufficient, even if it is
+stopped, so that the probe runs in the same way before and after the scheduler starts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """A job scheduler and how it is detected. Paths are below the host's root."""
+    """A job scheduler and what it is detected by. Paths are relative to the root of the host."""
 
     name: str
     units: tuple[str, ...] = ()
     """Names of systemd units."""
     paths: tuple[str, ...] = ()
-    """Programs, and files that they create."""
+    """Paths of its programs, and of files that they create."""
     commands: tuple[str, ...] = ()
     """Process names as the kernel truncates them, to 15 characters."""
     variable: str = ""
-    """Environment variable that its jobs have. The agent itself may run as such a job."""
+    """Environment variable that the scheduler sets in its jobs. The agent itself may run as such a job."""
 
 
 TABLE = (
@@ -52,11 +52,11 @@ TABLE = (
         variable="KUBERNETES_SERVICE_HOST",
     ),
 )
-"""TABLE of schedulers. To add one, add a row."""
+"""The schedulers that are detected. To add one, add a row."""
 
 
 class SchedulerReader:
-    """Detects the schedulers of this host. `environment` is the environment of this process."""
+    """Detects the schedulers of this host. `environment` holds the environment variables of this process."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class SchedulerReader:
         )
 
     def _is_there(self, path: str) -> bool:
-        """Return whether the path exists, or is a link with a missing target: in a container links may not resolve."""
+        """Return True if the path exists or is a broken link, because in a container links may not resolve."""
         return self._files.exists(path) or self._is_link(path)
 
     def _is_link(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Read whether the services that the links need are running, from the unit files and cgroups of systemd.
+"""Read from systemd's unit files and cgroups whether the services that the links need are running.
 
 systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
@@ -19,24 +19,26 @@ UNIT_FOLDERS = (
     "usr/lib/systemd/system",
     "lib/systemd/system",
 )
-"""Folders of unit files below the host's root. The first folder that has a unit determines it."""
+"""Folders of systemd unit files, relative to the host's root, in the order of their precedence."""
 
 HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
-"""Cgroup folders below sysfs: version 2, version 1, and hybrid."""
+"""Root folders of cgroup version 2, version 1 and hybrid, relative to sysfs."""
 
 
 FABRIC_MANAGER = UNITS["fabric_manager_up"]
 BY_HAND = frozenset({UNITS["imex_up"]})
-"""Units that may be disabled on purpose: IMEX runs in pods, or a scheduler starts it for a job."""
+"""Units that are left out if they are stopped and disabled. IMEX may run in pods, or a scheduler may start it for a
+job.
+"""
 _WANTED = (".wants", ".requires")
-"""Folders beside units, with links to the units that are started together with them."""
+"""Suffixes of the folders of unit links, such as multi-user.target.wants, that systemd starts together with a unit."""
 
 _UNREAD = "?"
-"""Placeholder for process ids that could not be read."""
+"""Placeholder in a set of process ids that could not be read."""
 
 
 class ServiceReader:
-    """Reads whether the installed units of UNITS run."""
+    """Reads whether those systemd units of model.node.UNITS that are installed are running."""
 
     def __init__(self, reach_sysfs: Reach, reach_root: Reach, quarantined: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)
@@ -45,14 +47,15 @@ class ServiceReader:
         self._processes: dict[str, frozenset[str]] = {}
         self._has_run_elsewhere = False
         self.ended: tuple[str, ...] = ()
-        """Units that have no process in common with the previous poll, so that all their processes have ended since."""
+        """Units all of whose processes of the previous poll have ended since, although the unit may be running again.
+        """
         self.read_errors = ReadErrors()
 
     def poll(self, *, fabric_manager: bool | None = None) -> dict[str, bool]:
-        """Return whether each installed unit runs. Stopped units that are started only by hand are left out.
+        """Return whether each installed unit runs, by unit name. Stopped and disabled units of BY_HAND are left out.
 
-        Without systemd, as in most containers, only the fabric manager can be in the result. `fabric_manager`: whether
-        its process exists, in a container too, where the GPU operator runs it; None if unknown.
+        `fabric_manager`: whether a fabric manager process exists, also in a container of the GPU operator; None if
+        unknown. Without systemd, as in most containers, only the fabric manager can be in the result.
         """
         self.read_errors = ReadErrors()
         if self._quarantined:
@@ -60,7 +63,7 @@ class ServiceReader:
         return self._with_fabric_manager(self._units(), process=fabric_manager)
 
     def _with_fabric_manager(self, states: dict[str, bool], *, process: bool | None) -> dict[str, bool]:
-        """Return the states with that of a fabric manager that runs without its unit, or has run so and ended."""
+        """Return the states with the fabric manager's added if it runs, or ran earlier, without its systemd unit."""
         if process and not states.get(FABRIC_MANAGER):
             self._has_run_elsewhere = True
             return {**states, FABRIC_MANAGER: True}
@@ -75,13 +78,13 @@ class ServiceReader:
         return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], states: Mapping[str, bool]) -> None:
-        """Set `ended` by comparing process ids with the previous poll: a quick restart is never observed as stopped."""
+        """Set `ended` by comparing process ids with the previous poll. This also detects a quick restart."""
         before = self._processes
         self.ended = tuple(unit for unit in states if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
         self._processes = {**before, **now, **{unit: frozenset() for unit, runs in states.items() if not runs}}
 
     def _processes_of(self, unit: str, slices: Collection[str]) -> frozenset[str]:
-        """Return the process ids of a unit; the previous ones if they cannot be read."""
+        """Return the process ids of a unit, or those of the previous poll if they cannot be read."""
         for folder in slices:
             try:
                 text = self._sysfs.read(f"{folder}/{unit}/cgroup.procs")
@@ -101,7 +104,7 @@ class ServiceReader:
         return False
 
     def _watched(self, unit: str) -> bool:
-        """Return whether the unit is enabled, so that another unit starts it."""
+        """Return whether the unit is enabled: another unit wants or requires it."""
         folders = (
             f"{folder}/{name}" for folder in UNIT_FOLDERS for name in self._names(folder) if name.endswith(_WANTED)
         )
@@ -115,7 +118,7 @@ class ServiceReader:
             return []
 
     def _slices(self) -> Iterator[str]:
-        """Yield the folders of all slices. A unit is in system.slice unless it is assigned to another slice."""
+        """Yield the cgroup folder of each slice. A unit is in system.slice unless it is assigned to another slice."""
         for hierarchy in HIERARCHIES:
             try:
                 names = self._sysfs.names(hierarchy)
@@ -134,9 +137,9 @@ class ServiceReader:
 
 
 def _populated(files: Files, cgroup: str) -> bool:
-    """Return whether a process is in the cgroup, or below it (cgroup version 2 only).
+    """Return whether a process is in the cgroup or, with cgroup version 2, in one below it.
 
-    systemd removes the cgroup of a unit that has ended.
+    A missing cgroup means False, because systemd removes the cgroup of a unit that has ended.
     """
     for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has only the second
         try:

@@ -17,7 +17,7 @@ _BLUEFIELD = "MT416"
 
 
 class Topology:
-    """Position of the GPUs on the PCIe bus. A GPU that was found stays, because its driver may be unloaded."""
+    """Positions of the GPUs on the PCIe bus. A GPU stays in it after its driver was unbound."""
 
     def __init__(self, reach: Reach, subject: str) -> None:
         self._reach = reach
@@ -25,7 +25,7 @@ class Topology:
         self._gpus: dict[str, tuple[list[str], str]] = {}
 
     def refresh(self) -> None:
-        """Find the GPUs that the NVIDIA driver is bound to."""
+        """Add the GPUs to which the NVIDIA driver is bound."""
         files = self._reach(self._subject)
         with suppress(OSError):  # no NVIDIA driver is loaded
             for name in files.names(GPUS):
@@ -35,7 +35,10 @@ class Topology:
                     self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, device: str, folder: str) -> Placement:
-        """Return the placement of a network adapter. `folder` is its folder below /sys."""
+        """Return where a network adapter is relative to the GPUs, its nearest GPUs, and its kind.
+
+        `folder` is the adapter's folder, relative to /sys.
+        """
         files = self._reach(device)
         bridges, node = _bridges(files, folder), _content(files, f"{folder}/device/numa_node")
         depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
@@ -56,7 +59,7 @@ class Topology:
 def _bridges(files: Files, path: str) -> list[str]:
     """Return the PCI addresses of the bridges above a device, the root port first.
 
-    A root port has one link, so devices that share one are below the same switch.
+    Two devices with the same root port are below the same switch, because a root port has one link.
     """
     try:
         return _ADDRESS.findall(files.link(path))[:-1]
@@ -65,13 +68,13 @@ def _bridges(files: Files, path: str) -> list[str]:
 
 
 def _common(bridges: list[str], others: list[str]) -> int:
-    """Return the number of bridges that two devices have in common."""
+    """Return how many bridges two devices have in common, counted from the root port."""
     pairs = enumerate(zip(bridges, others, strict=False))
     return next((depth for depth, (one, other) in pairs if one != other), min(len(bridges), len(others)))
 
 
 def _kind(files: Files, folder: str) -> str:
-    """Return why an adapter is probably not for the fabric; "" if nothing indicates that."""
+    """Return the reason why an adapter is probably not part of the fabric; "" if nothing indicates that."""
     try:
         netdevs = files.names(f"{folder}/device/net")
     except OSError:  # InfiniBand without IPoIB, or EFA

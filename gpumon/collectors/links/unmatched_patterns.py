@@ -10,11 +10,11 @@ from gpumon.model.port_patterns import matches
 log = logging.getLogger("gpumon.collectors.links")
 
 AFTER_POLLS = 5
-"""Number of polls with counters, one every 15 seconds, after which every adapter is there, also after a boot."""
+"""Number of 15-second polls after which patterns are compared. By then all adapters are present, also after a boot."""
 
 
 class UnmatchedPatterns:
-    """Patterns by setting. Each that matches no adapter after some polls is logged once."""
+    """The patterns of `links.exclude` and `links.fabric`. Logs once each pattern that matches no network adapter."""
 
     def __init__(self, patterns: Mapping[str, Collection[str]]) -> None:
         self._patterns = {setting: each for setting, each in patterns.items() if each}
@@ -22,7 +22,7 @@ class UnmatchedPatterns:
 
     @property
     def due(self) -> bool:
-        """Count a poll, and return whether to compare the adapters now."""
+        """Count this poll, and return True in the poll in which the patterns are to be compared with the adapters."""
         self._polls += 1
         return bool(self._patterns) and self._polls == AFTER_POLLS
 

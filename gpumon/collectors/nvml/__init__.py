@@ -1,1 +1,1 @@
-"""Reads the driver. Only the sampler child imports this: a call in here may never return."""
+"""Read GPUs through NVML. These calls run only in the sampler child, because a driver call may never return."""

@@ -1,4 +1,4 @@
-"""TABLE of NVML getters that need gpumon's own C structs, with the struct versions that each driver accepts.
+"""NVML getters that need gpumon's own C structs, with the struct versions that each driver accepts.
 
 pynvml's wrappers for some of them are incomplete, and its structs have changed size between versions.
 """
@@ -16,13 +16,13 @@ _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 
 
 def _versioned(struct: ctypes.Structure, number: int) -> ctypes.Structure:
-    """Set the struct's version field as NVML defines it: the size, with the version number in the highest byte."""
+    """Return the struct with its version field set as NVML defines it: size, and version number in the highest byte."""
     struct.version = ctypes.sizeof(struct) | number << 24
     return struct
 
 
 class EccSramErrorStatus(ctypes.Structure):
-    """nvmlEccSramErrorStatus_v1_t. Only the last member is read."""
+    """The C struct nvmlEccSramErrorStatus_v1_t. Only its last member is read."""
 
     _fields_ = (("version", _UINT), ("counts", _UINT64 * 11), ("bThresholdExceeded", _UINT))
 
@@ -38,19 +38,19 @@ _FABRIC = (("cluster_uuid", _UINT8 * 16), ("status", _UINT), ("clique", _UINT), 
 
 
 class GpuFabricInfo(ctypes.Structure):
-    """nvmlGpuFabricInfo_t: version 1, which has no version field."""
+    """The C struct nvmlGpuFabricInfo_t: version 1, which has no version field."""
 
     _fields_ = _FABRIC
 
 
 class GpuFabricInfo2(ctypes.Structure):
-    """nvmlGpuFabricInfo_v2_t."""
+    """The C struct nvmlGpuFabricInfo_v2_t."""
 
     _fields_ = (("version", _UINT), *_FABRIC, ("health_mask", _UINT))
 
 
 class GpuFabricInfo3(ctypes.Structure):
-    """nvmlGpuFabricInfo_v3_t."""
+    """The C struct nvmlGpuFabricInfo_v3_t."""
 
     _fields_ = (*GpuFabricInfo2._fields_, ("health_summary", _UINT8))
 
@@ -102,7 +102,7 @@ def _uuid(raw: bytes) -> str:
 
 
 class RawPlatformInfo(ctypes.Structure):
-    """nvmlPlatformInfo_v2_t. In version 1, which has the same layout, `chassis` is the name of the rack."""
+    """The C struct nvmlPlatformInfo_v2_t. Version 1 has the same layout, but its `chassis` is the GUID of the rack."""
 
     _fields_ = (
         ("version", _UINT),
@@ -135,7 +135,7 @@ def platform_info(library: Library, handle: Any, bus_id: str) -> PlatformInfo:
 
 
 class PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t."""
+    """The C struct nvmlPciInfo_t."""
 
     _fields_ = (("legacy", ctypes.c_char * 16), ("numbers", _UINT * 5), ("busId", ctypes.c_char * 32))
 
@@ -147,23 +147,23 @@ def nvlink_remote_pci_info(library: Library, handle: Any, bus_id: str, link: int
 
 
 class RawProcess(ctypes.Structure):
-    """nvmlProcessInfo_v2_t and nvmlProcessInfo_t."""
+    """The C structs nvmlProcessInfo_v2_t and nvmlProcessInfo_t, which have the same layout."""
 
     _fields_ = (("pid", _UINT), ("memory", _UINT64), ("gpu_instance_id", _UINT), ("compute_instance_id", _UINT))
 
 
 class RawProcess535(ctypes.Structure):
-    """nvmlProcessInfo_t of drivers 535.54 to 535.86."""
+    """The C struct nvmlProcessInfo_t of drivers 535.54 to 535.86."""
 
     _fields_ = (*RawProcess._fields_, ("protected_memory", _UINT64))
 
 
 _LONG_ROWS = (535,), (535, 98)
-"""First driver with that struct, and the first one after it."""
+"""Driver versions that use RawProcess535: from the first up to, but not including, the second."""
 
 
 class GpuProcess(NamedTuple):
-    """A process on the GPU. `memory` is in bytes; None if the driver does not report it."""
+    """A process on the GPU. `memory` is its GPU memory in bytes; None if the driver does not report it."""
 
     pid: int
     memory: int | None
@@ -174,7 +174,7 @@ _USUAL_PROCESSES = 64
 
 
 def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
-    """Return a getter for processes of this kind, which usually needs one driver call.
+    """Return a getter for the processes of `kind` (Compute or Graphics). It usually needs one driver call.
 
     pynvml needs an extra call for the number of processes, and each call holds the driver's lock for milliseconds.
     """

@@ -1,4 +1,4 @@
-"""Query one opened device: cache its answers, remember what it does not support, and count its errors."""
+"""Query a GPU or MIG instance: cache the answers, remember what it does not support, and count errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gpumon.model.reading import FAST, ONCE, RARE, Call, Field, Source, Tier
 log = logging.getLogger("gpumon.collectors.nvml")
 
 FAULT_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
-"""Error codes that concern the whole GPU, whichever call returns them, with the names of the faults."""
+"""Fault of the whole GPU by NVML error code, whichever call returned it."""
 
 Key = tuple[str, tuple[int, ...]] | Scoped
-"""Key of a driver query: name and arguments of a call, or a field with its scope."""
+"""Identifies a query to the driver: name and arguments of a getter, or a field with its scope."""
 EVERY_FIELD: Key = ("nvmlDeviceGetFieldValues", ())
 
 
 class GpuFaultError(Exception):
-    """Raised if the whole GPU does not answer. `fault` is the reason, such as lost."""
+    """Raised if the whole GPU fails. `fault` is the reason, such as "lost" or "reset_required"."""
 
     def __init__(self, fault: str, error: NvmlError) -> None:
         super().__init__(str(error))
@@ -41,11 +41,11 @@ class GpuFaultError(Exception):
 
 
 class AbsentError(Exception):
-    """Raised if a source has no value on this device, for example because it is not supported."""
+    """Raised if a getter or field has no value on this device, for example because the device does not support it."""
 
 
 class Device:
-    """A GPU or MIG instance, queried through NVML. Answers are cached within the tier that is being read."""
+    """A GPU or MIG instance, queried through NVML. Answers are cached until the same tier is read again."""
 
     def __init__(self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int]) -> None:
         self.library = library
@@ -54,36 +54,40 @@ class Device:
         self._field_ids = field_ids
         self._unsupported: set[Key] = set()
         self._known: set[Key] = set()
-        """Queries that have succeeded before. If one of them fails as unsupported now, the failure is transient."""
+        """Queries that have succeeded before. If such a query fails as unsupported, the failure counts as transient."""
         self._answers_of: dict[Tier, dict[Any, Any]] = {}
         self._answers: dict[Any, Any] = {}
-        """Answers of the current tier by query. An error is stored as an answer."""
+        """Answers of the current tier by query. An answer may be an NvmlError."""
         self._constants: dict[Call, Any] = {}
         self._batches: dict[tuple[Scoped, ...], list[Batch]] = {}
         self._links_have: set[str] = set()
         self._links_lack: set[str] = set()
         """`_links_have`: fields that at least one link supports. `_links_lack`: fields that no link supports."""
         self._answered = False
-        """Whether any query succeeded since the fast tier began."""
+        """True if any query has succeeded since the reading of the fast tier began."""
         self._failed: NvmlError | None = None
-        """The last error that was counted since the fast tier began."""
+        """The last error that was counted since the reading of the fast tier began; None without one."""
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
-        """Names of queries that lacked permission when last made."""
+        """Names of the collectors, such as a metric's name, whose last query failed with "no permission"."""
         self.missed: set[Tier] = set()
-        """Tiers whose last reading had errors. ONCE and RARE are then read again early."""
+        """Tiers whose last reading had errors. ONCE and RARE are then read again with the next SLOW."""
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
-        """Return a device for a MIG instance. It shares everything but the handle and the set of unsupported calls."""
+        """Return a device for a MIG instance of this GPU.
+
+        It shares this GPU's counts of errors, denied queries, missed tiers and plausibility filter. It has its own
+        cache, and reads no NVML fields.
+        """
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
         part.plausibility = self.plausibility
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Begin a tier: clear its cached answers and its missed state."""
+        """Begin to read a tier: discard its cached answers, and remove it from `missed`."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -92,21 +96,21 @@ class Device:
             self._answered, self._failed = False, None
 
     def turn_to(self, tier: Tier) -> None:
-        """Make this tier the current one again, after another tier was read in between."""
+        """Make this tier the current one again, after another tier was read in the middle of its reading."""
         self.tier = tier
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """End the current tier: log rows that became implausible or plausible again.
+        """End the reading of the current tier: log metrics whose values became implausible or plausible again.
 
-        Raises GpuFaultError if a query of the fast tier failed and none succeeded.
+        Raise GpuFaultError if the tier is FAST, a query failed, and none succeeded.
         """
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Discard what is known to be supported or unsupported, because the device's capabilities have changed."""
+        """Discard which queries are supported and unsupported, because the device's capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -115,15 +119,15 @@ class Device:
         self._batches.clear()
 
     def count(self, error: str) -> None:
-        """Count an error under the current tier. ONCE counts as RARE."""
+        """Count an error, such as "Timeout", for the current tier. Errors of ONCE count for RARE."""
         self.errors[f"{(RARE if self.tier is ONCE else self.tier).name.lower()},{error}"] += 1
 
     # Calls
 
     def call(self, call: Call) -> Any:
-        """Return the answer of a getter, which is called once in a tier.
+        """Return the answer of an NVML getter. It is called once in a reading of the current tier.
 
-        Raises AbsentError, NvmlError, GpuFaultError.
+        Raise AbsentError if it is unsupported, NvmlError if it fails, GpuFaultError if the whole GPU fails.
         """
         key = call.name, call.arguments
         if key in self._unsupported:
@@ -136,7 +140,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return the first answer that a getter gave; `otherwise` if it has not succeeded yet."""
+        """Return a getter's first successful answer, which is kept; `otherwise` if it has not succeeded yet."""
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -145,7 +149,10 @@ class Device:
         return self._constants[call]
 
     def link_call(self, name: str, link: int) -> Any:
-        """Return a getter's answer for one link. It is not cached: "unsupported" may change when the link comes up."""
+        """Return a getter's answer for one link.
+
+        It is not cached, because the link may support more when it comes up.
+        """
         try:
             return self._driver(name, (link,))
         except NvmlError as error:
@@ -171,7 +178,11 @@ class Device:
         return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
-        """Classify an error: of the whole GPU (raises GpuFaultError), unsupported, lacking permission, or counted."""
+        """Raise GpuFaultError if an NVML error concerns the whole GPU. Otherwise count it, with two exceptions.
+
+        "Not supported" is remembered for the query `key`, unless that has succeeded before. "No permission" is not
+        counted.
+        """
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
         if error.code in GONE:
@@ -187,7 +198,7 @@ class Device:
     # Fields
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
-        """Read these fields into the cache, normally in one driver call. Fields that are unsupported are left out."""
+        """Read these fields into the cache, normally with one driver call. Unsupported fields are left out."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
@@ -214,7 +225,7 @@ class Device:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """Return the cached answer of a field. Raises AbsentError if it was not read, or its NvmlError."""
+        """Return the cached answer of a field. Raise AbsentError if it was not read, NvmlError if its read failed."""
         answer = self._answers.get(scoped)
         if answer is None:
             raise AbsentError
@@ -223,12 +234,12 @@ class Device:
         return float(answer)
 
     def stop_reading(self, name: str) -> None:
-        """Stop reading this field from links, unless a link has answered it before."""
+        """Stop reading this field from the GPU's links, unless a link has returned it before."""
         if name not in self._links_have:
             self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
-        """Return whether the source was found to be unsupported."""
+        """Return True if this getter or field was found to be unsupported."""
         match source:
             case Call(name=name, arguments=arguments):
                 return (name, arguments) in self._unsupported
@@ -238,7 +249,7 @@ class Device:
                 return False
 
     def has(self, source: Source) -> bool:
-        """Return whether the source is a field that has answered before."""
+        """Return True if the source is a field that the driver has returned before."""
         return isinstance(source, Field) and Scoped(source.name, source.scope) in self._known
 
     def lacks_field(self, scoped: Scoped) -> bool:

@@ -1,4 +1,4 @@
-"""The GPUs that the driver lists by index, for a container, a sandbox or WSL whose sysfs shows no NVIDIA GPU."""
+"""List GPUs by the driver's index, in a container, a sandbox or WSL whose sysfs shows no NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = logging.getLogger("gpumon.collectors.nvml")
 
 
 class DriverList:
-    """Addresses of the GPUs that the driver has listed. An address remains when its GPU fails.
+    """Bus ids of the GPUs that the driver has listed. A GPU stays in the list after it has failed.
 
-    `bus_ids`: addresses from earlier child processes. They are not looked up again, because the lookup of a GPU that
-    hangs does not return.
+    `bus_ids`: bus ids from earlier child processes. They are listed without a driver call, because a call for a GPU
+    that hangs does not return.
     """
 
     def __init__(self, library: Library, bus_ids: Iterable[str]) -> None:
@@ -22,7 +22,10 @@ class DriverList:
         self._drivers = dict.fromkeys(bus_ids, "nvidia")
 
     def read(self) -> Mapping[str, str]:
-        """Return "nvidia" by bus id. Looks up every index while the driver counts more GPUs than are listed."""
+        """Return the driver of each listed GPU, which is "nvidia", by bus id.
+
+        Look up every index while the driver counts more GPUs than are listed.
+        """
         try:
             count = int(self._library.call("nvmlDeviceGetCount"))
         except NvmlError:  # not initialised, or the driver is gone
@@ -33,7 +36,7 @@ class DriverList:
         return self._drivers
 
     def _look_up(self, index: int) -> None:
-        """Add the GPU with this index. A GPU that fails does not hide the others."""
+        """Add the bus id of the GPU with this index. If the lookup fails, log it and add nothing."""
         try:
             handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
             bus_id = self._library.call("nvmlDeviceGetPciInfo", handle).busId

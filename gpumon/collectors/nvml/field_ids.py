@@ -1,4 +1,4 @@
-"""TABLE: ids of the fields of nvmlDeviceGetFieldValues, by driver version.
+"""Ids of the fields of nvmlDeviceGetFieldValues, by driver version.
 
 The bindings' constants cannot be used: 25 ids were renumbered between drivers, and the constants follow the bindings'
 version, not the driver's. For example, field 269 on driver 580.65 is a power-smoothing preset, returned with success.
@@ -14,7 +14,7 @@ Version = tuple[int, ...]
 
 
 class FieldId(NamedTuple):
-    """A field id and the driver versions that use it for this field: from `since` up to, but not including, `until`."""
+    """The id of a field, and the driver versions that use it: from `since` up to, but not including, `until`."""
 
     name: str
     number: int
@@ -103,7 +103,7 @@ FIELD_IDS = (
 
 
 def version(driver: str) -> Version:
-    """Return a driver version such as `580.65.06` as numbers, up to the first part that is not a number."""
+    """Return a driver version such as `580.65.06` as numbers: (580, 65, 6). Stop at a part that is not a number."""
     parts: list[int] = []
     for part in driver.split("."):
         if not part.isdigit():

@@ -13,7 +13,7 @@ from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
 # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value
 _LAYOUT = struct.Struct("<IIqqIi8s")
 _DOUBLE = 0
-"""Value type "double", which none of gpumon's fields has."""
+"""NVML's value type "double". None of gpumon's fields has it."""
 _VALUE_TYPES = {
     1: struct.Struct("<I4x"),
     2: struct.Struct("<Q"),
@@ -27,7 +27,7 @@ _VALUE_TYPES = {
 ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Values that drivers return instead of an error if they have no value."""
 NONSENSE = math.inf
-"""Value of an answer that cannot be valid. It is infinite, so it carries over to all derived values."""
+"""Replaces an answer that cannot be valid. It is infinite, so all values computed from it are infinite too."""
 
 
 class Scoped(NamedTuple):
@@ -40,11 +40,11 @@ class Scoped(NamedTuple):
 
 
 Answer = float | NvmlError | None
-"""Answer for a field: a value, NONSENSE, an error of this field, or None for success without a value."""
+"""Answer of the driver for a field: a value, NONSENSE, an error, or None for success without a value."""
 
 
 class Batch:
-    """A fixed list of fields with a buffer that is reused for each call."""
+    """A list of fields that are read together with one driver call, and the buffer for it."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver does not write entries of unknown fields, so each entry starts as failed.
@@ -54,7 +54,7 @@ class Batch:
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
     def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
-        """Return the answer for each field. Raises NvmlError if the call itself fails."""
+        """Read the fields with one driver call and return the answer for each. Raise NvmlError if the call fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
         library.raw("nvmlDeviceGetFieldValues", handle, len(self.scoped), self._buffer, bus_id=bus_id)
         return {

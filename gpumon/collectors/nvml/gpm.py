@@ -1,4 +1,4 @@
-"""Read engine activity by GPM (GPU performance monitoring, Hopper and later), between two samples.
+"""Read the activity of a GPU's engines by GPM (GPU performance monitoring, Hopper and later).
 
 Each GPU or GPU instance has two samples, which are allocated once and swapped at every reading, without waiting. Only
 one thread samples, because concurrent use of samples has crashed kernels. Samples belong to NVML's initialisation and
@@ -34,14 +34,16 @@ METRICS: Mapping[str, int] = {
 }
 """NVML's metric ids, which are the same in every driver so far. Values are percentages, except those of RATES."""
 RATES = frozenset({"PCIE_TX_PER_SEC", "PCIE_RX_PER_SEC"})
-"""Metrics in MiB per second."""
+"""GPM metrics whose unit is MiB per second."""
 FULL, ROUNDING = 100.0, 1.0
-"""Values up to FULL + ROUNDING are set to FULL. They occur because units are not sampled at exactly the same moment."""
+"""Percentages above FULL, but at most FULL + ROUNDING, are set to FULL. They occur because units are not sampled at
+exactly the same moment.
+"""
 
 MIN_SECONDS = 0.1
 """Min time in seconds between two samples, from NVML's header."""
 RETRY_SECONDS = 60.0
-"""Seconds until the next attempt after a call without permission. Permission may change at run time."""
+"""Seconds until GPM is tried again after a call without permission. Permission may change at run time."""
 
 _VERSION = 1
 
@@ -56,7 +58,7 @@ class _Metric(ctypes.Structure):
 
 
 class _MetricsGet(ctypes.Structure):
-    """nvmlGpmMetricsGet_t with a shorter array. Drivers read only the first `count` metrics."""
+    """The C struct nvmlGpmMetricsGet_t with a shorter array. Drivers read only the first `count` metrics."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -96,10 +98,13 @@ class SamplePair:
         """The two samples, the newer one last. The older one is overwritten next."""
         self._taken_at: float | None = None
         self.values: Mapping[str, float] = {}
-        """Values by metric, for the time between the last two samples."""
+        """Value of each metric in METRICS between the last two samples. Metrics without a value are left out."""
 
     def read(self) -> None:
-        """Take a sample and compute `values`, which are empty before the second sample. Raises NvmlError."""
+        """Take a sample and compute `values`.
+
+        They are empty after the first sample. Raise NvmlError if a call fails.
+        """
         now = boot_clock()
         if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
             return  # too early: the last values stay valid
@@ -148,7 +153,7 @@ class SamplePair:
 
 
 class Monitoring:
-    """GPM of one GPU, with detection of missing support, missing permission and implausible zeros."""
+    """Reads the GPM metrics of one GPU. Detects missing support, missing permission and implausible zeros."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -160,7 +165,7 @@ class Monitoring:
         self._silent = False
 
     def read(self) -> None:
-        """Take a sample. NVML errors are counted and not raised. Raises GpuFaultError if the whole GPU fails."""
+        """Take a sample. Count NVML errors instead of raising them. Raise GpuFaultError if the whole GPU fails."""
         if self._lacking or boot_clock() < self._retry_at:
             return
         self._denied = None
@@ -183,9 +188,10 @@ class Monitoring:
             self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
-        """Return whether all engines are 0 while kernels run. Some drivers report this after an Xid or after days.
+        """Return True if GPM reports 0 for all engines while kernels run.
 
-        `utilization`: 0 to 1; None if unknown. It must be above 0 in two consecutive polls.
+        Some drivers do so after an Xid or after days. `utilization`: share of time with a running kernel, 0 to 1; None
+        if unknown. It must be above 0 in two successive polls.
         """
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if self._pair is None or not self._pair.values:
@@ -204,7 +210,10 @@ class Monitoring:
         return silent
 
     def value(self, metric: str) -> float:
-        """Return a metric of the last interval. Raises AbsentError if there is no value, and NvmlError."""
+        """Return a GPM metric for the last interval.
+
+        Raise AbsentError if it has no value, NvmlError if permission is missing.
+        """
         if self._denied is not None:
             raise self._denied.with_traceback(None)
         if self._pair is None or metric not in self._pair.values:
@@ -212,7 +221,7 @@ class Monitoring:
         return self._pair.values[metric]
 
     def close(self) -> None:
-        """Free the samples, and discard what is known about support and permission."""
+        """Free the samples. Determine support and permission again at the next `read`."""
         self._lacking, self._denied, self._retry_at = False, None, 0.0
         if self._pair is not None:
             self._pair.free()

@@ -1,4 +1,4 @@
-"""Read one GPU, tier by tier. An error of one row does not affect other rows, and a fault of one GPU no other GPU."""
+"""Read one GPU, tier by tier. An error of one metric does not affect the others, nor does a fault of another GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
-"""Attribute of model.gpu.Gpu with the number of processes on the GPU."""
+"""Name of the attribute of model.gpu.Gpu that has the number of processes on the GPU."""
 GUESTS = frozenset({1, 2})
-"""Virtualization modes of a guest: with the whole GPU, or with a share of it."""
+"""NVML's virtualization modes of a GPU in a virtual machine: passed through whole (1), or a vGPU (2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Optional parts of a reading that the configuration enables: GPM, and names of processes."""
+    """Optional parts of a GPU's reading, which the configuration enables: GPM metrics, and names of processes."""
 
     gpm: bool = True
     processes: ProcessNames = NO_PROCESS_NAMES
@@ -37,7 +37,7 @@ EVERYTHING = Extent()
 
 
 class GpuReader:
-    """Reads one opened GPU, and keeps the last readings of its tables."""
+    """Reads one opened GPU through NVML, and keeps the last value of each of its metrics."""
 
     def __init__(
         self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int], extent: Extent = EVERYTHING
@@ -54,16 +54,19 @@ class GpuReader:
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self.peer_access: Access = {}
-        """Peer access that has not been reported yet, by UUID of the other GPU and capability."""
+        """Peer access status that was not returned by `readings` yet, by UUID of the other GPU and by capability."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
-        """Whether each poll reads the GPU's processes, and each slow reading the bytes of each link."""
+        """If True, each poll reads the GPU's processes, and each SLOW tier the bytes moved by each NVLink."""
         self._mig: bool | None = None
         self._parted: bool | None = None
         self._guest = False
 
     def read(self, tier: Tier) -> Iterator[None]:
-        """Read a tier in steps of a few calls, so that other GPUs can be read in between. Raises GpuFaultError."""
+        """Read a tier and yield after every few driver calls, so that other GPUs can be read in between.
+
+        Raise GpuFaultError if the whole GPU fails.
+        """
         self.device.begin(tier)
         for _ in self._steps(tier):
             yield
@@ -116,7 +119,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Discard what the GPU supports when MIG is enabled or disabled, because it differs."""
+        """Determine again what the GPU supports, because that differs after MIG was enabled or disabled."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -124,7 +127,10 @@ class GpuReader:
         self._mig, self._parted = on, None
 
     def _read_instances(self) -> Iterator[None]:
-        """Read the MIG instances. Discard what the GPU supports if it has instances for the first time, or no more."""
+        """Read the MIG instances.
+
+        When the first one was created or the last one deleted, determine again what the GPU supports.
+        """
         yield from self._instances.read()
         parted = bool(self._instances.readings)
         if self._parted not in {None, parted}:
@@ -137,9 +143,9 @@ class GpuReader:
             self._new_peers = self._peers.peers
 
     def readings(self) -> dict[str, Any]:
-        """Return the readings as keyword arguments of GpuReading.
+        """Return the GPU's last values as keyword arguments of GpuReading.
 
-        Peers and peer access are included once after each change.
+        NVLink peers and peer access are included only in the first call after they changed.
         """
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
@@ -159,10 +165,10 @@ class GpuReader:
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:
-        """Return the increase of counters that the agent integrates itself, over `seconds`, by row of Gpu."""
+        """Return how much the counters that the agent integrates itself grew in `seconds`, by attribute of Gpu."""
         return self._gpu.increments(seconds)
 
     def close(self) -> None:
-        """Free everything that was allocated from the driver."""
+        """Free the GPM samples of the GPU and of its MIG instances."""
         self._monitoring.close()
         self._instances.close()

@@ -1,4 +1,4 @@
-"""Call pynvml; no other module does. Each call is written to the call page, and each failure becomes an NvmlError.
+"""Call NVML through pynvml. Show each call on the call page, and raise each failure as an NvmlError.
 
 Only pynvml's functions and error codes are used: its exceptions are not hashable and fail on comparison, and
 NVMLLibraryMismatchError does not derive from NVMLError.
@@ -60,15 +60,15 @@ ERROR_NAMES = {
 UNSUPPORTED = frozenset(
     {INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, 22, 26}
 )
-"""Codes of calls that this GPU or driver does not support. Such a call is not repeated until the next
-initialisation.
+"""Error codes of calls that this GPU or driver does not support. Such a call is not repeated until the GPU is reopened
+or its capabilities change.
 """
 
 TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
-"""Codes that an older driver returns for a newer function or a newer version of a struct."""
+"""Error codes that an older driver returns for a newer function or a newer version of a struct."""
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
-"""Codes that are returned after the driver was unloaded. All handles are then invalid."""
+"""Error codes that are returned after the driver was unloaded. All device handles are then invalid."""
 
 
 class NvmlError(Exception):
@@ -90,7 +90,10 @@ def error_name(code: int) -> str:
 
 
 class Library:
-    """Calls NVML through pynvml, and writes each call to the call page while it lasts."""
+    """Calls NVML through pynvml.
+
+    Shows each call in shared memory (the call page), where the daemon can see that it hangs.
+    """
 
     def __init__(self, page: Writer) -> None:
         self._page = page
@@ -99,9 +102,9 @@ class Library:
         """Version of the driver; empty until NVML has been initialised."""
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
-        """Call `pynvml.<function>` for the GPU `bus_id`. Raises NvmlError. The call may never return.
+        """Call `pynvml.<function>` and return its result. Raise NvmlError if it fails. The call may never return.
 
-        `note` is added to the function's name on the call page, for the supervisor that waits for the call.
+        `bus_id` is the GPU that the call page shows. `note` is added to the function's name there, for the supervisor.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function
@@ -117,9 +120,9 @@ class Library:
             self._page.leave()
 
     def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
-        """Call the C function with gpumon's own structs, because pynvml's have changed size between versions.
+        """Call a C function of NVML with gpumon's own structs, because pynvml's have changed size between versions.
 
-        Raises NvmlError.
+        Raise NvmlError if it fails or does not exist.
         """
         self._page.enter(function, bus_id)
         try:
@@ -132,10 +135,10 @@ class Library:
             raise NvmlError(code, function)
 
     def newest(self, function: str, variants: Sequence[Callable[[], T]]) -> T:
-        """Return the result of the newest variant that this driver supports, and remember that variant.
+        """Return the result of the newest variant that this driver supports, and use that variant from then on.
 
-        `variants`: calls with versioned structs or functions, the newest first. An unsupported one is called once, not
-        at every poll.
+        `variants`: calls with versioned structs or functions, the newest first. An unsupported variant is called only
+        once.
         """
         for place in range(self._variants.get(function, 0), len(variants) - 1):
             try:

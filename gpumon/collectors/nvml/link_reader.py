@@ -1,4 +1,7 @@
-"""Read tables with one set of rows for each link. Their fields are in one batch with the fields of the GPU itself."""
+"""Read the metrics of NVLinks and C2C links of a GPU.
+
+Their fields are normally read with the same driver call as the fields of the GPU itself.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,22 @@ TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
     {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
 )
-"""Fields of payload bytes for each direction, with their unit in bytes. A GPU supports one of the two (up to Hopper
-the first).
+"""Fields that count payload bytes received and transmitted on a link, with their unit in bytes. A GPU supports one of
+the two fields for each direction, up to Hopper the first.
 """
 
 
 class LinkTable(Table, Protocol):
-    """A metric table with one instance for each link. COUNT is the field with the number of links."""
+    """A metric table of which there is one instance for each link.
+
+    COUNT is the field with the GPU's number of links.
+    """
 
     COUNT: ClassVar[Field]
 
 
 class LinkReader:
-    """Reads one table of the links of one GPU. `links` has the last reading, by link number."""
+    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has the last values by link number."""
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -39,7 +45,7 @@ class LinkReader:
         self.links: dict[str, Any] = {}
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """Yield the fields of this tier for each link; in ONCE and RARE also the field with the number of links."""
+        """Yield the fields of this tier for each link and, in ONCE and RARE, the field with the number of links."""
         if tier in {ONCE, RARE}:
             yield Scoped(self._table.COUNT.name)
         for row in rows_of(self._table, tier).values():
@@ -82,7 +88,10 @@ class LinkReader:
         return decode_error_rate(value) if source.packed else scale_value(value, source.scale)
 
     def stop_reading(self, link: int) -> None:
-        """Stop reading fields that this link, which is up, does not support: then no link of the GPU supports them."""
+        """Stop reading the fields that this link does not support.
+
+        The link must be up; then no link of the GPU supports them.
+        """
         for row in rows(self._table).values():
             for field in _fields(row.source):
                 try:
@@ -103,15 +112,15 @@ def _fields(source: Source) -> Iterator[LinkField]:
 
 
 class NvlinkReader(LinkReader):
-    """Reads NVLinks. The daemon decides whether a link that is down should be up, see health/products.py."""
+    """Reads the NVLinks of a GPU. Whether a link that is down should be up is decided in health/products.py."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(Nvlink, device)
 
     def judge(self, *, mig: bool) -> None:
-        """Determine from a link that is up which fields links support.
+        """Determine from a link that is up which fields the links of this GPU support.
 
-        If MIG is enabled, clear the state of links, because no link is used and their state has no meaning.
+        If MIG is enabled, set the state of all links to None, because no link is used then.
         """
         up = [link for link, state in self.links.items() if state.up]
         if up:
@@ -121,12 +130,12 @@ class NvlinkReader(LinkReader):
 
 
 class TrafficReader:
-    """Reads the bytes moved by each NVLink. They are read on request only, because they need many fields."""
+    """Reads the payload bytes moved by each NVLink. They are read only on request, because they need many fields."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.moved: dict[str, float] = {}
-        """Total payload bytes by link number, both directions together."""
+        """Payload bytes received and transmitted by each link in total, by link number."""
 
     def fields(self, links: int) -> Iterator[Scoped]:
         for way in TRAFFIC:
@@ -157,9 +166,10 @@ class TrafficReader:
 
 
 class PeerReader:
-    """Reads which devices the NVLinks lead to.
+    """Reads to which devices the NVLinks of a GPU lead.
 
-    A link is read until its peer is reported, because a link that is down does not report it.
+    Each link is read until the driver has reported its peer, because it does not report the peer of a link that is
+    down.
     """
 
     def __init__(self, device: Device) -> None:
@@ -167,7 +177,7 @@ class PeerReader:
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Read the missing peers, link by link. Return whether a new peer was read."""
+        """Read the peers that are not known yet, and yield after each link. Return True if a new peer was read."""
         peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:

@@ -1,6 +1,7 @@
 """Read the MIG instances of one GPU.
 
-Handles are not kept between readings: when the layout changes they become invalid or refer to other instances.
+Handles are opened anew in each reading, because they become invalid or refer to other instances when the layout
+changes.
 """
 
 from __future__ import annotations
@@ -34,20 +35,26 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """The MIG instances of a GPU. They are enumerated at each slow reading; `readings` has the last one."""
+    """Reads the MIG instances of a GPU.
+
+    Each reading enumerates them again. `readings` has the result of the last one.
+    """
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
         self._gpm: bool | None = None if gpm else False
         """Whether the GPU supports GPM; None until the driver was queried."""
         self._pairs: dict[int, SamplePair] = {}
-        """GPM sample pairs by GPU instance."""
+        """The two GPM samples of each GPU instance, by GPU instance id."""
         self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """Read all current instances, one after the other, and yield in between. Raises GpuFaultError."""
+        """Read all current instances and set `readings`. Yield after each driver step, so that other GPUs can be read.
+
+        Raise GpuFaultError if the whole GPU fails.
+        """
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
         instances: list[Instance] = []
         for slot in range(self._slots()):
@@ -83,7 +90,7 @@ class Instances:
             return 0
 
     def _open(self, slot: int) -> Instance | None:
-        """Return the instance in this slot; None if there is none, or if it disappeared meanwhile."""
+        """Return the MIG instance in this slot; None if there is none, or if it cannot be read."""
         try:
             device = self._gpu.instance(self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._gpu, slot))
             return Instance(
@@ -98,7 +105,7 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """Return the profile, such as 1g.10gb, from the device name, or compose it as NVIDIA does."""
+        """Return the profile, such as 1g.10gb, from the instance's name. Compose it if the name lacks it."""
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile
@@ -117,9 +124,9 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """Take a GPM sample of each GPU instance. Its compute instances share the sample.
+        """Take a GPM sample of each GPU instance, which its compute instances share.
 
-        Errors are kept in `_refusals`.
+        Store errors in `_refusals`.
         """
         self._refusals.clear()
         for instance in gpu_instances:

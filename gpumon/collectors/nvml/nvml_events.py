@@ -1,6 +1,6 @@
-"""Poll NVML's event set without waiting. One thread makes all driver calls, so that no thread must be joined.
+"""Poll NVML's event set without waiting, in the thread that makes all driver calls.
 
-Xids are reported. Any other event makes the reader refresh the readings of the affected GPU early.
+Xids are reported. Any other event makes the sampler refresh the readings of the affected GPU early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANGES = {
     UNAVAILABLE: "the driver reports that this GPU is unavailable",
     RECOVERY_ACTION: "the driver has a new recovery action for this GPU",
 }
-"""Events that carry no data, with log messages. The readings of the GPU have the details."""
+"""Log message for each type of NVML event that has no data. The readings of the GPU show what has changed."""
 EVENT_TYPES = XID_ERROR | MIG_CONFIG | UNAVAILABLE | RECOVERY_ACTION
 NOT_ATTRIBUTED = 0xFFFFFFFF
 MAX_EVENTS = 64
@@ -31,7 +31,7 @@ BACK_OFF = (1.0, 30.0)
 
 
 class Events:
-    """The NVML event set for all opened GPUs. If the driver refuses it, it is rebuilt with increasing delay."""
+    """The NVML event set for all opened GPUs. After an error it is rebuilt, with a delay that doubles."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -42,16 +42,16 @@ class Events:
         self._delay = BACK_OFF[0]
         self._collected: list[XidEvent] = []
         self.changed: set[str] = set()
-        """Bus ids of GPUs whose readings must be refreshed at once. The poll removes a GPU when it refreshes it."""
+        """Bus ids of GPUs whose readings must be refreshed early. NodePoll removes a GPU when it refreshes it."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
-        """Report the Xids of this GPU from now on. Earlier Xids are not reported."""
+        """Report the Xids of this GPU from now on."""
         self._watched = [watched for watched in self._watched if watched[1] != bus_id] + [(handle, bus_id, uuid)]
         if self._set is not None:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU that does not answer. As long as it is in the event set, the set fails for every GPU."""
+        """Remove a GPU that does not answer, because the event set fails for every GPU while it contains that one."""
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
@@ -142,14 +142,14 @@ class Events:
             log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
-        """Free the event set and schedule its rebuild after a delay. Errors other than a timeout return at once."""
+        """Free the event set and schedule its rebuild after a delay, which doubles with each failure."""
         log.warning("the event set failed and will be rebuilt", extra={"error": error.name, "in": self._delay})
         self._free()
         self._retry_at = boot_clock() + self._delay
         self._delay = min(self._delay * 2, BACK_OFF[1])
 
     def close(self) -> None:
-        """Free the event set and remove all GPUs."""
+        """Free the event set, and stop reporting the Xids of all GPUs."""
         self._watched.clear()
         self._free()
 

@@ -15,11 +15,11 @@ GPU_CLASSES = ("0x0300", "0x0302")
 """PCI classes of VGA and 3D controllers. NVSwitches have 0680 and audio functions 0403."""
 
 MAX_LANES = 32
-"""Highest number of lanes that a port can have. The kernel shows 255 if it does not know the number."""
+"""Highest number of lanes that a PCIe port can have. The kernel shows 255 for an unknown number."""
 
 
 def functions(sysfs: Path) -> Mapping[str, str]:
-    """Return the bound driver ("" for none) of each NVIDIA GPU, by bus id in NVML's format ("00000000:1B:00.0")."""
+    """Return the kernel driver bound to each NVIDIA GPU ("" for none), by bus id such as 00000000:1B:00.0."""
     drivers = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         if (device / "physfn").is_symlink():  # a virtual function of a GPU, for a virtual machine
@@ -31,13 +31,19 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def ports(sysfs: Path) -> Mapping[str, str]:
-    """Return the bus id of the upstream PCIe port of each GPU. Errors of that port concern the GPU or its link."""
+    """Return the bus id of each GPU's upstream PCIe port, by the GPU's bus id.
+
+    Errors of that port concern the GPU or its link.
+    """
     above = {function: folder.name for function, folder in _folders_above(sysfs)}
     return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
 
 
 def slot_lanes(sysfs: Path) -> Mapping[str, int]:
-    """Return the number of lanes of the upstream PCIe port of each GPU. A slot may be narrower than its GPU."""
+    """Return how many lanes the upstream PCIe port of each GPU supports, by bus id of the GPU.
+
+    A slot may have fewer lanes than its GPU. Ports whose number is unknown are left out.
+    """
     texts = {function: _read(folder / "max_link_width") for function, folder in _folders_above(sysfs)}
     lanes = {function: int(text) for function, text in texts.items() if text.isdecimal()}
     return {function: number for function, number in lanes.items() if 0 < number <= MAX_LANES}
@@ -62,9 +68,9 @@ def _read(path: Path) -> str:
 
 
 def uuids(procfs: Path) -> Mapping[str, str]:
-    """Return UUIDs by bus id as the kernel module lists them, without opening a GPU.
+    """Return GPU UUIDs by bus id from the kernel module's files in /proc, without opening a GPU.
 
-    It lists GPUs that were opened before.
+    A GPU that was never opened has no UUID there and is left out.
     """
     uuids = {}
     for information in (procfs / "driver/nvidia/gpus").glob("*/information"):

@@ -10,7 +10,7 @@ from gpumon.collectors.nvml.device import Device
 from gpumon.collectors.nvml.library import NvmlError
 
 CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
-"""NVML's numbers of the capabilities. Those in the bindings are partly wrong."""
+"""NVML's number of each peer-to-peer capability. The constants in the bindings are partly wrong."""
 STATUSES = {
     0: "ok",
     1: "chipset_not_supported",
@@ -20,7 +20,7 @@ STATUSES = {
     5: "not_supported",
 }
 TURN_SECONDS = 0.1
-"""Seconds in each poll after which no further call is made: many GPUs have many pairs, and a slow driver is slow."""
+"""Seconds in each poll after which no further peer access call is made, because many GPUs have many pairs."""
 
 Access = dict[str, dict[str, str]]
 """NVML's peer access status of one GPU, by UUID of the other GPU and by capability."""
@@ -34,14 +34,15 @@ class PeerAccess:
         self._steps: Iterator[None] = iter(())
 
     def begin(self, devices: Mapping[str, Device]) -> None:
-        """Start reading the pairs of these GPUs, which are given by UUID."""
+        """Start reading all pairs of these GPUs. `devices` is by UUID."""
         self._found = {uuid: {} for uuid in devices}
         self._steps = self._read(list(devices.items()))
 
     def take(self) -> Mapping[str, Access]:
-        """Read a part.
+        """Continue reading for about TURN_SECONDS.
 
-        Return the access of all GPUs by UUID in the call that completes the reading; empty in all others.
+        Return the peer access of all GPUs, by UUID, in the call that completes the reading, and an empty mapping in
+        others.
         """
         until = boot_clock() + TURN_SECONDS
         for _ in self._steps:
@@ -63,7 +64,7 @@ class PeerAccess:
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:
-    """Return the status of one pair and capability; None if the call fails or the status is not listed in STATUSES."""
+    """Return the peer access status of two GPUs for the capability with this number; None if it cannot be read."""
     arguments = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
         return STATUSES.get(device.library.call(*arguments, bus_id=device.bus_id))

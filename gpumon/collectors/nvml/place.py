@@ -1,6 +1,6 @@
 """Detect whether the agent runs on the host, in a virtual machine or in a container.
 
-It reads files and never calls the driver.
+This needs no driver call, only files and environment variables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
 _VENDORS = re.compile(
     r"QEMU|KVM|VMware|Xen|innotek|Parallels|Virtual Machine|Compute Engine|Alibaba Cloud ECS|OpenStack"
 )
-"""DMI names of virtual machines. Amazon's name is not usable: its bare-metal machines have it too."""
+"""DMI vendors and products of virtual machines. Amazon's name is left out, because its bare-metal machines have it too.
+"""
 
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
@@ -36,7 +37,7 @@ def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool
 
 
 def _virtual(sysfs: Path, procfs: Path) -> bool:
-    """Return whether this is a virtual machine, by the CPU's hypervisor flag, which Arm lacks, or by the DMI name."""
+    """Return True in a virtual machine: by the CPU's hypervisor flag or, as Arm has no flags, by the DMI name."""
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):
             return "hypervisor" in line.split()

@@ -1,4 +1,4 @@
-"""TABLE of plausible ranges of readings, by the unit in the name of a row.
+"""Plausible ranges of readings, by the unit in the name of the metric.
 
 A value outside its range is an error of the driver or the GPU.
 """
@@ -24,10 +24,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "joules_total": (0, 1e14),
     "seconds_total": (0, 1e10),
 }
-"""Lowest and highest plausible value by unit, which is the last word of a row's name (the last two words for a
-counter). Limits of counters that grow with time allow for decades.
+"""Lowest and highest plausible value by unit.
 
-Other rows may have any finite value that is not negative.
+The unit is the last word of a metric's name, or the last two words for a counter. Limits of counters allow for decades
+of operation. Metrics with other units may have any finite value that is not negative.
 """
 
 _YES_OR_NO = (
@@ -46,28 +46,31 @@ EXCEPTIONS: Mapping[str, tuple[float, float]] = {
     "nvlinks": (0, 255),
     **dict.fromkeys(_YES_OR_NO, (0, 1)),
 }
-"""Plausible ranges of single rows. A fan may exceed its nominal speed. Limits of codes leave room for codes of newer
-drivers.
+"""Plausible ranges of single metrics, by name. A fan may exceed its nominal speed. Ranges of codes leave room for codes
+of newer drivers.
 """
 
 OPEN = (0.0, math.inf)
 
 
 def is_plausible(row: str, value: float) -> bool:
-    """Return whether the value is plausible for this row; False for NaN and infinity."""
+    """Return True if the value is plausible for the metric with this name; False for NaN and infinity."""
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
     low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)
 
 
 class PlausibilityFilter:
-    """Drops implausible values of one GPU, counts them as errors, and logs when a row begins or ceases to have them."""
+    """Drops implausible values of one GPU and counts them as errors.
+
+    Logs when a metric begins or ceases to have them.
+    """
 
     def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
         self._bus_id = bus_id
         self._count = count
         self._dropped: dict[Tier, dict[str, float]] = {}
-        """Implausible values of the current reading, by tier and row."""
+        """Implausible values of the current reading, by tier and name of the metric."""
         self._dropped_before: dict[Tier, Mapping[str, float]] = {}
 
     def begin(self, tier: Tier) -> None:
@@ -75,7 +78,10 @@ class PlausibilityFilter:
         self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
 
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
-        """Return the value without implausible parts (`value` may be a dict); None if nothing is left."""
+        """Return the value if it is plausible, else None.
+
+        Of a dict, return the plausible items; None if there are none.
+        """
         if isinstance(value, dict):
             return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None
         return value if self._accepts(tier, row, value) else None
@@ -88,7 +94,7 @@ class PlausibilityFilter:
         return False
 
     def log_changes(self, tier: Tier) -> None:
-        """Log the rows that became implausible, or plausible again, in this reading of the tier."""
+        """Log the metrics that became implausible, or plausible again, in this reading of the tier."""
         now, before = self._dropped[tier], self._dropped_before[tier]
         for row in now.keys() - before.keys():
             log.warning(

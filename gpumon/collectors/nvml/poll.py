@@ -1,4 +1,4 @@
-"""Poll the node: open GPUs one by one, read the tiers that are due, and build the Snapshot."""
+"""Poll the GPUs of this node: open them one by one, read the tiers that are due, and return a Snapshot."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ REOPEN_SECONDS = 5.0
 """Seconds until a GPU that could not be opened or read is retried."""
 
 CLOSE_SECONDS = 0.25
-"""If the slow tier takes more seconds than this, it keeps its own interval even if `watching` requests it at each
-poll.
+"""Max seconds that the slow tier may take to be read at every poll while `watching` is set. If it takes longer, it is
+read at its own interval only.
 """
 
 PARTIAL_SECONDS = 1.0
-"""Seconds after which a poll in progress reports a partial snapshot."""
+"""Seconds after which a poll that is not complete reports what it has read so far."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -46,11 +46,12 @@ OPEN_FAULTS = {
     OPERATING_SYSTEM: "no_permission",  # a cgroup denies access to the device node
 }
 NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
-"""Faults that name no cause."""
+"""Names of GPU faults that do not state a cause. If all GPUs have such a fault, NVML may have to be initialised again.
+"""
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML and return its status with the versions of driver, NVML and CUDA. Raises NvmlError."""
+    """Initialise NVML. Return the status with the versions of driver, NVML and CUDA. Raise NvmlError if it fails."""
     library.call("nvmlInit")
     driver = _optional(library, "nvmlSystemGetDriverVersion")
     library.driver = version(driver or "")
@@ -63,7 +64,7 @@ def start(library: Library) -> DriverStatus:
 
 
 class _Slot:
-    """One PCI address with a GPU: its reader if the GPU answers, otherwise its fault."""
+    """What the sampler knows about the GPU at one PCI address: its reader if the GPU answers, otherwise its fault."""
 
     def __init__(self, bus_id: str) -> None:
         self.bus_id = bus_id
@@ -74,16 +75,16 @@ class _Slot:
         self.error = ""
         self.visible = True
         self.tried = False
-        """Whether opening the GPU was attempted, successfully or not."""
+        """True after an attempt to open the GPU, successful or not."""
         self.retry_at = 0.0
         self.read_at: float | None = None
 
 
 class NodePoll:
-    """Polls the node during one initialisation of NVML. Handles are valid only for that time.
+    """Polls all GPUs during one initialisation of NVML. Device handles are valid only for that time.
 
-    `do_not_open`: bus ids that are never opened. `unwanted`: excluded UUIDs, of which some are known only after
-    opening. `first`: bus ids to open first, in order. `partial` receives what a slow poll has read so far.
+    `do_not_open`: bus ids that are never opened. `unwanted`: excluded UUIDs, because some are known only after opening.
+    `first`: bus ids to open first, in order. `partial` is called with what a slow poll has read so far.
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class NodePoll:
         self._counted: int | None = None
         self.events = Events(library)
         self.bus_changed = False
-        """Set if the PCI bus has changed. The next poll then enumerates it again."""
+        """Set by the sampler if the PCI bus has changed. The next poll then enumerates the GPUs again."""
         self.watching = False
-        """Whether each poll reads the processes of the GPUs and the slow tier."""
+        """If True, each poll reads the processes of each GPU and, if that is fast enough, the slow tier."""
         self.blind_since: float | None = None
-        """Time on the boot clock since which no GPU answers and no cause is named: the kernel module may have been
-        reloaded.
+        """Boot clock since which every GPU has failed without a stated cause, perhaps because the kernel module was
+        reloaded; None if not so.
         """
 
     def poll(self) -> Snapshot:
@@ -154,7 +155,10 @@ class NodePoll:
         return self._snapshot(readings, tally, complete=self._has_tried_all)
 
     def _renumber(self) -> None:
-        """Read the indexes of all open GPUs again. They shift if the driver lists more or fewer GPUs than before."""
+        """Read NVML's index of each open GPU again.
+
+        Indexes shift when the driver lists more or fewer GPUs than before.
+        """
         for slot in self._slots.values():
             if slot.turns is not None:
                 handle = slot.turns.reader.device.handle
@@ -164,7 +168,7 @@ class NodePoll:
                     slot.index = None  # its own reading reports why
 
     def _read_peer_access(self) -> None:
-        """Start reading peer access when `watching` begins, and pass each result to the reader of its GPU."""
+        """Start reading peer access when `watching` is set, and pass results to the readers of the GPUs."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
@@ -203,7 +207,10 @@ class NodePoll:
         return due
 
     def _enumerate(self) -> None:
-        """Enumerate the PCI bus. Excluded or quarantined GPUs, and those bound to another driver, are never opened."""
+        """List the GPUs to open.
+
+        Excluded and quarantined GPUs, and those bound to another driver, are not in the list.
+        """
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
@@ -214,7 +221,11 @@ class NodePoll:
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
     def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
-        """Return this GPU's part of the poll; empty while it is paused or incomplete, or if it is not visible here."""
+        """Read one GPU and return its reading.
+
+        Return nothing while it is paused or its reading is incomplete, or if it is not visible in this container or
+        guest.
+        """
         now = boot_clock()
         if slot.bus_id in self.events.changed:
             self.events.changed.discard(slot.bus_id)
@@ -254,9 +265,9 @@ class NodePoll:
         )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
-        """Open the GPU of this slot.
+        """Open the GPU, unless it failed before and others were not tried yet.
 
-        GPUs never tried come before failed ones, and a poll opens at most one slow GPU.
+        If this takes long, set `tally.opened_slowly`, so that the current poll opens no further GPU.
         """
         if slot.tried and not self._has_tried_all:
             return
@@ -271,7 +282,7 @@ class NodePoll:
         return all(slot.tried for slot in self._slots.values())
 
     def _open(self, slot: _Slot) -> None:
-        """Open the GPU in this slot. Raises GpuFaultError."""
+        """Open the GPU and create its reader. Raise GpuFaultError if that fails."""
         bus_id, slot.tried = slot.bus_id, True
         # The first lookup initialises the GPU and may take long. A retry may not.
         note = AGAIN if slot.fault is not None else ""
@@ -304,7 +315,7 @@ class NodePoll:
             slot.turns = None
 
     def close(self) -> None:
-        """Free everything that was allocated from the driver, but keep NVML initialised."""
+        """Free GPM samples and the event set, and close all GPUs, but keep NVML initialised."""
         for slot in self._slots.values():
             self._release(slot)
         self.events.close()
@@ -331,9 +342,9 @@ def _optional(library: Library, function: str) -> str | None:
 
 
 def _cuda(library: Library) -> str | None:
-    """Return the CUDA version such as 13.0; None if unknown.
+    """Return the CUDA version of the driver, such as 13.0; None if unknown.
 
-    The unversioned call is used: its successor needs libcuda.
+    The unversioned NVML call is used, because its successor needs libcuda.
     """
     try:
         number = int(library.call("nvmlSystemGetCudaDriverVersion"))

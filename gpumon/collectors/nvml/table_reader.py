@@ -1,4 +1,7 @@
-"""Read the rows of a metric table from a device. An error of one row does not affect the others."""
+"""Read the metrics of one table, such as model.gpu.Gpu, from a GPU or MIG instance.
+
+An error of one metric does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +58,19 @@ GpmValues = Callable[[str], float]
 
 
 def no_gpm(_metric: str) -> float:
-    """Raise AbsentError. It is the GpmValues of a device without GPM."""
+    """Raise AbsentError. It takes the place of a GpmValues function for a device without GPM."""
     raise AbsentError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """How many of the largest processes are named in metrics (0 by default), and where /proc is."""
+    """Number of processes with the most GPU memory that metrics name (0 by default), and the path of /proc."""
 
     largest: int = 0
     procfs: Path = Path("/proc")
 
     def name(self, pid: int) -> str:
-        """Return the kernel's name of the process; "" if it has ended or is in another container."""
+        """Return the process's name in /proc/PID/comm; "" if it has ended or is not visible in this container."""
         try:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -82,12 +85,12 @@ NO_PROCESS_NAMES = ProcessNames()
 
 @cache
 def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
-    """Return the rows of a table that are read in this tier, by name."""
+    """Return the metrics of a table that are read in this tier, by name."""
     return {name: row for name, row in rows(table).items() if row.every is tier}
 
 
 class TableReader:
-    """Reads one table of one device. `values` has the last value of each row that has one."""
+    """Reads the metrics of one table from one device. `values` has the last value of each metric that has one."""
 
     def __init__(
         self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
@@ -97,9 +100,9 @@ class TableReader:
         self._gpm = gpm
         self._processes = processes
         self._collectors = table.PREFIX.removeprefix("gpumon_").removeprefix("gpu_")
-        """Prefix of names in `denied`. All GPM rows share one name there."""
+        """Prefix of this table's names in `Device.denied`. All GPM metrics of a table share one name there."""
         self.links = 0
-        """Number of NVLinks of which the speed of the slowest is reported."""
+        """Number of NVLinks whose speeds are compared to report that of the slowest."""
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
         """Ids of the processes on the GPU at the last reading."""
@@ -107,12 +110,12 @@ class TableReader:
         """Time on the boot clock at which the reading of `pids` began."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """Yield the fields that rows of this tier need."""
+        """Yield the NVML fields that the metrics of this tier need."""
         for row in rows_of(self._table, tier).values():
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the rows of a tier, one in each step, except row `but`. Return whether any row has a value."""
+        """Read the metrics of a tier except `but`, and yield after each. Return True if any of them has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
             if name != but:
@@ -121,11 +124,14 @@ class TableReader:
         return answered
 
     def read_row(self, name: str) -> None:
-        """Read one row outside of its tier. Its source must consist of calls, because fields are read by tier."""
+        """Read one metric outside of its tier.
+
+        It must be read by NVML getters, because fields are read only with their tier.
+        """
         self._take(name, rows(self._table)[name])
 
     def _take(self, name: str, row: Row) -> bool:
-        """Read a row and store its value. Return whether it has one."""
+        """Read a metric and store its value. Return True if it has one."""
         value = self._row(name, row)
         if value is None:
             self.values.pop(name, None)
@@ -134,7 +140,7 @@ class TableReader:
         return True
 
     def reading(self) -> Any:
-        """Return an instance of the table with the last values; None if there are none."""
+        """Return an instance of the table with the last values; None if no metric has a value."""
         return self._table(**self.values) if self.values else None
 
     def _row(self, name: str, row: Row) -> Any:
@@ -280,7 +286,7 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """Return the increase of counters that the agent integrates itself, over `seconds`, by row."""
+        """Return how much the counters that the agent integrates itself grew in `seconds`, by name of the metric."""
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
@@ -299,7 +305,7 @@ class TableReader:
 
 
 def scale_value(value: float, scale: float) -> float:
-    """Return the value times scale. It divides for scales below 1, because 700 mW times 0.001 is not exactly 0.7."""
+    """Return value times scale. For scales below 1 it divides, because 700 (mW) times 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
@@ -315,7 +321,7 @@ def _part(mask: int, check: RowCheck) -> int:
 
 
 def words(name: str, value: Any) -> str:
-    """Return an identity value, such as a name or version, as text, whatever type the driver uses."""
+    """Return a GPU's identity value, such as name or version, as text, because drivers return several types."""
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

@@ -14,34 +14,35 @@ SLOW_SECONDS = 0.5
 not wait.
 """
 FAST_TURNS = 2.5
-"""Factor on SLOW_SECONDS for the fast tier, which must be complete before anything of a GPU is reported."""
+"""Factor on the max seconds of a turn for the fast tier, because nothing of a GPU is reported before it is complete."""
 CALL_SECONDS = 1e-3
-"""Seconds after which a step counts as a slow driver call."""
+"""Seconds after which a step of a reading counts as a slow driver call. Only after such a step a turn is interrupted.
+"""
 ASLEEP_SECONDS = 5.0
-"""Seconds that no driver call lasts, because the daemon kills such a child. A longer step means that the host was
-suspended or the child was stopped, not that the GPU is slow.
+"""A step that takes more seconds means that the host was suspended or the child was stopped, not that the GPU is slow:
+the daemon kills a child whose driver call takes that long.
 """
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""Tiers of a GPU that was just opened, the first one to read last. RARE is read before SLOW, which needs the number
-of links.
+"""Tiers to read of a GPU that was just opened, in reverse order. RARE is read before SLOW, which needs the number of
+links.
 """
 LAST = {FAST: 1, ONCE: 2}
-"""Position of a tier in the list of due tiers, which is read from its end. Other tiers have 0."""
+"""Sort key of a tier in the list of due tiers, which is processed from its end. Other tiers have the key 0."""
 
 
 class Tally:
-    """Totals of one poll over all GPUs: seconds by tier, errors, and queries that lacked permission."""
+    """Totals of one poll over all GPUs: seconds by tier, number of errors, and queries without permission."""
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.opened_slowly = False
-        """Whether opening a GPU took long in this poll. Then no other GPU is opened in this poll."""
+        """True if opening a GPU took long in this poll. The poll then opens no further GPU."""
 
 
 class Turns:
-    """The turns of one opened GPU, which remember where an interrupted reading continues.
+    """Divides the readings of one opened GPU into turns, and remembers where an interrupted reading continues.
 
     `patience`: max seconds of a turn. `gap`: max seconds that the GPU may then pause.
     """
@@ -52,18 +53,21 @@ class Turns:
         self._patience = patience
         self._gap = gap
         self._todo: list[Tier] = list(ALL_TIERS)
-        """Due tiers, the next one last."""
+        """Tiers that are due. The last one is read next."""
         self._begun: dict[Tier, Iterator[None]] = {}
-        """Iterators of tiers whose reading was interrupted."""
+        """The generator of each tier whose reading was interrupted."""
 
     def hurry(self) -> None:
-        """Read the slow tier at once and detect again what is supported, because the driver reported a change."""
+        """Make the slow tier due at once, and determine again what the GPU supports. The driver reported a change."""
         self.rest_until = 0.0
         self._add(SLOW)
         self.reader.device.forget()
 
     def take(self, tally: Tally) -> bool:
-        """Read the due tiers. Return whether the fast tier was completed; only then the GPU has something to report."""
+        """Read the tiers that are due, for at most one turn. Return True if the fast tier was completed.
+
+        Only then is the GPU reported in this poll.
+        """
         device, completed = self.reader.device, False
         self._add(*tally.durations)
         if SLOW in tally.durations:
@@ -87,9 +91,9 @@ class Turns:
         self._todo[:0] = [tier for tier in tiers if tier not in self._todo]
 
     def _advance(self, tier: Tier, began: float) -> bool:
-        """Continue the reading of a tier, by at least one call, until it is complete or the turn is over.
+        """Continue to read a tier, by at least one step, until it is complete or the turn is over.
 
-        Return whether it was completed.
+        Return True if it was completed.
         """
         steps = self._begun.pop(tier, None) or self.reader.read(tier)
         most = self._patience * (FAST_TURNS if tier is FAST else 1)

@@ -1,1 +1,1 @@
-"""The sampler child: the only process that loads a driver. It reads its orders once and writes frames."""
+"""The sampler child process, which reads the GPUs through NVML. It reads its orders once, then writes JSON frames."""

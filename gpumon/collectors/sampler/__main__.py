@@ -1,4 +1,4 @@
-"""`python -m gpumon.collectors.sampler`: initialise NVML, poll, report, repeat. Any driver call may block for ever."""
+"""Run the sampler child: initialise NVML, poll the GPUs, and send the results. Any driver call may block for ever."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WATCH_SECONDS = 1.0
 """Max seconds between two polls while new processes must be reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""Seconds without any answering GPU until NVML is initialised again. They double from the first to the second value."""
+"""Seconds without any answering GPU until NVML is initialised again. They double from the first value to the second."""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -52,13 +52,16 @@ REMEDIES = {
 
 
 class SendMessages(Protocol):
-    """Writes messages to the daemon in one piece, because it may end this child as soon as it has the first."""
+    """Function that sends messages to the daemon in one write.
+
+    The daemon may end this child as soon as it has read the first.
+    """
 
     def __call__(self, *messages: ChildMessage) -> None: ...
 
 
 class Sampler:
-    """The main loop of the sampler child."""
+    """The main loop of the sampler child: initialises NVML, polls, and sends the results to the daemon."""
 
     def __init__(
         self, orders: SamplerOrders, send: SendMessages, around: HostContext, requests: DaemonRequests
@@ -77,7 +80,10 @@ class Sampler:
         self._delay = BACK_OFF[0]
 
     def run(self) -> int:
-        """Poll until the daemon requests the end. Return the exit code."""
+        """Initialise NVML and poll until the daemon requests the end, or run a trial or survey. Return the exit code.
+
+        Retry after NVML errors. Return EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
+        """
         while not self._requests.end.is_set():
             self._read_bus()
             try:
@@ -121,16 +127,19 @@ class Sampler:
         return min(self._orders.interval, WATCH_SECONDS) if self._requests.watch else self._orders.interval
 
     def _pause(self, until: float) -> None:
-        """Wait until this time of the boot clock, or until the daemon changes its watch request or requests the end."""
+        """Wait until this time of the boot clock.
+
+        Return early if the daemon starts or ends `watch`, or requests the end.
+        """
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
             if self._requests.end.wait(min(left, WATCH_SECONDS)):
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return whether no GPU has answered for so long that initialising NVML again may help.
+        """Return True if no GPU has answered for so long that initialising NVML again may help.
 
-        `since`: time on the boot clock; None if a GPU answers.
+        `since`: time on the boot clock since which no GPU answers; None if a GPU answers.
         """
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]
@@ -143,7 +152,7 @@ class Sampler:
         self._send(*(poll.events.take() if self._orders.events else ()))
 
     def _release(self) -> None:
-        """Shut NVML down, even if the driver was unloaded.
+        """Close all GPUs and shut NVML down, even if the driver was unloaded.
 
         Otherwise the next initialisation would only increment NVML's reference count.
         """
@@ -195,7 +204,7 @@ class Sampler:
         )
 
     def _list_gpus(self) -> Mapping[str, str]:
-        """Return the bound driver by bus id, from sysfs, or from the driver where sysfs shows no NVIDIA GPU."""
+        """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML."""
         return self._around.bus() or self._driver_list.read()
 
     def _list_excluded(self) -> frozenset[str]:

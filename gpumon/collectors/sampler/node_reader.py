@@ -1,4 +1,4 @@
-"""Select the node that this child reads: the real one, or a simulated one behind the same C functions."""
+"""Select the node that the sampler child reads: the real one, or a simulated one behind the same C functions."""
 
 from __future__ import annotations
 
@@ -28,22 +28,26 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """Sources of facts about the GPUs other than the driver."""
+    """What the sampler reads about the GPUs without the driver: functions that read sysfs and procfs, and the place."""
 
     bus: NvidiaBus
-    """Returns the bound kernel driver by bus id."""
+    """Function that returns the kernel driver bound to each GPU, by bus id."""
     uuids: NvidiaBus
-    """Returns UUIDs by bus id, as far as the kernel module lists them without opening a GPU."""
+    """Function that returns the UUIDs that the kernel module lists without opening a GPU, by bus id."""
     place: str = HOST
-    """Where the agent runs: one of PLACES. It is detected once, because it cannot change while the process runs."""
+    """Where the agent runs: one of PLACES. It cannot change while the process runs."""
     ports: NvidiaBus = dict
-    """Returns the address of the upstream PCIe port by bus id."""
+    """Function that returns the bus id of the upstream PCIe port of each GPU, by bus id of the GPU."""
     slot_lanes: Callable[[], Mapping[str, int]] = dict
-    """Returns the number of lanes that this port supports by bus id."""
+    """Function that returns how many lanes the upstream PCIe port of each GPU supports, by bus id of the GPU."""
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
-    """Return the host context of the real or simulated node. For a simulated node, also replace pynvml's library."""
+    """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
+
+    For a simulated node, also replace the library that pynvml calls. If the orders request a recording, record all
+    answers.
+    """
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
@@ -60,9 +64,9 @@ def surroundings(orders: SamplerOrders) -> HostContext:
 
 
 def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
-    """Return the host context.
+    """Return the host context of the node to read.
 
-    While the scenario of a simulation is invalid, report the error and try again each second.
+    While the scenario of a simulation is invalid, send the error to the daemon and try again each second.
     """
     while True:
         try:
@@ -86,7 +90,10 @@ def _simulate(simulation: Simulation) -> HostContext:
 
 
 def _record(around: HostContext, descriptor: int) -> HostContext:
-    """Make pynvml record every answer of the driver to a descriptor. Return a host context that is recorded too."""
+    """Make pynvml write every answer of the driver to this file descriptor.
+
+    Return a host context that is recorded too.
+    """
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
     from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
 
@@ -107,7 +114,7 @@ def _record(around: HostContext, descriptor: int) -> HostContext:
 
 
 def _driver() -> ctypes.CDLL | None:
-    """Load the NVML library as pynvml does. Return None if there is none; pynvml reports that later."""
+    """Return the NVML library, loaded as pynvml loads it; None if it is missing, which pynvml reports later."""
     try:
         return ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -115,7 +122,10 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def excluded(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
-    """Return the bus ids that the configuration excludes by index, bus id or UUID. UUIDs not known yet are left out."""
+    """Return the bus ids of the GPUs that the configuration excludes by position in PCI order, bus id or UUID.
+
+    An excluded UUID that is not in `uuids` is logged and left out.
+    """
     # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
     ours = sorted(bus_id for bus_id, driver in gpus.items() if driver in {"", "nvidia"})
     by_uuid = {uuid: bus_id for bus_id, uuid in uuids.items()}
