@@ -1,4 +1,4 @@
-"""Simulated NVML events (Xids, MIG changes): their times, and which of them each event set has delivered."""
+"""Simulates NVML events: when Xids and MIG changes occur, and which of them each event set has delivered."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from gpumon.sim.mig import WHOLE_GPU
 XID, MIG_CHANGED = 0x8, 0x100
 """NVML's event type bits: a critical Xid error, and a change of the MIG configuration."""
 _QUEUE = 1000
-"""Maximum number of undelivered events that the driver keeps for an event set. It drops the oldest."""
+"""Maximum number of undelivered Xids of a storm that an event set keeps. The oldest are dropped."""
 
 
 class ScenarioXid(NamedTuple):
-    """An Xid error that a scenario injects, once or repeatedly. Times are seconds since the simulation began."""
+    """An Xid error that a scenario injects once or, with `rate`, repeatedly.
+
+    Times are seconds since the simulation began.
+    """
 
     xid: int
     at: float | None = None
-    """Time of the Xid, or of the first of several. None: the time at which a process first reads this entry in the
-    file.
+    """Time of the Xid, or of the first of several. None: the time at which the entry is added to the file while the
+    process runs. An entry without `at` that is in the file at the start of the process is not delivered. With `rate`,
+    None is 0.
     """
     gpu_instance: int = WHOLE_GPU
     compute_instance: int = WHOLE_GPU
@@ -53,14 +57,15 @@ class SimEventSet:
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
     delivered_of_storm: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
-    """Number of Xids delivered, by GPU and storm. A storm is a scenario Xid with a rate."""
+    """Number of Xids that were delivered or dropped, by GPU and storm. A storm is a scenario Xid with a rate."""
 
     def next(
         self, arrivals: dict[int, list[Message]], storms: dict[int, list[ScenarioXid]], now: float
     ) -> Message | None:
-        """Return the oldest undelivered event since the registration and mark it as delivered; None if there is none.
+        """Return the next undelivered event since the registration and mark it as delivered; None if there is none.
 
-        `arrivals` (single events) and `storms` are by GPU. Single events are delivered before storms.
+        `arrivals` has the single events of each GPU, `storms` its Xids with a rate. Single events come first, the
+        oldest of all GPUs before the others.
         """
         message = min(self._new(arrivals), default=None)
         if message is not None:

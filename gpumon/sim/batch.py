@@ -21,7 +21,7 @@ _LETTERS = "dIQQqiH"
 """Format characters of the struct module, indexed by NVML's number of the value type."""
 _VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
 _UNDEFINED = b"\xa5" * 8
-"""Value of a failed field. It is invalid on purpose: no client may use it."""
+"""Bytes of the value of a failed field. NVML leaves them undefined. This pattern reveals a client that reads them."""
 _LATENCY = 3
 
 
@@ -44,7 +44,7 @@ def field_values(device: SimGpu, count: int, address: int | None) -> None:
 
 
 def _answer(row: FieldValueRow | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
-    """Return value type, return code and the 8 bytes of the value of one field. An unknown field has no `row`."""
+    """Return value type, return code and 8 value bytes of one field. `row` is None if the driver lacks the field."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
     state = device.state

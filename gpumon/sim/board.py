@@ -1,4 +1,4 @@
-"""Types of the tables of simulated products (sim_products.py) and nodes (profiles.py). Nothing here loads a driver."""
+"""Dataclasses of simulated GPU products (instances in sim_products.py) and nodes (instances in profiles.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIDDEN_SWITCH = "fffffff:ffff:ff"
 guests.
 """
 RACK_SWITCH = "FFFFFFFF:FF:FF.0"
-"""The same for an NVSwitch outside the host, in a rack (GB200): an address of all ones in the usual form."""
+"""Address that NVML reports for an NVSwitch outside the host, in a rack (GB200). Domain, bus and device are ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class MigProfile:
 class Board:
     """A simulated GPU product: its constant properties, and its readings when idle and under full load.
 
-    A property is None if the product does not support it.
+    An optional property is None if the product does not support it.
     """
 
     product: str
@@ -85,7 +85,7 @@ class Board:
     """
     memory_power_idle: float | None = None
     module_power_idle: float | None = None
-    """Power of the whole module including the CPU, in watts."""
+    """Power of the whole module (GPU and CPU) in watts while the GPU is idle; None if the product is no such module."""
 
     temperature_idle: float
     temperature_full: float
@@ -96,10 +96,10 @@ class Board:
     thresholds 0 to 3).
     """
     thresholds_reported: bool = True
-    """False on Blackwell, where NVML reports only the limits below, in `thermal_limits`."""
+    """False on Blackwell, where NVML does not report `thresholds`, only `thermal_limits`."""
     thermal_limits: tuple[int, int, int | None, int] | None = None
-    """From Ada on: margin in degrees to the hotspot limit at shutdown, slowdown, memory limit and GPU limit.
-    Negative values are above the hotspot limit.
+    """From Ada on: margin in degrees to the hotspot limit at shutdown, at slowdown, at the memory limit and at the GPU
+    limit. Negative values are above the hotspot limit. None on older products.
     """
 
     links: int = 0
@@ -111,7 +111,9 @@ class Board:
     c2c_speed: int = 0
     """Speed of one chip-to-chip link in MB/s."""
     remap_banks: int | None = None
-    """Number of memory banks with all spare rows free. None: the product retires pages instead of remapping rows."""
+    """Number of memory banks. On a healthy GPU all their spare rows are free. None: the product retires pages instead
+    of remapping rows.
+    """
     mig_profiles: tuple[MigProfile, ...] = ()
     gpm: bool = False
     event_types: int = 0x1F
@@ -137,14 +139,17 @@ class FabricProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformProfile:
-    """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it. A value is None if it is not reported."""
+    """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it.
+
+    A number is None if it is not reported.
+    """
 
     chassis: str = ""
     slot: int | None = None
     tray: int | None = None
     host: int = 1
     modules: tuple[int, ...]
-    """NVML's module id, by GPU."""
+    """NVML's module id of each GPU, in the order of the GPUs in the profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,23 +183,25 @@ class Profile:
     board: Board
     bus_ids: tuple[str, ...]
     switches: Mapping[str, int] = field(default_factory=dict)
-    """Number of links from each GPU to an NVSwitch, by PCI address of the switch. If empty, the links lead to hidden
-    switches.
+    """Number of links from each GPU to an NVSwitch, by PCI address of the switch. If empty, the links lead to the GPUs
+    of `bridges`, or to NVSwitches whose address NVML does not report.
     """
     bridges: Mapping[int, int] = field(default_factory=dict)
-    """For boards that an NVLink bridge connects: index of the GPU to which all links of a GPU lead, by GPU."""
+    """For boards that an NVLink bridge connects: index of the GPU at the other end of all links of a GPU, by index of
+    the latter.
+    """
     links_active: bool = True
     fabric: FabricProfile | None = None
     platform: PlatformProfile | None = None
     numa_nodes: tuple[int, ...] = ()
-    """NUMA node of each GPU's memory, if that memory is host memory too; otherwise empty."""
+    """NUMA node of each GPU's memory on hosts where GPU memory is also system memory (Grace); otherwise empty."""
     guest: bool = False
     """True for a virtual machine with passed-through GPUs."""
     without: tuple[str, ...] = ()
     """Names or prefixes of quantities that the product supports on other nodes but not on this one."""
     mig: tuple[tuple[str, ...] | None, ...] = ()
-    """MIG profiles of the instances, by GPU; None for a GPU with MIG disabled. If empty, MIG is disabled on all
-    GPUs.
+    """Names of the MIG profiles of each GPU's instances. None for a GPU with MIG disabled. If empty, MIG is disabled on
+    all GPUs.
     """
     ports: Ports | None = None
     services: tuple[str, ...] = ()

@@ -29,8 +29,8 @@ bytes, 1 if it had a timestamp.
 METRIC = "one metric"
 """Query for one GPM metric. Inputs: device, GPU instance or null, metric id. Answer: code, value."""
 EVENT = "one event"
-"""Query for delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. Equal
-events are repeated.
+"""Query for delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. An event
+that equals the previous one is recorded too.
 """
 BUS = "pci functions"
 """Query for the GPUs on the PCI bus. No inputs. Answer: code, {bus id: bound driver}."""
@@ -107,7 +107,7 @@ class Capture:
 
     header: Header
     signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Argument words, as in signatures.py, of each function that was called."""
+    """Words for the arguments, as in signatures.py, of each function that was used."""
     costs: dict[str, Cost] = field(default_factory=dict)
     answers: dict[CapturedQuery, Timeline] = field(default_factory=dict)
     handles: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Capture:
     missing: tuple[str, ...] = ()
     """Functions that the host's NVML library lacked."""
     unrecorded: tuple[str, ...] = ()
-    """Functions that were called but have no signature in signatures.py."""
+    """Functions that were used but have no signature in signatures.py, so that their calls were not recorded."""
     findings: tuple[tuple[str, str, str], ...] = ()
     """Observations about the driver as text: question, bus id of the GPU, answer."""
 
@@ -123,7 +123,7 @@ class Capture:
         return self.answers.get(CapturedQuery(function, inputs))
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
-        """Return an iterator over the recorded queries of a function: the inputs and the timeline of each."""
+        """Return an iterator over (inputs, timeline) of each recorded query of a function."""
         return ((query.inputs, timeline) for query, timeline in self.answers.items() if query.function == function)
 
 

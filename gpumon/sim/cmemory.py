@@ -1,4 +1,4 @@
-"""Reads and writes the caller's memory by address, as a C library does."""
+"""Reads and writes the memory of NVML's caller by address, as a C library does."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class Code(IntEnum):
 
     @property
     def words(self) -> str:
-        """Return the text that nvmlErrorString returns for this code. Some capital letters differ."""
+        """Return the name of the code in words, such as "Gpu is lost".
+
+        The simulated nvmlErrorString returns it. The texts of a real driver differ.
+        """
         return self.name.replace("_", " ").capitalize()
 
 

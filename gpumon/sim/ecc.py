@@ -1,4 +1,4 @@
-"""NVML's functions for memory errors: ECC counters, remapped rows, retired pages."""
+"""Simulates NVML's functions for memory errors: ECC counters, remapped rows, retired pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
-    """Return the number of ECC errors at one of NVML's memory locations; None if it has no counter.
+    """Return the number of ECC errors at one of NVML's memory locations; None if it has no counter or ECC is off.
 
     From Ampere on, SRAM errors are counted at the location SRAM. On older GPUs they are counted at the L2 cache.
     """
@@ -54,8 +54,9 @@ getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, 
 def sram_status(device: SimGpu, out: int | None) -> None:
     """Write nvmlEccSramErrorStatus_t, the details of SRAM errors.
 
-    It has six counters: uncorrected by parity, uncorrected by SEC-DED, corrected; first for the life of the board, then
-    since the driver was loaded. Five counters of uncorrected errors by location and the threshold flag follow.
+    The struct has three counters for the life of the board: uncorrected by parity, uncorrected by SEC-DED, corrected.
+    The same three since the driver was loaded follow, then five counters of uncorrected errors by location and the
+    threshold flag.
     """
     check_version(out, 1, _SRAM_STATUS.size)
     state = device.state
@@ -76,7 +77,7 @@ def remapped_rows(device: SimGpu) -> tuple[float | None, ...]:
 
 @getter("nvmlDeviceGetRowRemapperHistogram", "IIIII")
 def spare_rows(device: SimGpu) -> tuple[float | None, ...]:
-    """Return five numbers of memory banks: those with all, most, some, few and none of their spare rows left."""
+    """Return the numbers of memory banks with all, most, some, few and none of their spare rows left."""
     state = device.state
     left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
     return *left, state.remap_banks_low, state.remap_banks_none

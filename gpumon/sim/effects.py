@@ -20,7 +20,7 @@ ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
 class Keyed(Protocol):
-    """Protocol of a row of the table FAULTS in sim_faults.py, as effects use it."""
+    """Protocol of a fault in the table FAULTS of sim_faults.py. The functions here need only its key."""
 
     @property
     def key(self) -> str: ...
@@ -31,7 +31,9 @@ class SimCall(NamedTuple):
 
     function: str
     still: Callable[[], Iterable[tuple[Keyed, Any]]]
-    """Returns the faults that are active for the call now, so that a call that hangs ends when its fault is removed."""
+    """Returns the faults, with their values, that are active for the call now. A call that hangs uses it to end when
+    its fault is removed.
+    """
 
 
 # Calls
@@ -112,7 +114,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return description, shape and effect of a scenario key that sets all quantities whose names have this prefix."""
+    """Return (description, validator, effect) of a scenario key for the quantities whose names begin with `prefix`."""
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -123,7 +125,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 
 def growable(name: str) -> shapes.Shape:
-    """Return the shape of a quantity: a fixed or growing number within its bounds, or null for "not supported"."""
+    """Return a validator of a quantity: a fixed or growing number within its bounds, or null for "not supported"."""
     return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
@@ -173,7 +175,9 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""Capabilities of peer access. Their positions, like those of ACCESS_STATUSES, are NVML's numbers for them."""
+"""NVML's capabilities of peer access between GPUs. The position of a name is NVML's number for it, also in
+ACCESS_STATUSES.
+"""
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
     *("disabled_by_regkey", "not_supported", "unknown"),
@@ -201,8 +205,8 @@ HEALTH = {
     "partition_assigned": (12, 2),
     "manager_connected": (14, 2),
 }
-"""Checks in NVML's mask of fabric health: shift and width in bits. A check is 0 if it is not supported, otherwise
-mostly 1 for true and 2 for false.
+"""Position in bits (shift, width) of each check in NVML's mask of fabric health. The value of a check is 0 if it is not
+supported, 1 for true and 2 for false. `incorrect_configuration` is 1 for none; higher values are reasons.
 """
 
 FABRIC = shapes.fields(

@@ -1,4 +1,4 @@
-"""Shapes (validators) of single scenario entries: an Xid, a job, a MIG instance, a field, a driver version."""
+"""Validators of single entries of a scenario file: an Xid, a job, a MIG instance, a field, a driver version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def xid(value: Any, path: shapes.Path) -> ScenarioXid:
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Validate a mapping that must have `key`. Raise ShapeError if it is invalid."""
+    """Validate a mapping with the validator `parts` and return it. Raise ShapeError if it is invalid or lacks `key`."""
     entry: dict[str, Any] = parts(value, path)
     if key not in entry:
         raise shapes.ShapeError(path, f"needs a key {key!r}")

@@ -1,7 +1,7 @@
 """Decorators that export Python functions as C functions of the simulated NVML library.
 
-A function receives the node, or the device of a handle, and then C's arguments: integers, and addresses (None for
-NULL). It returns None for success or raises Refusal.
+The Python function receives the node, or the device of a handle, and then C's arguments: integers, and addresses (None
+for NULL). It returns None for success or raises Refusal. A getter returns the value or values to write instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Export:
     """C types of the arguments."""
     gives: Any = ctypes.c_int
     since: Version = ()
-    """First driver version that has the function."""
+    """First driver version that has the function; () if every version has it."""
     arguments: tuple[str, ...] | None = None
     """Words for the arguments, as defined in signatures.py; None if SIGNATURES there has them."""
 
@@ -43,7 +43,8 @@ EXPORTS: dict[str, Export] = {}
 def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
     """Return a decorator that exports `f(node, *arguments)` as the C function `name`.
 
-    `takes` and `gives` are its C types. `since` is the first driver version that has it.
+    `takes` are the C types of its arguments, `gives` is that of its result. `since` is the first driver version that
+    has the function.
     """
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""NVML's functions for a GPU's registration in the NVLink fabric and its position in a rack."""
+"""Simulates NVML's functions for a GPU's registration in the NVLink fabric and its position in a rack."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
 def numa_node(device: SimGpu) -> int | None:
-    """Return the NUMA node of the GPU's memory; None unless that memory is host memory too."""
+    """Return the NUMA node of the GPU's memory; None if that memory is not also system memory."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

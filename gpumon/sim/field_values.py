@@ -35,7 +35,7 @@ TYPES = {
 _UINT, _ULL, _INT = TYPES["unsigned_int"], TYPES["unsigned_long_long"], TYPES["signed_int"]
 _ALL_LINKS = 0xFFFFFFFF
 _GPU, _MODULE, _MEMORY = 0, 1, 2
-"""NVML's scopes of the power fields."""
+"""NVML's scopes of the power fields: the GPU, the module, the GPU's memory."""
 _HEADER = 1.06
 """Bytes of raw link traffic for each byte of payload."""
 _PACKET = 256
@@ -117,9 +117,10 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Return a function that reads NVLink traffic: of the link whose number is the scope, or of all links.
+    """Return a function that reads the traffic of the NVLink whose number is the scope, or of all links.
 
-    It returns `quantity` of the GPU (the traffic of one link) multiplied by `factor`, for each link that is up.
+    The traffic of a link is the GPU's `quantity`, unless the scenario sets the link's own, multiplied by `factor`. A
+    link that is down has none.
     """
 
     def read(device: SimGpu, scope: int) -> float | None:
@@ -134,7 +135,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return a function that sums NVLink 5 counters: of the link whose number is the scope, or of all links."""
+    """Return a function that sums NVLink 5 counters of the link whose number is the scope, or of all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -173,13 +174,13 @@ def _version(device: SimGpu, scope: int) -> float:
 
 
 def _stops(bits: int, quantity: str) -> Read:
-    """Return the value of a counter that stays at its maximum."""
+    """Return a function that reads a counter of `bits` bits, which stays at its maximum."""
     read = _quantity(quantity)
     return lambda device, scope: None if (value := read(device, scope)) is None else min(value, 2**bits - 1)
 
 
 def _wraps(bits: int, quantity: str) -> Read:
-    """Return the value of a counter that continues at 0 above its maximum."""
+    """Return a function that reads a counter of `bits` bits, which continues at 0 above its maximum."""
     read = _quantity(quantity)
     return lambda device, scope: None if (value := read(device, scope)) is None else value % 2**bits
 
@@ -310,7 +311,9 @@ ROWS = (
     FieldValueRow(271, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _RENUMBERED),
 )
 ECC_TOTALS, NVLINK5_COUNTERS = range(3, 7), range(201, 223)
-"""Field ids. On Blackwell, ECC_TOTALS fail in a batch that also requests one of NVLINK5_COUNTERS."""
+"""Ranges of field ids. On Blackwell, the fields of ECC_TOTALS fail in a batch that also requests a field of
+NVLINK5_COUNTERS.
+"""
 NAMES = frozenset(row.name for row in ROWS)
 
 

@@ -1,4 +1,7 @@
-"""Makes the pages of many nodes from the page of one agent: each node has its own uuids and serial numbers. Pure."""
+"""Makes the pages (such as /metrics) of many simulated nodes from a page of one agent. Pure.
+
+Each node gets its own uuids and serial numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ _NAMESPACE = uuid.UUID("6c1d3f0e-6f1b-4d55-9a3e-0f1f7a2b9c10")
 
 
 class NodeIdentities(dict[bytes, bytes]):
-    """The uuids and serial numbers of one node, by those of the agent. A missing one is computed from the number."""
+    """Maps the uuids and serial numbers in an agent's page to those of a simulated node.
+
+    The node's own are derived from its number and the agent's.
+    """
 
     def __init__(self, node: int) -> None:
         super().__init__()
@@ -26,14 +32,14 @@ class NodeIdentities(dict[bytes, bytes]):
 
 
 class AgentPage:
-    """A page of an agent, split at the identities in it."""
+    """A page of an agent, split at its uuids and serial numbers, so that they can be replaced."""
 
     def __init__(self, page: bytes) -> None:
         self._parts = _IDENTITY.split(page)
         self._names = self._parts[1::2]
 
     def of_node(self, identities: NodeIdentities) -> bytes:
-        """Return the page with the identities of a node."""
+        """Return the page with the agent's uuids and serial numbers replaced by those of a node."""
         parts = self._parts.copy()
         parts[1::2] = map(identities.__getitem__, self._names)
         return b"".join(parts)

@@ -1,4 +1,4 @@
-"""NVML's getters of one GPU: identity, utilization, memory, temperature, power, clocks, modes and the PCIe link."""
+"""Simulates NVML's getters of a GPU: identity, utilization, memory, temperature, power, clocks, modes, PCIe link."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpumon.sim.sim_gpu import SimGpu
 
 _UINT = struct.Struct("<I")
 _SAMPLE = 167_000
-"""Sampling period of the engines in microseconds."""
+"""Sampling period of the encoder, decoder, JPEG and OFA utilization in microseconds."""
 _PCI = struct.Struct("<16sIIIII32s")
 _PCI_EXT = struct.Struct("<IIIIIIII32s")
 _TEMPERATURE, _MARGIN = struct.Struct("<IIi"), struct.Struct("<Ii")
 _MEMORY_V2 = struct.Struct("<I4xQQQQ")
 _DISPLAY_3D = 0x03, 0x02
-"""PCI class of a GPU without display outputs."""
+"""PCI class and subclass of a GPU without display outputs."""
 
 # Identity
 
@@ -51,7 +51,7 @@ def pci_info(device: SimGpu, out: int | None) -> None:
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
     """Write an nvmlPciInfo_t.
 
-    Its numbers are all ones if `bus_id` is not a valid address, as that of a hidden NVSwitch.
+    Domain, bus and device are all ones if `bus_id` is not a PCI address, as for a hidden NVSwitch.
     """
     try:
         place = address(bus_id)
@@ -79,7 +79,7 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
 
 
 def _memory(device: SimGpu) -> tuple[float, float, float]:
-    """Return memory in bytes: total, reserved by the driver, used. For a MIG device: that of its GPU instance."""
+    """Return memory in bytes: total, reserved by the driver, used. For a MIG device: the memory of its GPU instance."""
     board, state = device.board, device.state
     if device.part is not None:
         instance = device.part.instance
@@ -206,9 +206,10 @@ getter("nvmlDeviceGetMaxPcieLinkGeneration", "I")(lambda device: device.board.pc
 
 @getter("nvmlDeviceGetCurrPcieLinkWidth", "I")
 def pcie_width(device: SimGpu) -> float | None:
-    """Return the lanes in use. A narrow slot shows here only: NVML's maximum is the GPU's own.
+    """Return the number of PCIe lanes in use, which a narrow slot limits.
 
-    Real reports: club-3090 issues 642 and 707 (x8 and x4 slots), a Tesla M10 and a GTX 1050 with 8 of 16 lanes.
+    NVML's maximum width does not show a narrow slot, because it is that of the GPU. Real reports: club-3090 issues 642
+    and 707 (x8 and x4 slots), a Tesla M10 and a GTX 1050 with 8 of 16 lanes.
     """
     width, slot = device.state.pcie_width, device.state.slot_width
     return width if width is None or slot is None else min(width, slot)

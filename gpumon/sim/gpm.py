@@ -15,7 +15,7 @@ from gpumon.sim.quantities import LINK_DOWN, State
 
 _MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
 _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))
-"""NVML's highest GPM metric id plus one, by the first driver version that has it."""
+"""NVML's highest GPM metric id plus one, with the first driver version that has this maximum."""
 
 
 class Metric(NamedTuple):
@@ -70,8 +70,8 @@ def highest(driver: Version) -> int:
 def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
     """Return the mean of a GPM metric between two samples, in percent or MiB/s.
 
-    Return NaN if no time has passed between them, None if the metric is not supported. A value that the scenario sets
-    takes precedence.
+    Return NaN if no time has passed between them. A value that the scenario sets takes precedence; it is None for a
+    metric that is not supported.
     """
     state = later.state
     for key in (name, "*"):

@@ -1,4 +1,4 @@
-"""NVML's functions for GPU performance monitoring (GPM): taking samples, and computing metrics from two samples."""
+"""Simulates NVML's functions for GPU performance monitoring (GPM): samples, and metrics from two samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpumon.sim.sim_node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
-"""Version in the GPM structs: a plain number. Other NVML structs add their size to it."""
+"""Version in the GPM structs. It is a plain number. Versions of other NVML structs contain the struct's size too."""
 _SAMPLES = 0x7E5C_0000_0000
 
 
@@ -71,7 +71,7 @@ def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
 def take_instance_sample(node: SimNode, handle: int | None, instance: int, pointer: int | None) -> None:
-    """Take a GPM sample of a GPU instance, by its id and the handle of its GPU."""
+    """Take a GPM sample of the GPU instance with the id `instance` on the GPU with this handle."""
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)

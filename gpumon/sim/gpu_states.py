@@ -17,8 +17,8 @@ from gpumon.sim.sim_gpu import Identity
 SAMPLES = 10
 """Samples that the driver takes per second. Data-centre GPUs do not update faster, however often they are read."""
 POWER_BEFORE = 1000.0
-"""Mean power in watts that is assumed from boot to the simulation's epoch. It sets the initial value of the energy
-counter, so that an agent whose epoch is later sees no reset.
+"""Mean power in watts that is assumed from boot to the start of the simulation. It gives the energy counter an initial
+value, so that an agent whose simulation starts later sees no reset of the counter.
 """
 
 
@@ -78,9 +78,9 @@ class GpuStates:
         return self._states[gpu][0]
 
     def _apply_scenario(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
-        """Return a GPU's state with the scenario's settings and the quantities derived from them.
+        """Return the GPU's `state` with the scenario's faults applied and the derived quantities added.
 
-        The settings are applied twice, because derived quantities depend on them and may be set themselves.
+        The faults are applied before and after that, because derived quantities depend on them and can be set by them.
         """
 
         def alter(state: State) -> State:
@@ -116,7 +116,10 @@ def _is_listed(state: State) -> bool:
 
 
 def body(board: Board, identity: Identity) -> Body:
-    """Return power and temperature of one GPU by load. GPUs differ by up to 3 % in power and 3 degrees in cooling."""
+    """Return how power and temperature of a GPU depend on load.
+
+    GPUs differ by up to 3 % in power and 3 degrees in cooling.
+    """
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])
     rise = (board.temperature_full - board.temperature_idle) / (board.power_limit - board.power_idle)

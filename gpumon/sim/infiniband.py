@@ -1,4 +1,4 @@
-"""Simulated files of sysfs, cgroups and procfs: the node's InfiniBand ports, services and stuck processes."""
+"""Simulates files of sysfs, cgroups and procfs for the node's InfiniBand ports, services and stuck processes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class SimulatedTree:
                 yield from self._nic(scenario, number, nic)
 
     def _nic(self, scenario: Scenario, number: int, nic: NicKind) -> Iterator[tuple[str, Text]]:
-        """Yield path and content of the files of an adapter."""
+        """Yield (path, function that returns the content) for each file of a network adapter."""
         fault, ports, count = self._fault(scenario, nic.device), self._profile.ports, len(self._profile.bus_ids)
         fabric = ports is not None and number < ports.count
         board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"
@@ -128,7 +128,10 @@ class SimulatedTree:
                 yield path, self._refusing(path, nic) if limited else text
 
     def _refusing(self, path: str, nic: NicKind) -> Text:
-        """Return a read that the firmware refuses, about which the driver logs a line."""
+        """Return a function that fails with EINVAL, as a read that the firmware refuses.
+
+        It also adds the line that the driver logs about this to `kernel_lines`.
+        """
 
         def read() -> str:
             self.kernel_lines.append(LOG_LINE.format(address=nic.address))
@@ -197,7 +200,7 @@ class SimulatedTree:
 
 
 class EmptyTree:
-    """The files of a replayed host: none, because a recording contains only NVML's answers."""
+    """The simulated files of a replayed host. There are none, because a recording contains only NVML's answers."""
 
     def names(self, folder: str) -> list[str]:
         raise _error(errno.ENOENT, folder)

@@ -50,9 +50,11 @@ class SimulatedNode:
     def __init__(self, node: SimNode, trace: Trace) -> None:
         self._node = node
         self.library = SimLibrary(self._find, trace)
-        """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
+        """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
-        """The system that the child detects: one of PLACES (host, guest, container), fixed when the process starts."""
+        """System that the child detects: one of PLACES (host, guest, container, sandbox). It is fixed when the child
+        starts.
+        """
 
     def _find(self, name: str) -> Entry:
         export = EXPORTS.get(name)
@@ -61,7 +63,10 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), export.takes, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if none is bound."""
+        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if no driver is bound.
+
+        In a sandbox, return {}.
+        """
         scenario = self._node.scenario()
         if scenario.place == SANDBOX:
             return {}
@@ -74,13 +79,16 @@ class SimulatedNode:
         }
 
     def slot_lanes(self) -> dict[str, int]:
-        """Return the lanes that the port above each GPU supports, by bus id, as sysfs shows them."""
+        """Return the number of PCIe lanes of the port above a GPU, by bus id, as sysfs shows it.
+
+        GPUs for which the scenario sets no such number are left out.
+        """
         identities = self._node.scenario().identities
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in identities}
         return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
 
     def uuids(self) -> dict[str, str]:
-        """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
+        """Return the uuid of each GPU by bus id, as the kernel module lists them without opening a GPU."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 

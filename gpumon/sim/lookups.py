@@ -1,4 +1,4 @@
-"""NVML's functions that count GPUs and look up their handles."""
+"""Simulates NVML's functions that count GPUs and look up their handles."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class RequestedInstance(NamedTuple):
 
     profile: str
     compute: tuple[int, ...] | None = None
-    """Compute slices of its compute instances; None for one instance with all slices."""
+    """Number of compute slices of each of its compute instances; None for one compute instance with all slices."""
 
 
 class ComputeInstance(NamedTuple):
@@ -41,7 +41,10 @@ class ComputeInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A GPU instance: a part of a GPU's memory and engines. `compute` has the slices of each compute instance in it."""
+    """A GPU instance: a part of a GPU's memory and engines.
+
+    `compute` is the number of compute slices of each compute instance in it.
+    """
 
     number: int
     profile: MigProfile
@@ -57,13 +60,13 @@ Layout = tuple[GpuInstance, ...]
 
 
 class LayoutError(ValueError):
-    """Raised if the requested GPU instances do not fit on a GPU together or the product has no such profile."""
+    """Raised if the requested instances do not fit on a GPU together, or the product has no such MIG profile."""
 
 
 def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
-    """Return the layout that the driver creates for these instances in this order.
+    """Return the GPU instances that the driver creates if those of `layout` are requested in this order.
 
-    Raise LayoutError if they do not fit.
+    Raise LayoutError if they do not fit on the GPU, or the product has no such MIG profile.
     """
     free = set(range(_SLICES))
     return tuple(sorted((_place(board, requested, free) for requested in layout), key=lambda instance: instance.number))

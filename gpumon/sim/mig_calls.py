@@ -1,4 +1,4 @@
-"""NVML's functions for MIG: the mode, and the handles, ids and attributes of MIG devices."""
+"""Simulates NVML's functions for MIG: the mode, and the handles, ids and attributes of MIG devices."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(d
 
 @getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
 def attributes(device: SimGpu) -> tuple[int, ...]:
-    """Return a MIG device's numbers of multiprocessors, shared engines and slices, and its memory in MiB.
+    """Return a MIG device's numbers of multiprocessors, shared engines and slices, and memory in MiB.
 
-    Engines are copy, decoder, encoder, JPEG, OFA. Slices are those of the GPU instance and of the compute instance.
+    Engines are copy, decoder, encoder, JPEG, OFA. Slices are those of the GPU instance and of the compute instance. The
+    memory is that of the GPU instance.
     """
     part = _part(device)
     size = part.instance.profile

@@ -52,4 +52,4 @@ def virtualization_mode(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceValidateInforom")
 def validate_inforom(_device: SimGpu) -> None:
-    """Succeed: the infoROM of a simulated GPU is always valid."""
+    """Return success, because the infoROM of a simulated GPU is always valid."""

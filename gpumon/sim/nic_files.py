@@ -10,13 +10,13 @@ from gpumon.sim.port_counters import address, devices
 
 CLASS = "class/infiniband"
 FIRMWARE = "28.43.1014"
-"""Firmware of a ConnectX-7."""
+"""Firmware version of a ConnectX-7, which the simulated adapters of Mellanox report."""
 
 Text = Callable[[], str]
 
 
 def fabric_nics(profile: Profile) -> Iterator[NicKind]:
-    """Yield the adapters of a profile's ports."""
+    """Yield a network adapter for each InfiniBand or RoCE port of a profile."""
     ports = profile.ports
     for number, device in enumerate(devices(profile)):
         assert ports is not None  # noqa: S101 - it has devices
@@ -30,7 +30,7 @@ def fabric_nics(profile: Profile) -> Iterator[NicKind]:
 
 
 def gpu_files(profile: Profile) -> Iterator[tuple[str, Text]]:
-    """Yield path and content of the files that describe where the GPUs are on the PCIe bus."""
+    """Yield (path, function that returns the content) for the files that locate the GPUs on the PCIe bus."""
     for number, bus_id in enumerate(profile.bus_ids):
         place = bus_id[4:].lower()
         yield f"bus/pci/drivers/nvidia/{place}", _constant(place)
@@ -39,7 +39,10 @@ def gpu_files(profile: Profile) -> Iterator[tuple[str, Text]]:
 
 
 def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator[tuple[str, Text]]:
-    """Yield path and content of the files that describe an adapter. `gpu` is the GPU below the same PCIe switch."""
+    """Yield (path, function that returns the content) for the files that describe an adapter.
+
+    `gpu` is the GPU below the same PCIe switch; None if there is none.
+    """
     folder = f"{CLASS}/{nic.device}"
     bridges = f"{_switch(gpu)}/{gpu:04x}:e2:01.0" if gpu is not None else "pci00f0:00/00f0:00:01.0"
     yield folder, _constant(f"../../devices/{bridges}/{nic.address}/infiniband/{nic.device}")
@@ -53,7 +56,10 @@ def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator
 
 
 def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, Text]]:
-    """Yield path and content of the files of an adapter's network interface, if it has one."""
+    """Yield (path, function that returns the content) for the files of an adapter's network interface, if it has one.
+
+    `downs` returns the number of times that the carrier was lost, as text.
+    """
     if nic.netdev:
         folder = f"{CLASS}/{nic.device}/device/net/{nic.netdev}"
         yield f"{folder}/operstate", _constant("up" if up else "down")
@@ -64,7 +70,7 @@ def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, 
 
 
 def _switch(gpu: int) -> str:
-    """Return the path of the PCIe switch of a GPU: root complex, root port and upstream port."""
+    """Return the sysfs path of the PCIe switch of a GPU: root complex, root port and upstream port."""
     return f"pci{gpu:04x}:e0/{gpu:04x}:e0:01.0/{gpu:04x}:e1:00.0"
 
 

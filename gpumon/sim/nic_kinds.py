@@ -1,4 +1,4 @@
-"""TABLE: network adapters of simulated nodes beside their fabric ports, by name in the scenario's key `nics`."""
+"""TABLE: network adapters that the scenario's key `nics` adds to the fabric ports of a simulated node, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOG_LINE = (
     "mlx5_core {address}: mlx5_cmd_out_err:835:(pid 18360): ACCESS_REG(0x805) op_mod(0x1) failed, "
     "status bad operation(0x2), syndrome (0x9a6171), err(-22)"
 )
-"""Line that the driver logs for each read of a counter of a limited physical function.
+"""Line that the driver logs for each read of a counter of a limited physical function (LPF).
 
 Source: https://github.com/leptonai/gpud/issues/1164 (DGX B200, DGX OS 7).
 """
@@ -17,7 +17,7 @@ Source: https://github.com/leptonai/gpud/issues/1164 (DGX B200, DGX OS 7).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicKind:
-    """One network adapter that is not for the fabric, or not one of Mellanox."""
+    """One simulated network adapter: its RDMA device, PCI address, link layer, speed, driver and network interface."""
 
     device: str
     address: str
@@ -28,9 +28,9 @@ class NicKind:
     numa_node: int = 0
     netdev: str = ""
     master: str = ""
-    """Interface that the network interface of the adapter belongs to; empty if it is independent."""
+    """Master (such as a bond) of the adapter's network interface; empty if it has none."""
     limited: bool = False
-    """True for a limited physical function (LPF), whose counters may not be read: each read is EINVAL and is logged."""
+    """True for a limited physical function (LPF). Reads of its counters fail with EINVAL, and the driver logs each."""
 
 
 NIC_KINDS: Mapping[str, NicKind] = {

@@ -1,4 +1,4 @@
-"""NVML's functions for single NVLinks, and for the chip-to-chip links of Grace hosts."""
+"""Simulates NVML's functions for single NVLinks, and for the chip-to-chip links of Grace hosts."""
 
 from __future__ import annotations
 

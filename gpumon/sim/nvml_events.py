@@ -1,4 +1,4 @@
-"""NVML's functions for event sets, by which a client receives Xids and MIG changes."""
+"""Simulates NVML's functions for event sets, by which a client receives Xids and MIG changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def free(node: SimNode, pointer: int | None) -> None:
 
 @function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
 def register(node: SimNode, handle: int | None, types: int, pointer: int | None) -> None:
-    """Register an event set for events of a GPU. If one of the types is not supported, none is registered."""
+    """Register an event set for events of a GPU. `types` are NVML's event type bits.
+
+    If one of them is not supported, raise Refusal (NOT_SUPPORTED) and register none.
+    """
     device = node.device("nvmlDeviceRegisterEvents", handle)
     if types & ~device.board.event_types:
         raise Refusal(Code.NOT_SUPPORTED)

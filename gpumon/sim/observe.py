@@ -30,8 +30,9 @@ UTILIZATION_HERTZ = 6
 CLOCK_STEP = 15
 """Difference in MHz between adjacent core clocks."""
 LINK_KIB_PER_SECOND = 6_000_000
+"""Traffic of one NVLink in each direction under full load."""
 PCIE_BYTES_PER_SECOND = 200_000_000
-"""Traffic under full load in each direction: of one NVLink in KiB/s, of the PCIe link in bytes/s."""
+"""PCIe traffic of a GPU in each direction under full load."""
 MODULE_SHARE = 0.3
 """Power in watts that a module's CPU draws in addition for each additional watt of its GPU."""
 _ZERO = (
@@ -115,9 +116,9 @@ def add_derived(profile: Profile, state: State) -> State:
 
 
 def _partitioned(profile: Profile, state: State) -> State:
-    """Return the state without what MIG disables: utilization, volatile ECC counters, active NVLinks.
+    """Return the state of a GPU with MIG enabled: no utilization, no volatile ECC counters, all NVLinks down.
 
-    Remapped rows are removed only while the GPU has MIG instances.
+    If the GPU has MIG instances, it has no remapped rows either.
     """
     board = profile.board
     disabled: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]

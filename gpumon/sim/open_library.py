@@ -23,18 +23,23 @@ class Simulated(Protocol):
     """Protocol of a simulated host, as the sampler child uses it: from a profile, or replayed from a recording."""
 
     library: SimLibrary
-    """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
+    """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
-    """The system that the child detects: one of PLACES (host, guest, container), fixed when the process starts."""
+    """System that the child detects: one of PLACES (host, guest, container, sandbox). It is fixed when the child
+    starts.
+    """
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if none is bound."""
+        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if no driver is bound."""
 
     def uuids(self) -> dict[str, str]:
-        """Return the GPUs' uuids by bus id, as the kernel module lists them without opening a GPU."""
+        """Return the uuid of each GPU by bus id, as the kernel module lists them without opening a GPU."""
 
     def slot_lanes(self) -> dict[str, int]:
-        """Return the lanes that the port above each GPU supports, by bus id, as sysfs shows them."""
+        """Return the number of PCIe lanes of the port above a GPU, by bus id, as sysfs shows it.
+
+        GPUs for which it is not known are left out.
+        """
 
 
 class ReplayedNode:
@@ -65,7 +70,8 @@ def open_simulated(
 ) -> Simulated:
     """Return a simulated host if `name` is a profile, a replayed host if it is the path of a recording.
 
-    The arguments are those of open_node. Raise SimulationError if profile, scenario or recording cannot be used.
+    The other arguments are those of `open_node` in library.py. Raise SimulationError if profile, scenario or recording
+    cannot be used, or if a recording is given a scenario.
     """
     if not is_recording(name):
         return open_node(name, scenario=scenario, epoch=epoch, trace=trace, clock=clock)

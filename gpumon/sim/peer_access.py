@@ -1,4 +1,4 @@
-"""NVML's function for peer access: whether one GPU can access another GPU's memory."""
+"""Simulates nvmlDeviceGetP2PStatus, which reports whether one GPU can access another GPU's memory."""
 
 from __future__ import annotations
 

@@ -38,24 +38,24 @@ class LoadPhase(NamedTuple):
 class Workload:
     """A GPU's load over time: idle for `lead` seconds, then the phases, once or repeatedly.
 
-    After the last it is idle.
+    Phases that are not repeated are followed by idle time.
     """
 
     lead: float
     phases: tuple[LoadPhase, ...] = ()
     repeats: bool = False
-    """True if the phases are repeated. They must then take much longer than INERTIA, because every cycle but the
-    first is assumed to start at the same temperature.
+    """True if the phases are repeated. One cycle must then take much longer than INERTIA (25 s), because every cycle
+    but the first is assumed to start at the same temperature.
     """
     same_jobs: bool = False
-    """If True, the next cycle continues the jobs of this one instead of starting new processes."""
+    """True if the next cycle continues the jobs of this cycle; False if it starts new processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """Power (W) and temperature (Celsius) of one GPU by load.
+    """How power (W) and temperature (Celsius) of one GPU depend on its load.
 
-    `idle`, `full` and `limit` are the power when idle, under full load without a limit, and at most. `cool` is the
+    `idle` is the power when idle, `full` that under full load without a limit, `limit` the power limit. `cool` is the
     temperature when idle, `per_watt` the rise in degrees for each additional watt.
     """
 
@@ -67,9 +67,10 @@ class Body:
 
 
 class Point(NamedTuple):
-    """Power (W) and temperature (Celsius) of a GPU at one moment.
+    """Power (W), energy (J) and temperature (Celsius) of a GPU at one moment.
 
-    Energy (J), load_seconds and capped_seconds are totals since the simulation or a cycle of the workload began.
+    `load_seconds` is the integral of the load, `capped_seconds` the time at the power limit. These two and the energy
+    are totals since the simulation, or a cycle of the workload, began.
     """
 
     power: float
@@ -80,7 +81,7 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The state of a GPU at one moment, with the phase of the workload that is active then."""
+    """The state of a GPU at one moment, with the phase of the workload that is active at that moment."""
 
     point: Point
     phase: LoadPhase

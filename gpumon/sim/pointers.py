@@ -16,14 +16,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Function(CFuncPtr):
-    """A C function pointer that returns an int, as of ctypes.CDLL: arguments are neither converted nor checked."""
+    """A C function pointer that returns an int, as of ctypes.CDLL, without declared argument types."""
 
     _flags_ = FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
 
 
 class Entry(NamedTuple):
-    """The Python implementation of one C function. `call` returns None for success, or raises Refusal."""
+    """The Python implementation of one C function.
+
+    `call` returns the C function's result, or None for success, or raises Refusal with the return code.
+    """
 
     call: Callable[..., Any]
     takes: Sequence[Any]

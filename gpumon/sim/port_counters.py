@@ -26,7 +26,7 @@ HARDWARE_COUNTERS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart", "req_cqe_error", "resp_cqe_error"),
 )
-"""Counters of a ConnectX-7 that stay 0 without a fault."""
+"""Names of the files in hw_counters/ of a ConnectX-7. These counters stay 0 unless the scenario sets them."""
 EFA_COUNTERS = ("rx_bytes", "tx_bytes", "rx_drops")
 """Files of hw_counters/ of an EFA port. EFA has no counters/."""
 EFA_DEVICE_COUNTERS = ("no_completion_cmds", "cmds_err", "completed_cmds", "submitted_cmds")
@@ -40,9 +40,13 @@ STOPS_AT = {
     **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 2**4 - 1),
     "port_xmit_wait": 2**32 - 1,
 }
-"""Maximum of PortCounters of the InfiniBand specification; the data counters are the extended ones, of 64 bits."""
+"""Maximum at which a port counter stays (PortCounters of the InfiniBand specification), by name. The data counters are
+not here, because they are the extended ones, of 64 bits.
+"""
 WRAPS_AT = dict.fromkeys(set(HARDWARE_COUNTERS) - {"rx_icrc_encapsulated"}, 2**32)
-"""Range of the queue counters (mlx5_ifc_query_q_counter_out_bits in Linux), which continue at 0."""
+"""Number at which a hardware counter continues at 0, by name: 32 bits, as in mlx5_ifc_query_q_counter_out_bits of
+Linux.
+"""
 FILES = {
     **{name: f"counters/{name}" for name in (*TRAFFIC, *COUNTERS)},
     **{name: f"hw_counters/{name}" for name in HARDWARE_COUNTERS},
@@ -52,7 +56,9 @@ FILES = {
 
 RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
 CONTAINER = "container"
-"""The unit is stopped, and a container runs the service, as with the GPU operator: NVIDIA/NVSentinel issue 883."""
+"""State of a service whose systemd unit is stopped, and which a container runs, as with the GPU operator. Source:
+NVIDIA/NVSentinel issue 883.
+"""
 RESTART_SECONDS = 30
 """Lifetime in seconds of a service that restarts repeatedly."""
 SERVICES = {"fabric_manager": "nvidia-fabricmanager.service", "imex": "nvidia-imex.service"}
@@ -94,7 +100,7 @@ def guid(number: int, *, replaced: bool = False) -> str:
 
 
 def narrowed(name: str, value: int) -> int:
-    """Return the value as a counter of its width has it."""
+    """Return what a counter shows for a value: its maximum in STOPS_AT, or the value modulo its range in WRAPS_AT."""
     return min(value, STOPS_AT.get(name, value)) % WRAPS_AT.get(name, 2**64)
 
 

@@ -1,4 +1,4 @@
-"""Process lists of a GPU, and utilization by process."""
+"""Simulates NVML's functions for the processes on a GPU, and for utilization by process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
 _DETAIL = struct.Struct("<I4xQIIQ")
 _UNTIL = (535, 98)
-"""First driver of branch 535 whose lists have rows of 24 bytes again. From 535.54 to 535.86 nvmlProcessInfo_t had a
-fifth member, usedGpuCcProtectedMemory, which moved to the detail list (nvitop, api/libnvml.py).
+"""First driver of branch 535 whose process lists have entries of 24 bytes again. From 535.54 to 535.86
+nvmlProcessInfo_t had a fifth member, usedGpuCcProtectedMemory, which moved to the detail list (nvitop, api/libnvml.py).
 """
 _DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
@@ -75,7 +75,7 @@ def process_details(device: SimGpu, out: int | None) -> None:
 def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
     """Write a current utilization sample for each process.
 
-    Raise Refusal (NOT_FOUND) if none is newer than `since` (µs).
+    Raise Refusal (NOT_FOUND) if there is no process, or none of the samples is newer than `since` (µs).
     """
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)

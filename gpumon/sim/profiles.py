@@ -15,7 +15,7 @@ def _addresses(*places: str) -> tuple[str, ...]:
 
 
 def _switches(*links: int) -> dict[str, int]:
-    """Return an NVSwitch's PCI address for each argument, with the number of links that every GPU has to it."""
+    """Return the number of links that every GPU has to each NVSwitch, by PCI address of the switch."""
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 

@@ -99,7 +99,7 @@ class State:
     load_seconds: float = 0.0
     """Integral of the load (0 to 1) over the seconds since the simulation began."""
     own_utilization: float = 0.0
-    """Utilization in percent that follows from the load, whatever the scenario sets."""
+    """Utilization in percent that follows from the load. It ignores a utilization that the scenario sets."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)

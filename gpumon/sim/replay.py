@@ -24,7 +24,9 @@ VERSION_DIGITS = 8
 """Number of hexadecimal digits of a struct's version, which is in its first four bytes."""
 LOOKUPS = "nvmlDeviceGetHandleBy"
 WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
-"""Codes that every later call on a GPU returns, whichever call returned them first."""
+"""Codes that concern a whole GPU. After a call on a GPU has returned one, all calls on that GPU return it, until the
+recording has another code for that GPU.
+"""
 
 
 class ReplayEventSet:
@@ -71,7 +73,7 @@ class Replay:
         """Number of calls that the recording cannot answer, by function."""
 
     def time(self) -> float:
-        """Return seconds since the recording began."""
+        """Return the seconds since the replay began, which are the position in the recording."""
         return self._clock() - self._epoch
 
     # Handles
@@ -96,7 +98,7 @@ class Replay:
     def initialise(self) -> None:
         """Initialise the library. Raise Refusal if the recorded initialisation failed at this time.
 
-        The host may have been recorded with another function of INITIALISATIONS than the one that is called now.
+        Each function of INITIALISATIONS has the answers of the one that was recorded.
         """
         for function in INITIALISATIONS:
             for _, timeline in self.recorded.questions(function):
@@ -180,7 +182,10 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
 
 
 def _device(question: CapturedQuery, answer: Answer) -> str:
-    """Return the handle of the GPU that an answer concerns: the first input, or the handle that a lookup returned."""
+    """Return the name of the handle of the GPU that an answer concerns; "" if it concerns none.
+
+    It is the first input, or the handle that a lookup returned.
+    """
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""
     return question.inputs[0] if question.inputs and isinstance(question.inputs[0], str) else ""

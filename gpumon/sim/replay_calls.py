@@ -29,7 +29,7 @@ class _Special(NamedTuple):
     call: Callable[..., None]
     signature: Signature
     needs: str
-    """Function that the recording must have, so that this one is exported; "" if it always is."""
+    """Name of the function that the recording must have, so that this one is exported; "" if it is always exported."""
 
 
 _SPECIAL: dict[str, _Special] = {}

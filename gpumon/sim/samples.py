@@ -1,4 +1,4 @@
-"""NVML's functions that return history or take time: samples of the last seconds, and PCIe throughput."""
+"""Simulates nvmlDeviceGetSamples (samples of the last two seconds) and nvmlDeviceGetPcieThroughput (takes 20 ms)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UINT = struct.Struct("<I")
 _SAMPLE = struct.Struct("<QI4x")  # time (µs), value
 _UNSIGNED_INT = 1
 _POWER, _UTILIZATION, _MEMORY = 0, 1, 2
-"""NVML's sample types."""
+"""NVML's sample types: power, GPU utilization, memory utilization."""
 _MAX_SAMPLES = 20
 _THROUGHPUT_SECONDS = 0.02
 
@@ -57,10 +57,7 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
-    """Return the times of the available samples, oldest first.
-
-    A time is the wall time in µs, and the seconds since the simulation began.
-    """
+    """Return (wall time in µs, seconds since the simulation began) of each available sample, oldest first."""
     tick, wall = node.gpus.tick(), time.time()
     ages = [n / SAMPLES for n in range(_MAX_SAMPLES - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]

@@ -27,8 +27,9 @@ from gpumon.sim.sim_gpu import Identity
 _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
+"""Minimum seconds between two checks whether the file has changed."""
 MIN_AGE = 0.05
-"""Seconds between checks of the file, and minimum age of a change in seconds, so that no half-written file is read."""
+"""Minimum age in seconds of a change of the file before the file is read, so that no half-written file is read."""
 
 Rows = tuple[tuple[SimFault, Any], ...]
 _ORDER = {key: n for n, key in enumerate(FAULTS)}
@@ -41,14 +42,16 @@ class Scenario:
     identities: tuple[Identity, ...]
     node: Rows = ()
     gpus: tuple[Rows, ...]
-    """Faults with their values, by GPU (position in the profile). Those under "*" come before the GPU's own."""
+    """Faults with their values, by GPU (position in the profile). For equal keys, a fault under "*" comes before the
+    GPU's own.
+    """
     workloads: tuple[Workload, ...]
     layouts: tuple[Layout | None, ...]
     """MIG instances by GPU; None if MIG is disabled."""
     seed: int = 0
     driver: str
     place: str
-    """The system that children detect: one of PLACES (host, guest, container)."""
+    """System that the child processes detect: one of PLACES (host, guest, container, sandbox)."""
 
     def rows(self, gpu: int | None) -> Rows:
         """Return the faults that can affect a call for a GPU, or a call without a GPU if `gpu` is None."""
@@ -172,7 +175,7 @@ class ScenarioFile:
     def refresh(self) -> bool:
         """Read the file again if it changed, at most every CHECK_EVERY seconds. Return True for a new active scenario.
 
-        An unreadable file leaves the last valid scenario active and is logged once.
+        An invalid or unreadable file leaves the last valid scenario active and is logged once.
         """
         if self._path is None or not self.due():
             return False

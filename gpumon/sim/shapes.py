@@ -1,6 +1,6 @@
-"""Shapes: validators of scenario values. Each takes a value and its path in the file.
+"""Validators of scenario values, called shapes. Each takes a value and its path in the file.
 
-A shape returns the valid value, or raises ShapeError.
+A validator returns the valid value, perhaps converted, or raises ShapeError.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def flag(value: Any, path: Path) -> bool:
 
 
 def number(low: float, high: float, unit: str = "") -> Shape:
-    """Return a shape for numbers from `low` to `high`. `unit` is for the error message."""
+    """Return a validator of numbers from `low` to `high`. `unit` is for the error message."""
 
     def shape(value: Any, path: Path) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -56,7 +56,7 @@ def number(low: float, high: float, unit: str = "") -> Shape:
 
 
 def whole(low: int, high: int, unit: str = "") -> Shape:
-    """Return a shape for whole numbers from `low` to `high`. `unit` is for the error message."""
+    """Return a validator of whole numbers from `low` to `high`. `unit` is for the error message."""
     bounded = number(low, high, unit)
 
     def shape(value: Any, path: Path) -> int:
@@ -75,14 +75,17 @@ def any_number(value: Any, path: Path) -> float:
 
 
 def growing(low: float, high: float, unit: str = "") -> Shape:
-    """Return a shape for a number within bounds, or `{value, rate, from}` for one that grows. It returns a Growth."""
+    """Return a validator of a number within bounds, or of `{value, rate, from}` for one that grows.
+
+    The validator returns a Growth.
+    """
     return moving(number(low, high, unit))
 
 
 def moving(plain: Shape) -> Shape:
-    """Return a shape for what `plain` accepts, or `{value, rate, from}` for a number that grows.
+    """Return a validator of what `plain` accepts, or of `{value, rate, from}` for a number that grows.
 
-    It returns a Growth.
+    The validator returns a Growth.
     """
     rest = {"value": plain, "rate": number(-1e12, 1e12), "from": number(0, 1e12)}
 
@@ -96,7 +99,7 @@ def moving(plain: Shape) -> Shape:
 
 
 def optional(inner: Shape) -> Shape:
-    """Return a shape that accepts null and what `inner` accepts."""
+    """Return a validator that accepts null and what `inner` accepts."""
     return lambda value, path: None if value is None else inner(value, path)
 
 
@@ -110,7 +113,10 @@ def one_of(*choices: str) -> Shape:
 
 
 def either(this: Shape, that: Shape) -> Shape:
-    """Return a shape that accepts what one of two shapes accepts. If neither does, the second's error is raised."""
+    """Return a validator that accepts what one of two validators accepts.
+
+    If neither accepts the value, the second one's error is raised.
+    """
 
     def shape(value: Any, path: Path) -> Any:
         try:
@@ -131,7 +137,10 @@ def code(value: Any, path: Path) -> int:
 
 
 def fields(shape_by_key: Mapping[str, Shape]) -> Shape:
-    """Return a shape for mappings that have no other keys than these. Each value needs the shape of its key."""
+    """Return a validator of mappings that have no other keys than these.
+
+    Each value is validated by its key's validator.
+    """
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
         return {
@@ -148,7 +157,7 @@ def _shape_of(shape_by_key: Mapping[str, Shape], key: Any, path: Path) -> Shape:
 
 
 def listing(inner: Shape) -> Shape:
-    """Return a shape for lists whose items have the shape `inner`. It returns a tuple."""
+    """Return a validator of lists whose items `inner` accepts. The validator returns a tuple."""
 
     def shape(value: Any, path: Path) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -159,7 +168,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def by_key(key: Shape, inner: Shape) -> Shape:
-    """Return a shape for mappings whose keys have the shape `key` and whose values have the shape `inner`."""
+    """Return a validator of mappings whose keys `key` accepts and whose values `inner` accepts."""
 
     def shape(value: Any, path: Path) -> dict[Any, Any]:
         return {key(k, (*path, k)): inner(v, (*path, k)) for k, v in _mapping(value, path).items()}
@@ -170,7 +179,7 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 def functions(value: Any, path: Path) -> str:
     """Validate a pattern, as for file names, that matches at least one function of the simulated library.
 
-    In a process that only simulates files the library is not loaded, and any pattern is accepted.
+    In a process that does not load the library, such as the links child, any pattern is accepted.
     """
     if not isinstance(value, str) or (EXPORTS and not any(fnmatchcase(name, value) for name in EXPORTS)):
         raise ShapeError(path, f"{value!r} matches no function that the simulated library has")

@@ -1,10 +1,16 @@
 """TABLE: the arguments of NVML's functions in words, so that calls can be recorded and replayed.
 
-One C argument: `handle`; `u4`, `i4`, `u8`, numbers that are input; `string`, a text that is input; `out <layout>`,
-numbers in a layout of the struct module; `out handle`; `struct <size> <inputs>`, bytes of which the first are input;
-`versioned <inputs>`, the same with size and version at the start; `object`, an event set or GPM sample, which has no
-meaning in another process; `since`, a time that does not identify a query. Two C arguments: `text` (buffer and length),
-`list <size>` (count and array of entries), `array <size>` (array and count).
+Words for one C argument:
+`handle`: a handle that is input. `out handle`: a handle that is output.
+`u4`, `i4`, `u8`: a number that is input, with its type and size in bytes. `string`: a text that is input.
+`out <layout>`: numbers that are output, in a layout of the struct module.
+`struct <size> <inputs>`: a struct of `size` bytes, of which the first `inputs` are input.
+`versioned <inputs>`: a struct that begins with its size and version, of which the first `inputs` bytes are input.
+`object`: an event set or GPM sample, which has no meaning in another process.
+`since`: a time, which does not identify a query.
+
+Words for two C arguments:
+`text`: buffer and length. `list <size>`: count, and array of entries of `size` bytes. `array <size>`: array and count.
 """
 
 from __future__ import annotations
@@ -75,7 +81,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
     "nvmlGpmMetricsGet": ("object",),
 }
-"""Arguments of the functions whose decorators do not describe them. Decorators of getters of numbers and texts do."""
+"""Words for the arguments of functions that the decorators `getter` and `text_getter` (exports.py) do not describe."""
 
 WITHOUT = frozenset(
     {
@@ -85,11 +91,11 @@ WITHOUT = frozenset(
         "nvmlDeviceGetRunningProcessDetailList",  # points to another struct; RunningProcesses has the same data
     }
 )
-"""Functions that are not recorded and that a replayed library lacks."""
+"""Functions that are not recorded. A replayed library lacks them, except nvmlErrorString."""
 
 
 def words(function: str) -> Words | None:
-    """Return the words for a function's arguments; None if the function is not described."""
+    """Return the words that describe a function's arguments; None if the function is not described."""
     export = exports().get(function)
     argument_words = export.arguments if export is not None else None
     return argument_words if argument_words is not None else SIGNATURES.get(function)
@@ -269,7 +275,10 @@ class Signature:
     """
 
     def __init__(self, words: Words) -> None:
-        """Parse the words of signatures. Raise ValueError, KeyError, TypeError or struct.error for invalid ones."""
+        """Parse the words, as described in this module.
+
+        Raise ValueError, KeyError, TypeError or struct.error if invalid.
+        """
         self.words = words
         self._arguments: list[tuple[_Argument, slice]] = []
         self.c_types: list[Any] = []
@@ -278,15 +287,18 @@ class Signature:
             self.c_types += argument.c
 
     def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return the inputs of a call as JSON values. `name` names handles. Raise Refusal for NULL."""
+        """Return the inputs of a call as JSON values. `name` returns the name of a handle. Raise Refusal for NULL."""
         return tuple(item for argument, at in self._arguments for item in argument.inputs(arguments[at], name))
 
     def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return the outputs of a successful call as JSON values. `name` names handles."""
+        """Return the outputs of a successful call as JSON values. `name` returns the name of a handle."""
         return tuple(item for argument, at in self._arguments for item in argument.outputs(arguments[at], name))
 
     def put(self, arguments: Sequence[Any], outputs: Sequence[Any], handle: Callable[[str], int]) -> None:
-        """Write recorded outputs into the caller's memory. Raise Refusal for NULL and for insufficient size."""
+        """Write recorded outputs into the caller's memory. Raise Refusal for NULL and for insufficient size.
+
+        `handle` returns the handle of a name.
+        """
         rest = iter(outputs)
         for argument, at in self._arguments:
             argument.put(arguments[at], rest, handle)

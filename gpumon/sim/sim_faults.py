@@ -1,6 +1,6 @@
 """TABLE: the faults that a scenario can set, one row for each.
 
-A fault fails calls, changes what GPUs answer, or sets their load. docs/simulation.md shows each in use.
+A fault fails calls, changes what GPUs answer, or sets their load. docs/simulation.md describes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from gpumon.sim.quantities import QUANTITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimFault:
-    """A fault: a key of the scenario file, the shape of its value, and its effect on calls, GPU state or workload."""
+    """A fault: a key of the scenario file, the validator of its value, and its effect.
+
+    The effect concerns calls, the state of GPUs, or their workload.
+    """
 
     key: str
     value: str
@@ -31,21 +34,26 @@ class SimFault:
     """Effect, as text for the documentation."""
     shape: shapes.Shape
     gpu: bool = True
-    """True if the key is allowed below a GPU."""
+    """True if the scenario may set the key for single GPUs."""
     node: bool = False
-    """True if the key is allowed at the top of the file, for every call or the whole node."""
+    """True if the key is allowed at the top of the file, for all calls or the whole node."""
     refuse: Callable[[Any, SimCall], int | None] | None = None
-    """Returns the error code with which an affected call fails immediately, or None to continue."""
+    """Function that delays, hangs or crashes a call, or returns the error code with which the call fails. It returns
+    None to continue.
+    """
     alter: Alter | None = None
-    """Returns the GPU's state with the fault applied. A second application changes nothing, because it sets the same
-    values.
+    """Function that returns the GPU's state with the fault applied. A second application changes nothing, because it
+    sets the same values.
     """
     plan: Callable[[Any, int, int], Workload | None] | None = None
-    """Returns the GPU's workload for the value, the seed and the GPU; None for the default workload."""
+    """Function that returns the GPU's workload for the value, the seed and the GPU; None for the default workload."""
 
 
 def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]) -> SimFault:
-    """Return a fault whose value is a list of patterns. It affects the calls of functions that match one of them."""
+    """Return a fault whose value is a list of patterns of function names.
+
+    It affects the calls of matching functions.
+    """
     return SimFault(
         key=key, value="functions", help=effect, shape=shapes.listing(shapes.functions), node=True, refuse=refuse
     )

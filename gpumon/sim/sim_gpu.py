@@ -11,7 +11,10 @@ from gpumon.sim.quantities import State
 
 
 class Identity(NamedTuple):
-    """The identity of a simulated GPU, which never changes."""
+    """The identity of a simulated GPU: its position, PCI bus id, uuid and serial number.
+
+    It depends on profile and seed.
+    """
 
     number: int
     """Position in the profile, and minor number of the device node."""

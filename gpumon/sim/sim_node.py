@@ -19,7 +19,7 @@ from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.sim_gpu import Identity, SimGpu
 
 _HANDLES = 0x7E5A_0000_0000
-"""First handle. It is above 32 bits, so that a handle which a client passes as an int is detected."""
+"""First handle. It needs more than 32 bits, so that a handle which a client passes as a C int is invalid."""
 
 
 class SimNode:
@@ -54,7 +54,10 @@ class SimNode:
         return self._clock() - self._epoch
 
     def scenario(self) -> Scenario:
-        """Return the active scenario. If its file changed, the Xids and MIG changes that are new in it happen now."""
+        """Return the active scenario. Read it again if its file changed.
+
+        Xids without a time and MIG changes that are new in the file happen at this moment.
+        """
         if not self._file.due():
             return self._file.current
         with self._lock:
@@ -109,7 +112,7 @@ class SimNode:
             raise Refusal(Code.UNINITIALIZED)
 
     def serial(self) -> int:
-        """Return a number that was never returned before."""
+        """Return a number that this method has not returned before."""
         self._serial += 1
         return self._serial
 

@@ -1,4 +1,4 @@
-"""Simulated files of /proc: processes that hold GPUs and are stuck in the kernel."""
+"""Simulates files of /proc for processes that hold GPUs and are stuck in the kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stuck:
     since: float = 0.0
     until: float = float("inf")
     waits_in: str = "driver"
-    """Where it waits: a key of _STACKS."""
+    """Where in the kernel the process waits: a key of _STACKS."""
 
 
 _STACKS = {
@@ -39,8 +39,9 @@ _STACKS = {
     "lustre": "[<0>] ptlrpc_set_wait+0x480/0x790 [ptlrpc]\n[<0>] ll_xattr_list+0x240/0x670 [lustre]",
     "unreadable": None,
 }
-"""Kernel stack by place. driver: a deadlock of driver 580 (NVIDIA/open-gpu-kernel-modules issue 968). lustre: a server
-that does not answer (cea-hpc/robinhood issue 111). unreadable: an agent without root may not read stacks.
+"""Kernel stack of a stuck process, by where it waits. driver: a deadlock of driver 580 (NVIDIA/open-gpu-kernel-modules
+issue 968). lustre: a server that does not answer (cea-hpc/robinhood issue 111). unreadable: an agent without root may
+not read stacks.
 """
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
 _STUCK = shapes.fields(
@@ -68,7 +69,7 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield path and content of the processes' files below the host's root.
+    """Yield (path below the host's root, function that returns the content) for each file of the processes.
 
     The processes always exist. Their state is D (uninterruptible sleep) while they are stuck, otherwise S.
     """
@@ -84,7 +85,7 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
 
 
 def service(name: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield path and content of the files of a service's process, which runs as root."""
+    """Yield (path, function that returns the content) for the files of a service's process, which runs as root."""
     pid, process = FIRST_PID - 1, _PROCESSES[name][:15]
     yield f"proc/{pid}/stat", _fixed(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
     yield f"proc/{pid}/status", _fixed(f"Name:\t{process}\nUid:\t0\t0\t0\t0")

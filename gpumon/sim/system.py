@@ -1,4 +1,4 @@
-"""NVML's functions without a GPU: initialisation, versions, texts of return codes, process names."""
+"""Simulates NVML's functions without a GPU: initialisation, versions, texts of return codes, process names."""
 
 from __future__ import annotations
 

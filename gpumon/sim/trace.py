@@ -12,9 +12,10 @@ from pathlib import Path
 
 
 class Trace:
-    """Counts calls, by function and in total, and their duration. Writes `<path>-<pid>.json` at most once a second.
+    """Counts calls, by function and in total, and their duration.
 
-    In the file, `seconds` is wall time, including calls that hang; `cpu_seconds` is CPU time of the calling threads.
+    Writes `<path>-<pid>.json` at most once a second, and at exit. In the file, `seconds` is wall time, including calls
+    that hang. `cpu_seconds` is CPU time of the calling threads.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Workloads: which jobs run when. There is a default, an idle node, a busy node, or the jobs of a scenario."""
+"""Workloads of simulated GPUs: the default jobs, none (idle), one without end (busy), or the jobs of a scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from gpumon.sim.physics import Job, LoadPhase, Workload
 
 FREE_AT_FIRST = 40.0
-"""Seconds without a process after the simulation began, so that the first probe finds the node idle."""
+"""Seconds without a process at the start of the default workload, so that the first probe finds the node idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

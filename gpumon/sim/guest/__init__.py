@@ -1,1 +1,1 @@
-"""Folder that `gpumon simulate` adds to PYTHONPATH, so that its `sitecustomize` runs first in each Python it starts."""
+"""Folder that `gpumon simulate` adds to PYTHONPATH, so that each Python child process runs `sitecustomize.py` in it."""

@@ -23,13 +23,16 @@ if TYPE_CHECKING:  # other environments may have an old Python
 SIMULATION = "GPUMON_SIMULATION"
 """Environment variable with JSON: what is simulated, and where gpumon and its YAML reader are installed."""
 BINDINGS = ("pynvml", "pynvml.nvml")
-"""Modules that have `nvmlLib`. The second belongs to an older distribution named pynvml."""
+"""Modules that hold pynvml's library object, `nvmlLib`. The second belongs to an older distribution named pynvml."""
 OLDEST = 3, 11
 HERE = str(Path(__file__).parent)
 
 
 class Finder:
-    """Import finder of the packages in `folders` (folder by package name), without the other packages beside them."""
+    """Import finder of the packages in `folders` (folder by package name).
+
+    Other packages that are installed beside them cannot be imported through it.
+    """
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -97,7 +100,7 @@ def _install() -> None:
 
 
 def _run_the_other() -> None:
-    """Run the environment's own `sitecustomize`, which this module shadows."""
+    """Run the environment's own `sitecustomize`, which this module shadows, if there is one."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:

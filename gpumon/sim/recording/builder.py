@@ -119,7 +119,7 @@ def _metrics(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> list[tuple[Capt
 
 
 _PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}
-"""Functions whose answer is split into several queries, each with its splitter."""
+"""Functions whose answer is recorded as several queries, with the Python function that splits it."""
 
 
 def _cost(seconds: array[float]) -> Cost:

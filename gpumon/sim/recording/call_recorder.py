@@ -31,8 +31,8 @@ from gpumon.sim.trace import Trace
 log = logging.getLogger("gpumon.collectors.sampler")
 
 NEW_HANDLE_EACH_CALL = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
-"""Lookups whose handles NVML reuses for other MIG devices, so that each call names them again. Any other handle
-keeps its first name.
+"""Lookups whose handles NVML reuses for other MIG devices. Each call of such a lookup names the handle again. A handle
+of any other lookup keeps its first name.
 """
 UNKNOWN = "handle of a call that was not recorded"
 
@@ -138,7 +138,7 @@ class CallRecorder:
     def _output(
         self, name: str, described: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """Return the outputs of a call for the log; None, and log an error, if they cannot be read.
+        """Return the outputs of a call for the log. If they cannot be read, log an error and return None.
 
         The caller of NVML gets its answer in both cases.
         """
@@ -171,7 +171,10 @@ class CallRecorder:
     # Inputs and outputs that a signature does not describe
 
     def _device(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the device's name as the only input to record. The other arguments do not identify a query."""
+        """Return the name of the device handle as the only input to record.
+
+        The other arguments do not identify a query.
+        """
         return (self._name(arguments[0]),)
 
     def _event(self, arguments: Sequence[Any]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Masks identifying data of a recording: uuids, serials and process ids.
+"""Masks identifying data of a recording: uuids, serial numbers, GUIDs, board ids and process ids.
 
 Equal values get equal masks of the same form, so that a replay can still look them up. TABLE: the functions that return
 such data. Bus ids, models and versions are not masked, because a recording is useless without them.
@@ -21,7 +21,7 @@ BYTES: Mapping[str, Sequence[slice]] = {
     "nvmlDeviceGetGpuFabricInfoV": (slice(0, 16),),  # uuid of the cluster
     "nvmlDeviceGetGpuFabricInfo": (slice(0, 16),),
 }
-"""Parts to mask of the struct that a function returns, in bytes after its version."""
+"""Byte ranges to mask in the struct that a function returns. They are counted after the version, if it has one."""
 PROCESSES = re.compile(r"nvmlDeviceGet\w*Processes\w*|nvmlDeviceGetProcess\w*|nvmlDeviceGetAccountingPids")
 """Functions whose lists begin each entry with a process id."""
 FIRST_PID = 1 << 22

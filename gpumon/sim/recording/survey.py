@@ -65,7 +65,7 @@ OF_LINKS = (
 PEER_CAPABILITIES = range(5)
 """NVML's peer access capabilities: read, write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
-"""Signature words of output arguments."""
+"""Kinds of arguments, by their first word in a signature, for which a call needs no input value."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
@@ -132,7 +132,7 @@ def _questions() -> Iterator[tuple[str, Values]]:
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
-    """Call the functions and fields of each NVLink and of one number above the last.
+    """Call the NVML functions and fields of each NVLink, and of one link number above the last.
 
     The answer for a link that does not exist differs between drivers.
     """
@@ -226,7 +226,10 @@ def _arguments(words: Sequence[str], values: list[Any], *, entries: int) -> tupl
 
 
 class _Count(ctypes.c_uint):
-    """The count argument of a list getter, which is called twice: for the count, then for the entries."""
+    """The count argument of a list getter.
+
+    The getter is called twice: first for the number of entries, then for the entries.
+    """
 
 
 _NUMBERS: Mapping[str, Any] = {
