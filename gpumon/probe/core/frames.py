@@ -1,6 +1,6 @@
-"""Parse the frames that a rank sends, and collect them in its Account. Ranks run third-party code and are not trusted.
+"""Parse the frames (JSON lines) that a rank sends, and collect them in its Account. Pure.
 
-Pure.
+Ranks run third-party code, so their frames are not trusted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpumon.probe.core.plan import Measure, Pairs, Step
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
 """Stages of a rank; `allocate` to `check` are repeated for each size."""
 SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
-"""Stages before the first operation. A failure in one of them does not show a fault of the links."""
+"""Stages before the first operation. A failure in one of them is no sign of a faulty link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Sized:
     """Duration of each timed operation in seconds, in order."""
     wrong: int
     spoilt: int = 0
-    """Number of wrong elements in the data that this rank sent. It is counted in pair exchanges only."""
+    """Number of wrong elements in the send buffer of this rank. It is counted in pair exchanges only."""
     direct: bool | None = None
     """Whether CUDA reports direct access to the peer GPU's memory. It is None for a collective and on the CPU."""
 
@@ -65,14 +65,14 @@ class Account:
     stepped: int = 0
     """Number of steps that the rank has finished."""
     absent: str = ""
-    """Name of a module that the Python interpreter lacks; empty if it lacks none."""
+    """Name of a module, such as torch, that the Python interpreter lacks; empty if it lacks none."""
     error: str = ""
     done: bool = False
     status: int | None = None
     """Exit status as in subprocess.Popen.returncode; None while the rank runs, or if SIGKILL does not end it."""
     pid: int | None = None
     output: bytes = b""
-    """The last bytes that the rank printed."""
+    """The last bytes that the rank wrote to standard output and standard error."""
 
     @property
     def rank(self) -> int:
@@ -82,17 +82,18 @@ class Account:
 MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6
 """Range of valid operation times in seconds."""
 MAX_NUMBER = 1 << 53
-"""Largest whole number that a float holds exactly."""
+"""Max value of whole numbers in a frame. A float holds each whole number up to it exactly."""
 MAX_TEXT, MAX_NAME, MAX_VERSIONS = 2000, 100, 20
-"""Max characters of an error and of a name, and max number of reported versions."""
+"""Max characters of an error, max characters of a name, and max number of reported versions."""
 MAX_SHOWN = 200
 """Max bytes of an invalid line that are quoted in an error."""
 
 
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
-    """Return the account after one more frame. An invalid frame sets its error; after an error it does not change.
+    """Return the account after one more frame.
 
-    `line`: the frame as JSON. `steps`: all steps that were ordered so far.
+    An invalid frame sets the account's error. An account with an error does not change any more. `line`: the frame as
+    JSON. `steps`: all steps that were ordered so far.
     """
     if account.error:
         return account
@@ -128,7 +129,7 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Return the share of one size that a rank has done, 0 to 1."""
+    """Return how much of the work on one size a rank has done, from 0 to 1, by the stage and operation in its frame."""
     if stage == "check":
         return 1.0
     if "operation" not in frame or stage == "warm_up":
@@ -174,7 +175,7 @@ def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[S
 
 
 def _expected_places(rank: int, step: Step) -> Collection[int]:
-    """Return what a rank must report once each in this step: sizes in bytes, or the numbers of its peers."""
+    """Return the sizes in bytes that a rank must report in a Measure step, or its peer ranks in a Pairs step."""
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()
@@ -215,18 +216,23 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _fold_error,
     "done": _fold_done,
 }
-"""Parser of each kind of frame. The key is the JSON member by which a frame of that kind is recognized."""
+"""Function for each kind of frame that returns the account with the frame added. The key is the JSON member that a
+frame of that kind has.
+"""
 
 
 def _text(text: Any, limit: int) -> str:
-    """Return the text on one line, cut to `limit` characters, without terminal control characters. Raises TypeError."""
+    """Return the text on one line, cut to `limit` characters, without control characters; "?" if nothing is left.
+
+    Raise TypeError if it is not a string.
+    """
     if not isinstance(text, str):
         raise TypeError("not a text")
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())[:limit] or "?"
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Return the step index in a frame. Raises ValueError if no such step was ordered."""
+    """Return the step index in a frame. Raise ValueError if no step with this index was ordered."""
     number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

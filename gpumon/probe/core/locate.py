@@ -1,4 +1,4 @@
-"""Locate a slow or corrupting rank, or the path between two ranks, from exchanges of every pair of ranks. Pure."""
+"""Locate a slow or corrupting rank, or a faulty path between two ranks, from exchanges of every pair of ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 
 SLOW = 0.7
-"""Max ratio of a slow pair's bandwidth to that of the next faster pair."""
+"""A rank or pair is slow if its bandwidth is below this share of the bandwidth that it is compared with."""
 APART = 2.0
-"""Pairs are also slow if their distance from the others is more than this many times the spread of the others."""
+"""A rank or pair is also slow if the gap between its bandwidths and those of the other pairs is more than this many
+times the spread (highest minus lowest) of the other pairs.
+"""
 MIN_APART = 0.03
-"""Min distance for APART, as a share of the bandwidth of the fastest other pair."""
+"""Min gap for APART, as a share of the bandwidth of the fastest other pair."""
 TWO = 2
-"""With this number of ranks the slow rank cannot be determined."""
+"""Number of ends of a path. With two ranks the slow one cannot be determined."""
 MIN_SLOW_SHARE = 0.75
 """A rank is slow if more than this share of its pairs is slow."""
 FOUR = 4
-"""Min number of ranks at which pairs can be compared with the spread of the others (APART)."""
+"""Min number of ranks with which the bandwidths of a rank can be compared with the spread of the other pairs (APART).
+"""
 AS_BUILT = ", but NVML reports no NVLinks there: the board may be built so, and the fault cannot be located"
 NO_SINGLE_RANK = "No rank is clearly slower than all others: the fault cannot be located"
 NO_PAIR = "No single pair is slower than the others: the fault cannot be located"
@@ -33,7 +36,10 @@ PAIRS_CORRECT = "Every pair alone exchanged correct data: the source of the wron
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blame:
-    """The ranks to blame (one, or the two ends of a path, or none) and a sentence that states it."""
+    """The ranks to blame for a fault, and a sentence that names them.
+
+    `ranks` is empty if the fault cannot be located.
+    """
 
     ranks: tuple[int, ...]
     sentence: str
@@ -42,7 +48,7 @@ class _Blame:
 
 
 def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
-    """Return the location of the fault; None if nothing was measured from which it can be located.
+    """Return the location of the fault; None if the pass has no measurements from which a fault can be located.
 
     `observations`: readings of the GPUs during the run. They name a cause, or a GPU to blame if the pairs show none.
     """
@@ -66,9 +72,10 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 
 
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
-    """Return the blame with the missing peer access of the blamed GPUs; None if peer access does not explain the fault.
+    """Return the blame with a phrase on the peer access that the blamed GPUs lack; None if they lack none.
 
-    If no rank is blamed, blame the only GPU, or the only pair, that lacks peer access.
+    Return None too if different pairs lack different access. If no rank is blamed, blame the only GPU, or the only
+    pair, that lacks peer access. `lacks`: from `missing_access`.
     """
     if not lacks:
         return None
@@ -91,9 +98,9 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
 
 
 def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
-    """Return the blame with a finding about the blamed GPUs.
+    """Return the blame with a finding about the blamed GPUs, which may be the cause.
 
-    If no rank is blamed, blame the only GPU that has findings.
+    If no rank is blamed, blame the only GPU that has findings. `odd`: findings by GPU UUID.
     """
     if blame.wrong or not odd:
         return blame
@@ -111,7 +118,10 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 
 
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
-    """Blame ranks by their own times and wrong elements. It serves probes whose ranks do not exchange data."""
+    """Return the ranks to blame in a probe whose ranks do not exchange data; None if no bandwidth was low.
+
+    These are the ranks with wrong elements, else the rank that is clearly slower than all others.
+    """
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
         named = " and ".join(names.of(rank) for rank in wrong)
@@ -168,7 +178,11 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 def _may_be_built_so(
     run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
 ) -> bool:
-    """Return whether slow pairs may be normal for the board: of three GPUs, two may share a bridge or a socket."""
+    """Return whether the slow pairs of fewer than four GPUs may be normal for this board.
+
+    They may be if NVML does not report NVLink for all pairs of the blamed ranks. For example, only two of three GPUs
+    may share an NVLink bridge or a CPU socket.
+    """
     own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
     linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
     return bool(run_pass.plan.gpus and ranks) and run_pass.plan.ranks < FOUR and not linked
@@ -185,7 +199,11 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
 
 def _below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs below the widest gap in the sorted bandwidths; empty if no gap is as wide as SLOW."""
+    """Return the pairs below the widest gap in the sorted bandwidths.
+
+    The gap is between two successive bandwidths. Return an empty tuple if the ratio of lower to higher is at least SLOW
+    at every gap.
+    """
     ordered = sorted(measured, key=lambda pair: pair.bandwidth)
     ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
     widest = min(ratios, default=1.0)
@@ -198,9 +216,9 @@ def _share(slow: Sequence[tuple[int, int]], measured: Sequence[Pair], rank: int)
 
 
 def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return a rank or pair whose bandwidths are clearly below those of all others; empty if there is none.
+    """Return a rank or pair whose bandwidths are clearly below those of all other pairs; empty if there is none.
 
-    It finds one lost link of many, which slows each pair of its GPU only a little, but equally.
+    This finds a GPU that lost one of its many NVLinks, because all its pairs are slower by the same small amount.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
@@ -221,10 +239,10 @@ def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return the ranks to blame for wrong data; empty if it cannot be located.
 
-    These are the ranks whose send buffer was wrong, else the rank that all wrong transfers share, else the two ends
-    of the only wrong path.
-
-    Data may be corrupted at its source, on its way or at its destination.
+    Data may be corrupted at its source, on its way or at its destination. The first of these that applies is returned:
+    the ranks whose send buffer was wrong, the two ends of the only path with wrong data, the ranks that sent wrong data
+    to every other rank, the ranks that received wrong data from every other rank, the rank that took part in every
+    wrong transfer.
     """
     spoilt = {rank for pair in measured for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
     if spoilt:
@@ -250,7 +268,7 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
 
 
 class _Names:
-    """Names ranks and GPUs in sentences: "GPU 3 (UUID)", or "rank 3" on the CPU."""
+    """Returns the names of ranks and GPUs for sentences: "GPU 3 (UUID)", or "rank 3" on the CPU."""
 
     def __init__(self, run_pass: Pass, observations: Observations) -> None:
         self._gpus = run_pass.plan.gpus
@@ -286,7 +304,7 @@ def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
 
 
 def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapping[str, str] | None:
-    """Return NVML's peer access status of a pair by capability; None on the CPU, or if the GPU was not observed."""
+    """Return NVML's peer access status of a pair by capability; None on the CPU, or if it was not read."""
     if not run_pass.plan.gpus:
         return None
     a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)
@@ -299,7 +317,10 @@ def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]
 
 
 def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
-    """Yield a sentence for each pair without direct memory access by CUDA, if other pairs have it."""
+    """Yield a sentence for each pair of GPUs that cannot access each other's memory according to CUDA.
+
+    Yield nothing if no pair has such access.
+    """
     if any(pair.direct for pair in measured):
         for pair in measured:
             if pair.direct is False:

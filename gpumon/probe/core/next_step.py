@@ -1,6 +1,7 @@
-"""Choose the next step of a pass.
+"""Choose the next step of a pass. Pure.
 
-Sizes are measured, low sizes are repeated, then pairs are measured to locate the fault. Pure.
+The ranks measure all sizes and repeat those with a low bandwidth. Then pairs of ranks exchange data to locate the
+fault.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gpumon.probe.core.result import Comparison, Measurement
 MAX_PAIR_BYTES = 256 << 20
 """Max bytes of an exchange between two ranks. That is enough to saturate a link."""
 TRIES, MAX_TRIES = 2, 5
-"""How often a slow pair is measured: usually TRIES times, up to MAX_TRIES while the slow pairs share no rank to
-blame.
+"""Max number of times that a slow pair is measured: TRIES if every slow pair includes the ranks to blame, else
+MAX_TRIES.
 """
 
 
@@ -54,15 +55,18 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Compare each size that saturates the links with its references. If `low`, return only sizes that are too low."""
+    """Return the comparison of each size that saturates the links with its reference bandwidths.
+
+    `low`: whether to return only sizes whose bandwidth is too low.
+    """
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)
 
 
 def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
-    """Return a step that repeats the low sizes of planned step `number`; None if no size is low.
+    """Return a step that repeats the sizes of planned step `number` whose bandwidth is too low; None if there is none.
 
-    A low size counts only if the repeat is low too, because healthy hosts vary.
+    A run is degraded only if the repeated bandwidth is too low again, because results of healthy hosts vary.
     """
     step = run_pass.plan.measures[number]
     low = [
@@ -76,9 +80,9 @@ def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | No
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Compare measurements with their references; empty until the largest size is measured.
+    """Return the comparisons of measurements with their references; empty until the largest planned size is measured.
 
-    The largest size determines which sizes saturate the links.
+    Only sizes that saturate the links are compared. The largest size determines which ones these are.
     """
     if all(measurement.bytes < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()

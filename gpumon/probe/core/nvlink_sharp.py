@@ -27,10 +27,7 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 
 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
-    """Return a sentence about what default and ring algorithm show together at their largest size.
-
-    Return "" if one of them was not measured, or if neither is low.
-    """
+    """Return a sentence on the cause that the default and ring algorithms show together, each at its largest size."""
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
         return ""
@@ -45,10 +42,10 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
 
 
 def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """Return a sentence if NVLink SHARP seems to be missing by published figures; otherwise "".
+    """Return a sentence if NVLink SHARP seems to be missing by published figures, otherwise "".
 
-    `gain`: returns the ratio of default to ring bandwidth for a size, see published_figures.gain; None if unpublished.
-    A loss is reported if less than half of the gain is measured, because hosts differ by a few percent.
+    `gain` returns the ratio of default to ring bandwidth at a size in bytes, or None if it is unpublished. A loss is
+    reported if at most half of the published gain is measured, because hosts differ by a few percent.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
@@ -62,7 +59,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """Return the float32 comparisons of the default and of the ring, each at its largest size; None if not measured."""
+    """Return the float32 comparisons of default and ring, each at its largest size; None for one not measured."""
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

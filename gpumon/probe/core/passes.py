@@ -28,9 +28,11 @@ class Ending:
     not_started: str = ""
     """Error that prevented the ranks from starting; empty if they were started."""
     abandoned: tuple[int, ...] = ()
-    """Pids of ranks and their processes that SIGKILL did not end."""
+    """Pids of ranks, and of processes that they started, that SIGKILL did not end."""
     first_failed: int | None = None
-    """The rank that failed first; None if none failed. Others often fail because of it."""
+    """Number of the rank that failed first, or that first died without an error message; None if none failed. Other
+    ranks often fail because of it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +57,9 @@ class Pass:
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return the measurements of all sizes that every rank has reported.
+    """Return the measurement of each size that every rank has reported.
 
-    If a size was repeated, its faster one is used.
+    If a size was repeated, return the faster measurement, with the sum of the wrong elements of both.
     """
     fastest: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
@@ -77,9 +79,9 @@ def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measu
 
 
 def pairs(run_pass: Pass) -> tuple[Pair, ...]:
-    """Return the exchanges of all pairs of which both ranks have reported.
+    """Return the exchange of each pair of which both ranks have reported.
 
-    If a pair was repeated, its faster one is used.
+    If a pair was repeated, return the faster exchange, with the sum of the wrong elements of both.
     """
     fastest: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in run_pass.accounts}
@@ -93,7 +95,7 @@ def pairs(run_pass: Pass) -> tuple[Pair, ...]:
 
 
 def wrong_elements(run_pass: Pass) -> int | None:
-    """Return the total of wrong elements of all ranks; None if no size was measured and none was found."""
+    """Return the total of wrong elements of all ranks; None if none was found and no size was measured by all ranks."""
     sizes = (sized for account in run_pass.accounts for sized in (*account.sizes.values(), *account.pairs.values()))
     wrong = sum(sized.wrong for sized in sizes)
     return wrong if wrong or measurements(run_pass) else None
@@ -136,9 +138,9 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 
 
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    """Return the bandwidth of a pair in its fastest exchange.
+    """Return the bandwidth of a pair in its fastest exchange, and its wrong elements.
 
-    A busy host delays some exchanges; a slow link delays all.
+    A busy host delays some exchanges. A slow link delays all of them.
     """
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
@@ -153,7 +155,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 def _faster(before: Pair | None, after: Pair) -> Pair:
     """Return the faster of two exchanges of one pair, with the sum of their wrong elements.
 
-    Disturbance never speeds up a pair.
+    The faster one is closer to the bandwidth of the path, because other load only makes a pair slower.
     """
     if before is None:
         return after

@@ -10,16 +10,17 @@ from gpumon.probe.core.evidence import Observations
 
 OK = "ok"
 WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomics"}
-"""NVML's peer access capabilities and how sentences name them."""
+"""NVML's peer access capabilities, each with its name in sentences."""
 
 Ends = tuple[str, str]
 """UUIDs of two GPUs in the order of the run."""
 
 
 def missing_access(observations: Observations) -> dict[Ends, str]:
-    """Return which peer access pairs of GPUs lack, as a phrase by pair. Pairs that lack nothing unusual are left out.
+    """Return a phrase for each pair of GPUs that lacks peer access, by pair. Other pairs are left out.
 
-    `observations`: the GPUs of the run, in order.
+    A capability counts if the pair had it when the run began, or if it is usual on this board. `observations`: the GPUs
+    of the run, in order.
     """
     access_by_pair = {
         ends: access
@@ -35,9 +36,9 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
 
 
 def _is_whole(observations: Observations) -> bool:
-    """Return whether these are all GPUs that NVML reports.
+    """Return whether the observed GPUs are all GPUs for which NVML reports peer access.
 
-    Only then do they show which peer access the board provides.
+    Otherwise they do not show which peer access the board provides.
     """
     return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
@@ -57,7 +58,8 @@ def _words(
 def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
     """Return whether this peer access capability is usual on this board, so that pairs without it are faulty.
 
-    It is usual if at least half of all pairs have it, unless every GPU lacks it equally often, as in a cube mesh.
+    It is usual if at least half of all pairs have it. It is not usual if every GPU lacks it in the same number of
+    pairs, as in a cube mesh.
     """
     statuses = {ends: access[name] for ends, access in complete.items() if name in access}
     have = sum(status == OK for status in statuses.values())

@@ -11,7 +11,9 @@ from gpumon.probe.core.probes import ALGORITHMS, Probe, Setting
 WARM_UPS = 5
 OPERATIONS = 20
 CHECKS = 20
-"""Operations whose result is checked at each size, with a pattern of its own each: some faults are intermittent."""
+"""Number of operations at each size whose result is checked, each with its own data pattern. One would not be enough,
+because some faults are intermittent.
+"""
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
@@ -35,7 +37,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """A step in which every two ranks exchange data, to locate a slow or corrupting rank or path."""
+    """A step in which pairs of ranks exchange data, to locate a slow or corrupting rank or path."""
 
     bytes: int
     rounds: tuple[Round, ...]
@@ -57,7 +59,10 @@ Step = Measure | Pairs | Misbehave
 
 
 def encode(number: int, step: Step | None) -> bytes:
-    """Return the JSON line that orders this step from a rank. A step of None orders the rank to end."""
+    """Return the JSON line that orders a rank to take this step, or to end if `step` is None.
+
+    `number`: index of the step in the pass.
+    """
     return json.dumps({"number": number} | ({"do": "end"} if step is None else asdict(step))).encode() + b"\n"
 
 
@@ -75,15 +80,15 @@ def rounds(ranks: int) -> tuple[Round, ...]:
 
 CPU_RANKS = 2
 OVERHEAD_BYTES = 3 << 30
-"""Memory on each GPU for the CUDA context and NCCL's buffers, which differ between versions."""
+"""Bytes of memory on each GPU for the CUDA context and NCCL's buffers. The actual size differs between versions."""
 BUFFERS = 2
 """Number of buffers of the largest size on a rank. Most collectives, and all pairs, send from one and receive in
 another.
 """
 CPU_OVERHEAD_BYTES = 400 << 20
-"""Memory of each rank on the CPU for torch itself."""
+"""Bytes of host memory that torch itself uses in each rank on the CPU."""
 CPU_SHARE = 0.5
-"""Share of the host's available memory that a run may use, because other processes use it too."""
+"""Share of the host's available memory that the buffers of a run may use, because other processes use it too."""
 
 NVLS = "NCCL_NVLS_ENABLE"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -112,9 +117,9 @@ class Run:
 
     id: str
     trigger: str
-    """schedule or request."""
+    """What started the run: schedule or request."""
     started: float
-    """Seconds since the epoch."""
+    """Start of the run in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +130,11 @@ class Plan:
     setting: Setting
     ranks: int
     gpus: tuple[str, ...] = ()
-    """UUIDs in the order of the ranks; empty on the CPU."""
+    """UUIDs of the GPUs in the order of the ranks; empty on the CPU."""
     algorithm: str = "default"
     dtypes: tuple[str, ...] = ("float32",)
     python: str
-    """Interpreter that has torch."""
+    """Path of the Python interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     """Text of /etc/nccl.conf without comments, keyed by the path of that file."""
@@ -143,13 +148,16 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Sizes in bytes that are not measured because memory is too small for them."""
+        """Sizes in bytes that are not measured because memory is too small for them.
+
+        Optional sizes (`sizes_if_fit`) are not included.
+        """
         ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
         return tuple(size for size in ladder if size not in self.setting.sizes)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """First steps of every run: one for each collective and data type."""
+        """Steps with which every pass begins: one for each collective and data type."""
         return tuple(
             Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
             for collective in self.probe.collectives
@@ -164,21 +172,23 @@ class Plan:
 
     @property
     def uses_sharp(self) -> bool:
-        """Return whether NCCL may use NVLink SHARP: some hosts switch it off in /etc/nccl.conf."""
+        """Return whether NCCL may use NVLink SHARP.
+
+        NCCL_NVLS_ENABLE=0 disables it, in the environment of the ranks or in the host's /etc/nccl.conf.
+        """
         lines = [line.replace(" ", "") for text in self.nccl_conf.values() for line in text.splitlines()]
         return self.environment.get(NVLS, "0" if f"{NVLS}=0" in lines else "1") != "0"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command line of a rank. The `-I` isolates Python from the worker's folder and from packages of the user."""
+        """Command line of a rank. With `-I` Python ignores PYTHON* variables and the user's site-packages."""
         return (self.python, "-I", str(self.probe.worker))
 
     def orders(self, rank: int, *, parent: int, result: int, rendezvous: int) -> bytes:
         """Return the first line of a rank's input: a JSON object that describes the rank.
 
-        `parent` is the agent's pid. The rank inherits two descriptors: `result`, to which it writes its frames, and
-        `rendezvous`, a file without a name through which the ranks find each other (other users could connect to a port
-        on loopback).
+        `parent` is the agent's pid. The rank inherits two descriptors. It writes its frames to `result`. The ranks find
+        each other through `rendezvous`, a file without a name. A loopback port would be open to other users.
         """
         orders = {
             "parent": parent,
@@ -205,11 +215,10 @@ def memory_needed_on_cpu(size: int, ranks: int) -> float:
 
 
 def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
-    """Return the setting with sizes that fit into `free` bytes.
+    """Return the setting with the sizes that fit into `free` bytes.
 
-    On GPUs larger sizes are added; on the CPU sizes are removed.
-
-    `free`: bytes on each GPU, or on the CPU for all ranks together; None if unknown (then no size is added or removed).
+    On GPUs optional larger sizes are added. On the CPU sizes are removed, except the smallest. `free`: bytes on each
+    GPU, or on the CPU for all ranks together; None if unknown. Then no size is added or removed.
     """
     if setting.device == "cuda":
         more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
@@ -237,7 +246,7 @@ def make_plans(
 ) -> tuple[Plan, ...]:
     """Return one plan for each algorithm.
 
-    Each real GPU gets a rank (NCCL); without real GPUs, ranks use the CPU (gloo).
+    Each real GPU gets a rank (NCCL). Without real GPUs the ranks use the CPU (gloo).
 
     `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: variables from the configuration; the agent's own
     environment is not inherited. `algorithms`: NCCL algorithms; empty uses those of the probe.

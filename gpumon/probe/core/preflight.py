@@ -20,26 +20,29 @@ IDLE_BYTES_EXACT = GIB >> 2
 IDLE_TRAFFIC = 100e6
 """Max bytes a second over NVLink and PCIe of an idle GPU. It is not 0, because reading the GPU causes traffic."""
 MIN_PARTIAL = 2
-"""Min number of GPUs of a partial run."""
+"""Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
 RING = ("ring",)
 """Algorithms of a run beside jobs: the ring uses no NVLink SHARP resources of the NVSwitches."""
 MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
-"""Max seconds without a reading of the processes on a run's GPUs, besides the duration of a poll. Then the run ends.
+"""A run ends if the processes on its GPUs were not read for this many seconds plus the duration of a poll.
 
-GPUs are polled every second. A restarted sampler or a slow GPU has been read within this time.
+That is long enough for a restart of the sampler child, or for a GPU that answers slowly.
 """
 POLL_SECONDS = 5.0
-"""Max seconds that UNSEEN_SECONDS is extended by for a slow poll."""
+"""Max seconds by which a slow poll extends UNSEEN_SECONDS."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
-"""NVML's compute modes in which ranks and jobs block each other, with words for the hint."""
+"""NVML's compute modes that permit no process (2) or only one process (3) on a GPU, with words for the hint."""
 REFUSED = "The scheduler refused the node"
 """First words of the hint if the scheduler refused a run."""
 
 
 def idle_bytes(*, exact: bool) -> int:
-    """Return the max bytes in use on an idle GPU. `exact`: excluding memory that the driver reserves."""
+    """Return the max bytes in use on an idle GPU.
+
+    `exact`: whether the driver's figure excludes the memory that the driver reserves.
+    """
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES
 
 
@@ -109,7 +112,10 @@ def check_unkillable(facts: PreflightFacts) -> Skip | None:
 
 
 def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
-    """Refuse a scheduled run if the host has a scheduler but no gate. It may start a job on idle GPUs at any time."""
+    """Refuse a scheduled run if the host has a job scheduler but no scheduler gate is configured.
+
+    The scheduler may start a job on idle GPUs at any time. The run is also refused if the host's scheduler is unknown.
+    """
     if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
         return None
     schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
@@ -147,13 +153,16 @@ GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
 
 
 class Gate(NamedTuple):
-    """A check that each GPU of a run must pass. It returns a Skip that lists the GPUs that fail."""
+    """A check of each GPU before a run.
+
+    Its method `skip` returns a Skip that lists the GPUs that fail the check, or None if no GPU fails.
+    """
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
-    """Yields a description of the GPU if it fails the check; else nothing."""
+    """Callable that yields a phrase about a GPU that fails the check, and nothing for another GPU."""
     hint: str
-    """Hint of the Skip. `{gpus}` is replaced by the descriptions."""
+    """Hint of the Skip. `{gpus}` is replaced by the phrases of `signs`."""
 
     def skip(self, facts: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, facts)]
@@ -177,7 +186,10 @@ def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
 
 
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    """Yield signs of use by a process that NVML does not list yet, or does not list at all."""
+    """Yield a phrase if utilization, memory or traffic shows that the GPU is in use.
+
+    The process may not be listed by NVML yet, or not at all.
+    """
     signs = []
     if gpu.utilization:
         signs.append(f"is {gpu.utilization:.0%} utilized")
@@ -213,7 +225,9 @@ GATES = (
     Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
     Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),
 )
-"""Checks of each GPU in the order of their precedence: lasting reasons first, then certain ones."""
+"""Checks of each GPU in the order of their precedence: first modes of the GPU, then use by others, then missing
+readings, then too little free memory.
+"""
 _IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
 
 
@@ -231,9 +245,9 @@ def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
 
 
 def is_partial(facts: PreflightFacts) -> bool:
-    """Return whether a run would leave out GPUs that are, or may be, in use.
+    """Return whether a run would be partial: it leaves out GPUs that are, or may be, in use.
 
-    At least MIN_PARTIAL others must be idle.
+    The configuration must allow it, and at least MIN_PARTIAL other GPUs must be idle.
     """
     if not facts.partial or (_check_gpus(facts) is None and check_missing_gpus(facts) is None):
         return False
@@ -260,8 +274,9 @@ def _check_idle_time(facts: PreflightFacts) -> Skip | None:
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the NCCL algorithms to measure; empty for those of the probe. `chosen`: those in the configuration.
 
-    NVLink SHARP takes resources of the NVSwitches, and a job that finds none left fails. Therefore a run beside jobs
-    measures the ring only. In a fabric of several nodes, these jobs may be on another node.
+    NVLink SHARP takes resources of the NVSwitches, and a job that finds none left fails. Therefore a partial run
+    measures only the ring, which does not use it. In an NVLink fabric of several nodes such a job may run on another
+    node, so there the ring is the default for all runs.
     """
     if facts.alone:
         return ()

@@ -13,15 +13,16 @@ class GpuUse:
     index: int
     uuid: str
     processes: float | None
-    """Number of processes on the GPU; None if unknown. Between runs it is read less often than the load below."""
+    """Number of processes on the GPU; None if unknown. Between runs it is read less often than utilization and memory.
+    """
     holders: Sequence[str] = ()
-    """Names and pids of some of these processes; empty if they cannot be read."""
+    """Names and pids of up to two of these processes; empty if they cannot be read."""
     foreign: float | None = None
-    """Number of processes that do not belong to the agent."""
+    """Number of processes on the GPU that do not belong to the agent; None if unknown."""
     utilization: float | None = None
-    """Utilization, 0 to 1."""
+    """Utilization of the GPU, 0 to 1; None if unknown."""
     memory_used: float | None = None
-    """Bytes in use."""
+    """Bytes of GPU memory in use; None if unknown."""
     memory_free: float | None = None
     memory_exact: bool = False
     """Whether `memory_used` excludes the memory that the driver reserves."""
@@ -40,7 +41,7 @@ class PreflightFacts:
 
     gpus: Sequence[GpuUse] = ()
     expected: int = 0
-    """Number of expected GPUs. An expected GPU that is not read may be in use."""
+    """Number of GPUs that the host should have. An expected GPU that is missing may be in use."""
     simulated: bool = False
     enabled: bool = True
     unkillable: Sequence[int] = ()
@@ -72,6 +73,6 @@ class PreflightFacts:
     unobserved: Mapping[str, float] = field(default_factory=dict)
     """Seconds since processes on each GPU of the run in progress were last read, by UUID."""
     poll_seconds: float = 0.0
-    """Seconds that the last poll took. The load of a run makes polls slower."""
+    """Seconds that the last polls of the fast and slow readings took together. The load of a run makes polls slower."""
     clique: bool = False
     """Whether the GPUs belong to an NVLink fabric that spans several nodes."""

@@ -55,13 +55,13 @@ class AllReduce:
 
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
-"""Metrics before the first run. Every counter exists, so that its first increase is visible."""
+"""Metrics before the first run. Every counter starts at 0, so that rate() and increase() include the first run."""
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
     """Return the metrics after a run of the all-reduce. Results of other probes change nothing.
 
-    `ran`: earlier runs that were not skipped, newest last. Bandwidths are those of the last successful run.
+    `ran`: earlier runs that were not skipped, newest last. Bandwidths are those of the last successful run on all GPUs.
     """
     if result.probe != ALL_REDUCE:
         return metrics
@@ -100,7 +100,10 @@ def _latency(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Return float32 values of this run by label values. Algorithms that are no longer measured lose their series."""
+    """Return `values` of each float32 measurement of this run, keyed by backend, algorithm and the key in `values`.
+
+    Algorithms that are no longer measured lose their series.
+    """
     return {
         KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
         for measurement in result.measurements
@@ -110,7 +113,10 @@ def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, fl
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """Return bandwidth over reference at the largest size of each algorithm. `usual` returns the reference or None."""
+    """Return bandwidth divided by reference at the largest size of each algorithm, keyed by backend and algorithm.
+
+    `usual` returns the reference of a comparison, or None. An algorithm without a reference is left out.
+    """
     compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
     largest = {
         comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

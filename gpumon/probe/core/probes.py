@@ -10,7 +10,7 @@ ALIGNMENT = 16
 """Alignment in bytes of each rank's share of an array."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
-"""The probe that is scheduled, judged and exported; the others run on request."""
+"""Name of the probe that runs by schedule and has Prometheus metrics. The other probes run only on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Setting:
     algorithms: tuple[str, ...] = ("default",)
     """Keys of ALGORITHMS. Each algorithm is measured by a separate set of ranks."""
     min_baseline_ratio: float
-    """A run is slow if its bandwidth is below this share of this host's own median."""
+    """A bandwidth below this share of the host's own median is too low, unless results of this host vary that much."""
 
 
 _GPU = Setting(
@@ -73,15 +73,15 @@ class Probe:
     jitter: float = 600.0
     """Max seconds by which a scheduled run is randomly moved, so that nodes do not run at the same time."""
     first_after: float = 60.0
-    """Seconds from the agent's start to the first run."""
+    """Seconds from the agent's start to the first scheduled run."""
     first_after_simulated: float = 5.0
     idle: float = 600.0
     """Seconds for which the GPUs must have been idle before a scheduled run. It is 0 on a simulated node."""
 
     def participating_bytes(self, size: int, ranks: int) -> int:
-        """Return the bytes of an array of `size` bytes that take part.
+        """Return how many bytes of an array of `size` bytes a collective uses.
 
-        Shares are rounded down to ALIGNMENT, as in the worker.
+        If the array is divided among the ranks, each share is rounded down to ALIGNMENT, as in the worker.
         """
         return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 
@@ -94,12 +94,12 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 
 
 def _gather_and_distribute_factor(ranks: int) -> float:
-    """Return the bus bandwidth factor of collectives that gather and then distribute every byte, such as all-reduce."""
+    """Return the bus bandwidth factor of all-reduce, as nccl-tests defines it."""
     return 2 * (ranks - 1) / ranks
 
 
 def _distribute_factor(ranks: int) -> float:
-    """Return the bus bandwidth factor of collectives in which each rank already holds one share of the array."""
+    """Return the bus bandwidth factor of all-gather, reduce-scatter and all-to-all, as nccl-tests defines it."""
     return (ranks - 1) / ranks
 
 

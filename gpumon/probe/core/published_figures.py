@@ -1,6 +1,6 @@
-"""TABLE of published all-reduce bandwidths by GPU model, number of ranks and algorithm.
+"""Table of published all-reduce bandwidths by GPU model, number of ranks and algorithm.
 
-Sizes are in GiB (2^30), rates in GB/s (1e9).
+Sizes are written in MiB and GiB (2^20, 2^30 bytes), bandwidths in GB/s (1e9 bytes a second).
 """
 
 from __future__ import annotations
@@ -78,16 +78,17 @@ TABLE: tuple[Published, ...] = (
 )
 """Published bandwidths. Rows of one product, number of ranks and algorithm are sorted by size.
 
-Only boards with soldered GPUs are listed: with separate bridges the expected bandwidth of the links is unknown.
+Only boards with SXM GPUs are listed. With PCIe cards the expected bandwidth depends on whether NVLink bridges are
+installed.
 """
 
 
 def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = True) -> SourcedFigure | None:
     """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
-    Of two equally near sizes the smaller is used. Larger sizes count only up to NEAR times the measured size. They are
-    needed because a much smaller size has a low figure, which hosts reach even if NVLink SHARP is lost. `sharp`: False
-    if NVLink SHARP is switched off on this host; the figure is then that of the ring.
+    If a smaller and a larger size are equally near, the smaller is used. Larger sizes count only up to NEAR times the
+    measured size. They are needed because a much smaller size has a low figure, which hosts reach even without NVLink
+    SHARP. `sharp`: False if NVLink SHARP is disabled on this host; the figure is then that of the ring.
     """
     if measurement.collective != "all_reduce":
         return None
@@ -101,10 +102,10 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """Return by which factor at least NCCL's default all-reduce of `size` bytes is faster than that with the ring.
+    """Return the min ratio of default to ring bandwidth of an all-reduce of `size` bytes, by published figures.
 
-    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger size bound the ratio. None
-    if one of them is not published, or if the default (NVLink SHARP) adds nothing.
+    Bandwidth grows with the size. Therefore the ratio is at least that of the default at a smaller size to the ring at
+    a larger size. Return None if one of them is not published, or if the default (NVLink SHARP) is not faster.
     """
     default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
     ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)

@@ -1,4 +1,4 @@
-"""Choose a remedy for a run without a result, by its error messages and the stage that its ranks reached. Pure."""
+"""Choose a remedy for a failed run by its error messages and the stage that its ranks reached. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def remedy(text: str) -> str:
 
 
 TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""Arguments of the Python interpreter with which an operator can reproduce a stage, by stage."""
+"""Arguments of the Python interpreter with which an operator can repeat what a rank does in a stage, by stage."""
 TORCH = (2, 6)
 """Oldest tested version of PyTorch, as (major, minor)."""
 
 
 def interpreter_hint(run_pass: Pass, cause: Account) -> str:
-    """Return a hint about probe.python or its PyTorch; empty if the failure of rank `cause` has another reason."""
+    """Return a hint about probe.python or its PyTorch; empty if the failed rank (`cause`) failed for another reason."""
     python, stage = run_pass.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
         return "Set probe.python to a Python interpreter, or a script that execs one, that the agent's user may run."

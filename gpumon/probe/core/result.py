@@ -1,4 +1,4 @@
-"""The result of a probe run, and its JSON document."""
+"""The result of a probe run, and its conversion to and from a JSON object."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gpumon.probe.core.wording import leaves_out
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
-"""Outcomes of runs whose bandwidths are used: metrics and baselines are computed from them."""
+"""Outcomes of runs whose bandwidths are exported as metrics. Baselines are computed from ok runs only."""
 DECISIVE = (*SUCCESSES, "wrong")
-"""Outcomes of runs that completed all measurements and checked the data."""
+"""Outcomes of runs that checked their data. After the outcome wrong some sizes may not have been measured."""
 SKIP_REASONS = (
     *("busy", "held", "released", "maintenance", "no_scheduler_gate", "scheduler_gate_failed"),
     *("single_gpu", "mig", "exclusive_mode", "low_memory", "no_torch", "disabled", "interrupted"),
 )
 
 MAX_NUMBER = 10**21
-"""Upper limit of numbers in a result. It rejects damaged documents."""
+"""Max number in a result. A larger number in the store shows that the stored result is damaged."""
 Figure = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Times and bandwidths at one size.
+    """Times and bandwidths of one collective at one size.
 
     Bandwidths are defined as in nccl-tests, from the median time of an operation.
     """
@@ -49,7 +49,7 @@ class Measurement:
     variation_ratio: Figure | None = None
     """Coefficient of variation of the operation times: standard deviation divided by mean."""
     wrong_elements: Count
-    """Number of wrong elements on all ranks together, in one checked operation at this size."""
+    """Total of wrong elements on all ranks, in all checked operations at this size."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -64,9 +64,9 @@ class Conditions:
     model: str = ""
     """GPU model; empty on the CPU."""
     gpus: tuple[str, ...] = ()
-    """UUIDs in the order of the ranks; empty on the CPU."""
+    """UUIDs of the GPUs in the order of the ranks; empty on the CPU."""
     indexes: tuple[Count, ...] = ()
-    """Indexes of the GPUs during the run, in the order of `gpus`; empty on the CPU."""
+    """Indexes of the GPUs during the run, in the order of `gpus`; empty on the CPU or if unknown."""
     driver: str = ""
     host_gpus: Count = 0
     """Number of GPUs that the host should have. A run that used fewer is partial."""
@@ -76,7 +76,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measured bus bandwidth and the reference figures for it, all in bytes a second."""
+    """A measured bus bandwidth and the reference bandwidths for it, in bytes a second."""
 
     collective: str
     algorithm: str
@@ -90,13 +90,13 @@ class Comparison:
     runs: Count = 0
     """Number of earlier runs under the same conditions, from which `baseline` is computed."""
     best: Figure | None = None
-    """Highest median that a full window of this host's runs ever had; None if no window was full yet."""
+    """Highest median of 30 successive runs of this host under the same conditions; None if there were fewer runs."""
     best_date: str = ""
-    """UTC date of the newest run in the window of `best`; empty without one."""
+    """UTC date of the newest of the runs from which `best` is computed; empty if `best` is None."""
     runs_needed: Count = 0
     """Number of earlier runs that are necessary for a baseline."""
     expected: Figure | None = None
-    """Published figure for this hardware; None if there is none."""
+    """Published bus bandwidth for this hardware; None if there is none."""
     source: str = ""
     """Source of the published figure."""
     low: str = ""
@@ -139,12 +139,12 @@ class Location:
 
     sentence: str
     ranks: tuple[Count, ...] = ()
-    """Ranks to blame: one rank, or two if the path between them is to blame; empty if the fault cannot be located."""
+    """Ranks to blame. Two ranks may also denote the path between them. Empty if the fault cannot be located."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs of `ranks`; empty on the CPU."""
     pairs: tuple[Pair, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Other findings of the run, as sentences, such as link errors, low clocks or missing peer access."""
+    """Findings about the GPUs during the run, as sentences, such as link errors, low clocks or missing peer access."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +159,11 @@ class ProbeResult:
     degraded run, the reference that it is below: baseline, expected or drift.
     """
     hint: str = ""
-    """What the operator should do; empty if nothing."""
+    """Explanation of the outcome and what the operator should do; empty if there is none."""
     trigger: str = "schedule"
     """What started the run: schedule or request."""
     started: Figure
-    """Seconds since the epoch."""
+    """Start of the run in seconds since the epoch."""
     duration_seconds: Figure = 0.0
     backend: str = ""
     ranks: Count = 0
@@ -176,7 +176,7 @@ class ProbeResult:
     settings: Mapping[str, str] = field(default_factory=dict)
     """NCCL environment variables of the ranks, and the text of /etc/nccl.conf by its path."""
     log: str = ""
-    """The last output of the ranks, one section a rank; empty if the run was ok or skipped."""
+    """The last output of the ranks of the last pass, one section a rank; empty if the run was ok or skipped."""
     simulated: bool = False
 
     @property
@@ -191,12 +191,15 @@ class ProbeResult:
 
 
 def to_document(result: ProbeResult) -> dict[str, Any]:
-    """Return the result as a JSON document."""
+    """Return the result as a dict that `json.dumps` accepts."""
     return asdict(result)
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """Return the result in a JSON document. Unknown members are ignored. Raises ValueError if it is invalid."""
+    """Return the result from a dict that `to_document` made. Unknown members are ignored.
+
+    Raise ValueError if the dict is invalid.
+    """
     result = _decoder().validate_python(document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
@@ -216,7 +219,9 @@ class ProbeRequest:
     """
 
     id: str
-    """Id of the run that was started, is in progress, or was skipped; empty if nothing was recorded."""
+    """Id of the run that was started, is in progress, or was skipped; empty if the request was refused without a
+    result.
+    """
     accepted: bool
     """Whether this request started the run."""
     reason: str = ""

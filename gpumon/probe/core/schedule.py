@@ -18,7 +18,7 @@ from gpumon.clock import boot_clock
 log = logging.getLogger("gpumon.probe")
 
 STEP_SECONDS = 5.0
-"""Min step of the wall clock, in seconds, by which the next run is moved too."""
+"""Seconds by which the wall clock must have been stepped before the next run is moved by the same time."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",
@@ -29,7 +29,11 @@ _TROUBLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """Times of scheduled runs, all in seconds: between runs, random shift, and from the start to the first run."""
+    """Times of scheduled runs in seconds.
+
+    `interval`: between two runs. `jitter`: max random shift of a run. `first_after`: from the start of the schedule to
+    the first run.
+    """
 
     interval: float
     jitter: float
@@ -37,7 +41,7 @@ class Timetable:
 
 
 class Schedule:
-    """Calls `fire` in its own thread whenever a run is due. `fire` must return at once, as Loop.post does."""
+    """Calls `fire` in a thread of APScheduler whenever a run is due. `fire` must return at once, as Loop.post does."""
 
     def __init__(self, fire: Callable[[], None], timetable: Timetable) -> None:
         self._fire = fire
@@ -74,7 +78,10 @@ class Schedule:
             self.start()
 
     def follow_clock(self) -> None:
-        """Move the next run by the step of the wall clock, if it was stepped: APScheduler schedules by wall time."""
+        """Move the next run by the same time if the wall clock was stepped.
+
+        APScheduler schedules by wall time.
+        """
         step = _boot_wall_time() - self._boot_wall_time
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return

@@ -1,4 +1,4 @@
-"""The configuration of probes, as values."""
+"""The settings of probes from the configuration, as frozen values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class ProbeSettings:
     python: str
     enabled: bool = True
     deadline: float | None = None
-    """Seconds; None uses the deadline of the probe."""
+    """Max seconds of a run; None uses the deadline of the probe."""
     dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Path = NCCL_CONF
     floors: Mapping[str, Floors] = field(default_factory=dict)
-    """Floors by backend (nccl, gloo). A backend without an entry has the default floors."""
+    """Limits below which a bandwidth is too low, by backend (nccl, gloo). A backend that is missing has the defaults.
+    """
     idle_seconds: float = 0.0
     """Seconds for which the GPUs must have been idle before a scheduled run."""
     partial: bool = False

@@ -24,7 +24,7 @@ MAX_COMPLETED_RUNS = 20
 class ProbeState:
     """State of the probes in the Report: metrics, results, and the run in progress.
 
-    Limits apply to each probe separately.
+    MAX_RESULTS and MAX_COMPLETED_RUNS apply to each probe separately.
     """
 
     metrics: AllReduce = AllReduce()
@@ -32,19 +32,21 @@ class ProbeState:
     last: ProbeResult | None = None
     """Last result of the all-reduce; None if there is none."""
     history: tuple[ProbeResult, ...] = ()
-    """The newest results, newest last."""
+    """The newest results of all probes, including skipped runs, newest last."""
     ran: tuple[ProbeResult, ...] = ()
-    """The newest results that are not skips, newest last. Results that determine a probe's current state are never
-    dropped.
+    """The newest results of all probes that are not skips, newest last. Results that determine a probe's current state
+    are never dropped.
     """
     good: tuple[ProbeResult, ...] = ()
-    """Results from which baselines are computed, newest last. Their number is limited for each set of conditions."""
+    """Results with the outcome ok, from which baselines are computed, newest last. Their number is limited for each set
+    of conditions and in all.
+    """
     running: str | None = None
     """Id of the run in progress; None if there is none."""
     running_probe: str = ALL_REDUCE
     """Name of the probe in progress, or of the last one."""
     progress: Progress | None = None
-    """Progress of the slowest rank of the run in progress."""
+    """Progress of the slowest rank of the run in progress; None if there is none."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that the run in progress loads."""
     loaded: tuple[str, ...] = ()
@@ -56,8 +58,8 @@ class ProbeState:
     last_ended_at: float = 0.0
     """Uptime of the agent, in seconds, at which the last all-reduce that was not skipped ended; 0 if there was none."""
     free_since: float | None = None
-    """Uptime of the agent, in seconds, since which only the agent itself prevents a run; None if something else
-    does.
+    """Uptime of the agent, in seconds, since which no process uses a GPU, all GPUs are readable, and no hold,
+    maintenance or release is active; None if one of these prevents a run now.
     """
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
@@ -100,7 +102,7 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
 def restore(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """Return the state with stored results and counters, which are read after the agent has started.
+    """Return the state with the results and counters that were read from the store after the agent's start.
 
     `results`: newest last. `runs` and `skips`: counters by outcome and by skip reason. Counts since the start are added
     to them.
@@ -148,9 +150,9 @@ def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
 def _newest(
     results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
-    """Return the results with this one added.
+    """Return the results with `result` added.
 
-    Drop the oldest of its probe beyond `limit`, except those with a `needed` id.
+    Drop the oldest results of the same probe beyond `limit`, except those whose id is in `needed`.
     """
     same = [run.id for run in results if run.probe == result.probe and run.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - limit)])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 MIN_RANGE = 3
-"""Min number of indexes that are written as a range."""
+"""Min number of consecutive indexes that are written as a range."""
 
 
 def leaves_out(gpus: Sequence[str], ranks: int, host_gpus: int) -> bool:

@@ -1,1 +1,1 @@
-"""Runs probes: schedule, preflight, ranks and their containment."""
+"""Run probes: decide when a run begins, start and end its ranks, and contain the processes that they start."""

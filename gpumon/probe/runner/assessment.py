@@ -17,7 +17,10 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the reference figures for a run. Published figures exist only for ranks on GPUs."""
+    """Return the reference bandwidths for a run, and the limits below which its results are too low (`floors`).
+
+    Published figures are used only for ranks on GPUs.
+    """
     conditions, sharp = _conditions(probe, plan, report), plan.uses_sharp
 
     def expected(measurement: Measurement) -> SourcedFigure | None:
@@ -54,9 +57,10 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 
 
 def _last_accepted(report: Report) -> str:
-    """Return the time (RFC 3339) at which an operator last cleared a slow verdict; empty if never.
+    """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow all-reduce; empty if never.
 
-    Baselines use only later runs. An inhibited verdict does not count. Verdicts expire, so each run stores the time.
+    Baselines use only later runs. A verdict that was inhibited does not count. Each run stores the time, because old
+    verdicts are deleted.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (

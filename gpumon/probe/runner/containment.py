@@ -38,7 +38,7 @@ class Containment(Protocol):
     """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
 
     def add(self, pid: int) -> None:
-        """Contain a rank. It is called before the rank starts any process."""
+        """Contain a rank. It is called before the rank receives its orders."""
 
     def pids(self) -> frozenset[int]:
         """Return the pids of contained processes that have not ended. They may include ranks."""
@@ -47,7 +47,7 @@ class Containment(Protocol):
         """Send SIGKILL to all contained processes."""
 
     def remove(self) -> None:
-        """Remove the containment. It must be empty."""
+        """Remove the containment. No contained process may be left."""
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
@@ -58,7 +58,7 @@ def make_containment(root: Path = Path("/")) -> Containment:
 def end_remains(root: Path = Path("/")) -> None:
     """Kill the processes in cgroups of agents that no longer run, and remove these cgroups.
 
-    Only ranks can be in them.
+    Only ranks and processes that ranks started can be in them.
     """
     parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
@@ -72,7 +72,7 @@ def end_remains(root: Path = Path("/")) -> None:
 
 
 class SubreaperContainment:
-    """Containment by subreaper, if no cgroup is delegated.
+    """Containment of the ranks of one pass without a cgroup: the agent is the subreaper of their processes.
 
     It contains the descendants of the agent that appeared since the pass began and that the agent did not start itself.
     """
@@ -86,9 +86,9 @@ class SubreaperContainment:
         self._ranks.add(pid)
 
     def pids(self) -> frozenset[int]:
-        """Return the contained pids except ranks.
+        """Return the pids of contained processes that have not ended, without ranks.
 
-        Scan twice, because a scan may miss a process whose parent ends meanwhile.
+        Scan again if none is found, because a scan may miss a process whose parent ends meanwhile.
         """
         return frozenset(self._scan() or self._scan())
 
@@ -105,7 +105,10 @@ class SubreaperContainment:
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
 
     def _is_inherited(self, pid: int) -> bool:
-        """Return whether a rank started this child of the agent: it has another session and is newer than the pass."""
+        """Return whether a rank started this child of the agent.
+
+        Such a child has another session than the agent, and was started since the pass began.
+        """
         fields = stat(pid)
         return len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since
 
@@ -162,7 +165,7 @@ def _delegated_cgroup(root: Path) -> Path | None:
 
 
 def _own_cgroup(root: Path) -> Path | None:
-    """Return the folder of this process's cgroup (v2); None if it is not mounted."""
+    """Return the folder of this process's cgroup (v2); None if cgroup v2 is not mounted or not readable."""
     lines = _read(root / "proc/self/cgroup").splitlines()
     place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
     if place is None:

@@ -25,9 +25,9 @@ class OwnProcesses:
 
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
-    """Return the facts that the Report contains. The caller adds those of the configuration.
+    """Return the facts for preflight that the Report contains. The caller adds those of the configuration.
 
-    `at`: now, on the boot clock.
+    `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
     """
     links, loaded = report.internal.links.snapshot, report.probe.own_load(at)
     foreign = foreign_processes(
@@ -65,7 +65,11 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 
 
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
-    """Return the use of one GPU. `own`: whether its current or recent load is caused by the probe."""
+    """Return the use of one GPU.
+
+    `own`: whether its current or recent load is caused by the probe. Then utilization and traffic are None. `foreign`:
+    number of processes that are not the agent's.
+    """
     gpu = state.gpu
     return GpuUse(
         index=state.index,

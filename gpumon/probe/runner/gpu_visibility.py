@@ -19,17 +19,18 @@ CLOSE_SECONDS = 5.0
 job.
 """
 DEPARTURE_PATIENCE = 5.0
-"""Seconds after the end of the last rank within which NVML must stop listing the ranks."""
+"""Max seconds to wait, after the last rank has ended, until NVML no longer lists the ranks."""
 DEPARTURE_INTERVAL = 0.1
 MAX_STEP = 1.0
 """Max seconds that one observation adds to the unobserved time. If more time passed, the agent itself was delayed."""
 
 Remaining = tuple[DeviceHolder, ...] | None
-"""Processes that are still on a GPU after a run; None if NVML was not read since the end of the run."""
+"""Ranks that NVML still lists, and memory still in use, on the GPUs of an ended run; None if NVML was not read since.
+"""
 
 
 class ReadClosely(Protocol):
-    """Sets whether processes, and other readings of the slow tier, are read at every poll."""
+    """Callable that sets whether processes, and other readings of the slow tier, are read at every poll."""
 
     def __call__(self, *, closely: bool) -> None: ...
 
@@ -39,7 +40,7 @@ class Remains:
     """GPUs and ranks of ended runs that NVML may still list."""
 
     gpus: frozenset[str] = frozenset()
-    """UUIDs."""
+    """UUIDs of the GPUs."""
     pids: frozenset[int] = frozenset()
 
     def add(self, gpus: Collection[str], pids: frozenset[int]) -> Remains:
@@ -71,7 +72,7 @@ class GpuVisibility:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of GPUs on which a rank is, or which NVML may still list for one; empty on the CPU."""
+        """UUIDs of GPUs that a rank uses, or on which NVML may still list an ended rank; empty on the CPU."""
         remaining = (gpu.uuid for gpu in self._latest().gpus if gpu.uuid in self.remains.gpus)
         return tuple(dict.fromkeys((*self.used, *remaining)))
 
@@ -111,8 +112,8 @@ class GpuVisibility:
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
         """Return the agent's own processes, and the GPUs on which one of them may be.
 
-        `pids`: ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass on the boot clock.
-        A rank that has ended counts until a poll no longer lists it.
+        `pids`: ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass in seconds on the
+        boot clock; None before that. The GPUs count until a poll after `left_at` has read their processes.
         """
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
@@ -120,7 +121,10 @@ class GpuVisibility:
     # After the ranks have ended
 
     def remaining_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-        """Return the processes that NVML still lists for ranks that ended at `ended` (seconds on the boot clock)."""
+        """Return the ranks and the memory in use on GPUs whose ranks ended at `ended` (seconds on the boot clock).
+
+        Return None if not every GPU was read since, and an empty tuple if nothing is left or the agent stops.
+        """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
             self.remains = self.remains.without(gpus)
@@ -129,7 +133,7 @@ class GpuVisibility:
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
         """Wait until NVML no longer lists the ranks, then call `on_departed`.
 
-        Its argument describes what is still listed after DEPARTURE_PATIENCE; it is empty if nothing is.
+        Its argument is a sentence about what is still there after DEPARTURE_PATIENCE, or "" if nothing is.
         """
         if not (gpus and pids):
             on_departed("")
@@ -159,7 +163,10 @@ class GpuVisibility:
 
 
 class UnobservedTime:
-    """Measures the time since the processes on some GPUs were last read. In that time a new job is not noticed."""
+    """Measures the time since the processes on some GPUs were last read.
+
+    A job that starts in that time is not noticed.
+    """
 
     def __init__(self, gpus: Collection[str] = ()) -> None:
         self._seconds = dict.fromkeys(gpus, 0.0)
@@ -169,7 +176,7 @@ class UnobservedTime:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Seconds by UUID."""
+        """Seconds since the processes on each GPU were last read, by GPU UUID."""
         return self._seconds
 
     def observe(self, report: Report) -> None:
@@ -185,9 +192,10 @@ class UnobservedTime:
 
 
 def remaining_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-    """Return what NVML lists on the GPUs since the ranks ended; None if not every GPU was read since.
+    """Return the ranks and the memory in use that NVML reports on the GPUs since the ranks ended.
 
-    `pids`: the ranks. `ended`: seconds on the boot clock. Memory in use counts too, because only ranks used these GPUs.
+    Return None if not every GPU was read since. `pids`: the ranks. `ended`: seconds on the boot clock. Memory in use
+    counts, because only ranks used these GPUs.
     """
     if not _is_read_since(report, gpus, ended):
         return None
@@ -201,7 +209,10 @@ def _is_read_since(report: Report, gpus: Collection[str], moment: float) -> bool
 
 
 def _holders(state: GpuState, pids: frozenset[int]) -> Iterator[DeviceHolder]:
-    """Yield the ranks that NVML lists on the GPU, and memory in use if it lists no process."""
+    """Yield the ranks that NVML lists on the GPU.
+
+    If NVML lists no process there, but memory is in use, yield a holder with pid 0 for the memory.
+    """
     for pid in sorted(pids.intersection(state.pids or ())):
         yield DeviceHolder(pid=pid, description=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
     used = state.gpu.memory_used_bytes or 0.0

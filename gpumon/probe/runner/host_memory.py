@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> float | None:
-    """Return the available bytes: the least of host and cgroups; None if the kernel reports none of them."""
+    """Return the available bytes of memory, the minimum over host and cgroups; None if the kernel reports none."""
     return min((*_on_host(root), *_in_cgroups(root)), default=None)
 
 

@@ -11,11 +11,11 @@ from gpumon.model.error_event import XID, ErrorObservation
 log = logging.getLogger("gpumon.probe")
 
 CLEANUP = frozenset({43, 45})
-"""Xids of a process's channels that the driver stops and removes when the process ends while its kernels run."""
+"""Xids that the driver may report when it removes the channels of a process that was killed while its kernels ran."""
 KEPT_SECONDS = 60.0
-"""Seconds after a kill in which the driver may report these Xids: it takes long to free tens of GiB of a GPU."""
+"""Seconds after a kill in which the driver may report the Xids in CLEANUP. Freeing tens of GiB of a GPU takes long."""
 TOLERANCE = 0.5
-"""Seconds by which the time of a line in the kernel log may be early."""
+"""Max seconds by which the time of an Xid may be earlier than the kill that caused it."""
 _ANOTHER_CAUSE = "caused by previous Xid"
 
 
@@ -41,8 +41,8 @@ class KilledRanks:
     def caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
         """Return whether the driver reports the Xid because of a killed rank. Such an Xid is no error of a job.
 
-        The kernel log names the process; NVML only the GPU. `same_pids`: False if the agent runs in a PID namespace of
-        its own, in which the kernel's pids are others.
+        The kernel log names the process of an Xid. NVML names only the GPU. `same_pids`: False if the agent runs in a
+        PID namespace of its own, whose pids differ from those in the kernel log.
         """
         if observation.kind != XID or observation.code not in CLEANUP or _ANOTHER_CAUSE in observation.text:
             return False

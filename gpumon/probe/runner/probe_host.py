@@ -56,7 +56,7 @@ class ProbeHost:
         return self._run_pids() | self.visibility.remains.pids
 
     def holders(self) -> tuple[DeviceHolder, ...]:
-        """Return the probe's processes that have GPUs open or may have: ranks and what they started."""
+        """Return the probe's processes that have a GPU open, or may have: ranks and the processes that they started."""
         stuck = self.ranks.unkillable
         return tuple(
             DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)
@@ -64,7 +64,10 @@ class ProbeHost:
         )
 
     def facts(self, probe: Probe, trigger: str = "") -> PreflightFacts:
-        """Return the facts that preflight checks, for a run that would begin now or for the run in progress."""
+        """Return the facts that preflight checks, for a run that would begin now or for the run in progress.
+
+        `trigger`: schedule or request; empty for the run in progress.
+        """
         settings = self.settings
         left_at = None if self.current is None else self.current.left_at
         own = self.visibility.own_processes(self._run_pids(), arrived=self.ranks.arrived, left_at=left_at)
@@ -82,7 +85,10 @@ class ProbeHost:
         )
 
     def prepare(self, run: Run, probe: Probe) -> Prepared:
-        """Plan the passes on the GPUs that are usable now, and start to observe these GPUs."""
+        """Return the plans and reference bandwidths of a run on the GPUs that are usable now.
+
+        Start to observe these GPUs.
+        """
         report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
         gpus = usable_gpus(facts)
         plans = make_plans(

@@ -1,4 +1,4 @@
-"""Mark ranks and gate commands by an environment variable, so that the next agent can kill leftover ones."""
+"""Mark ranks and gate commands by an environment variable, so that the next agent can kill those that are left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from pathlib import Path
 log = logging.getLogger("gpumon.probe")
 
 AGENT = "GPUMON_AGENT"
-"""Variable of ranks and gate commands. Its value is pid and start time of the agent that started them."""
+"""Environment variable of ranks and gate commands. Its value is `PID-STARTTIME` of the agent that started them."""
 RANK = "GPUMON_RANK"
-"""Variable of ranks. Its value is the number of the pass, a dot, and the number of the rank."""
+"""Environment variable of ranks. Its value is `PASS.RANK`: the number of the pass and the number of the rank."""
 PROC = Path("/proc")
 
 
 def process_names(pids: Iterable[int]) -> tuple[str, ...]:
-    """Return the first two processes, as `Xorg, pid 812`, without those that cannot be read in this PID namespace."""
+    """Return name and pid of the two processes with the lowest pids, such as `Xorg, pid 812`.
+
+    Processes that cannot be read in this PID namespace are left out.
+    """
     names = list[str]()
     for pid in islice(sorted(pids), 2):
         with contextlib.suppress(OSError):
@@ -35,7 +38,7 @@ def environment() -> Mapping[str, str]:
 
 
 def own_mark() -> str:
-    """Return pid and start time of this process. A pid alone may be reused."""
+    """Return `PID-STARTTIME` of this process. A pid alone may be reused."""
     return f"{os.getpid()}-{start_time(PROC / 'self')}"
 
 
@@ -63,7 +66,10 @@ def _end_orphans() -> None:
 
 
 def _kill_orphan(process: Path) -> bool:
-    """Kill the process if it is still an orphan. Raises OSError if it has ended or belongs to another user."""
+    """Kill the process if it is still an orphan. Return whether it was.
+
+    Raise OSError if it has ended or belongs to another user.
+    """
     descriptor = os.pidfd_open(int(process.name))
     try:
         orphan = _is_orphan(process)  # the pid cannot be reused while the descriptor is open
@@ -83,7 +89,7 @@ def _orphans() -> Iterator[Path]:
 
 
 def _is_orphan(process: Path) -> bool:
-    """Return whether a process is marked and its agent has ended; False if the mark is from another pid namespace."""
+    """Return whether a process is marked and its agent has ended; False for a process of another PID namespace."""
     agent, dash, start = _variable(process, AGENT).partition("-")
     return bool(dash) and not _is_alive(agent, start) and _shares_namespace(process, "pid")
 
@@ -108,12 +114,12 @@ def _variable(process: Path, variable: str) -> str:
 
 
 def start_time(process: Path) -> str:
-    """Return the start time of a process in clock ticks since boot; empty if it has ended."""
+    """Return the start time of a process (its /proc folder) in clock ticks since boot; empty if it has ended."""
     return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
 
 
 def _shares_namespace(process: Path, kind: str) -> bool:
-    """Return whether a process shares this process's namespace of a kind such as pid. Raises OSError if unreadable."""
+    """Return whether a process shares this process's namespace of a kind such as pid. Raise OSError if unreadable."""
     own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
     return not own.exists() or own.stat().st_ino == other.stat().st_ino
 

@@ -20,11 +20,13 @@ FRAME_LIMIT = 64 * 1024
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Max frames of a rank: FRAMES, plus FRAMES_A_SECOND for each second of the deadline."""
 _SHIM = (*PYTHON, "-S", exec_shim.__file__)
-"""Program that becomes the rank by exec. It starts quickly, while probe.python may be on a slow network file system."""
+"""Command that starts quickly from the agent's disk and then executes the rank's command in the same process.
+probe.python itself may be on a slow network file system.
+"""
 
 
 class RankProcess:
-    """A rank process and its account, which holds everything that it has reported."""
+    """A rank process, and its Account of everything that it has reported."""
 
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
         """Initialize a rank that is not started. `steps`: the list of ordered steps, which grows."""
@@ -40,7 +42,7 @@ class RankProcess:
 
     @property
     def gpu(self) -> str:
-        """UUID of its GPU; empty on the CPU."""
+        """UUID of the rank's GPU; empty on the CPU."""
         return self._plan.gpus[self._number] if self._plan.gpus else ""
 
     def start(
@@ -54,7 +56,10 @@ class RankProcess:
         on_end: Callable[[RankProcess, int], None],
         on_abandoned: Callable[[RankProcess], None],
     ) -> None:
-        """Start the process. Raises OSError and ValueError. `patience`: seconds until it counts as abandoned."""
+        """Start the process. Raise OSError or ValueError if that fails.
+
+        `patience`: seconds after SIGKILL until the process counts as abandoned.
+        """
         frames, result = os.pipe2(os.O_CLOEXEC)
         number, plan = self._number, self._plan
         command = ChildCommand(

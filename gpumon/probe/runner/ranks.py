@@ -30,7 +30,7 @@ KILL_PATIENCE = 30.0
 LAST_WORDS = 1.0
 """Seconds between the first failure of a rank and SIGTERM, in which other ranks may fail and report why."""
 POLL_INTERVAL = 0.02
-"""Seconds between checks for processes that ranks have started and left."""
+"""Seconds between checks for processes that ended ranks have left running."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages of a rank before it opens its GPU."""
 
@@ -44,7 +44,7 @@ Course = Callable[[Pass], Step | None]
 
 
 class Ranks:
-    """Runs one pass at a time. All callbacks are called in the loop's thread, `on_end` exactly once.
+    """Runs the rank processes of one pass at a time. The loop's thread calls all callbacks, and `on_end` exactly once.
 
     `on_end` is called within the plan's deadline, TERM_PATIENCE, twice KILL_PATIENCE and a reaping interval.
     """
@@ -87,7 +87,7 @@ class Ranks:
     def start(
         self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd, *, within: float | None = None
     ) -> None:
-        """Begin a pass. Raises RuntimeError while another pass is in progress.
+        """Begin a pass. Raise RuntimeError while another pass is in progress.
 
         `course`: returns the next step. `within`: seconds that are left of the plan's deadline; None for the whole
         deadline.
@@ -148,7 +148,7 @@ class _CurrentPass:
         self._stopping = False
         self._leaving = False
         self.others = frozenset[int]()
-        """Pids of processes that ranks have started and that are being killed."""
+        """Pids of processes that ended ranks have left running and that are being killed."""
         self._number = next(_NUMBERS)
         self._containment = make_containment()
         self._timers = [loop.call_after(within, self._time_out)]
@@ -212,7 +212,10 @@ class _CurrentPass:
         self._blame(rank)
 
     def _blame(self, rank: RankProcess) -> None:
-        """Remember the rank that failed first. A rank that died without an error message takes precedence."""
+        """Remember the rank that failed first, for the result.
+
+        The first rank that died without an error message takes precedence over ranks that reported an error.
+        """
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):
@@ -262,9 +265,9 @@ class _CurrentPass:
             self._end_others(boot_clock() + KILL_PATIENCE)
 
     def _end_others(self, give_up_at: float) -> None:
-        """End processes that ranks have started before the result is reported.
+        """Kill the processes that ended ranks have left running, then report the end of the pass.
 
-        Those that SIGKILL does not end are unkillable.
+        Those that exist at `give_up_at` (seconds on the boot clock) count as unkillable.
         """
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
@@ -278,9 +281,9 @@ class _CurrentPass:
         self._conclude()
 
     def _release_containment(self, others: frozenset[int]) -> None:
-        """Remove the containment once it is empty.
+        """Remove the containment if it is empty. Otherwise try again after a reaping interval.
 
-        Until then, remove processes that have ended from the unkillable ones.
+        `others`: unkillable pids. Those that have ended are no longer counted as unkillable.
         """
         there = self._containment.pids()
         self._stuck -= others - there

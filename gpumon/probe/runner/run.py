@@ -1,4 +1,8 @@
-"""Run a probe once: preflight, scheduler gate, one pass for each algorithm, departure from the GPUs, one result."""
+"""Run a probe once.
+
+The phases are preflight, scheduler gate, one pass for each algorithm, and a wait until NVML no longer lists the ranks.
+A run has exactly one result.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class Phase(enum.Enum):
 
 
 class Prepared(NamedTuple):
-    """The plans and the reference figures of a run. They are chosen before its first pass."""
+    """The plans and the reference bandwidths of a run. They are chosen before its first pass."""
 
     plans: Sequence[Plan]
     """One plan for each pass."""
@@ -50,7 +54,7 @@ def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Callbacks through which a run reaches the rest of the agent. They are called in the loop's thread."""
+    """Callbacks of a run to the GPUs, the scheduler gate and the Report. They are called in the loop's thread."""
 
     prepare: Callable[[], Prepared]
     preflight: Callable[[], Skip | None] = lambda: None
@@ -61,11 +65,11 @@ class Surroundings:
     await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
     on_progress: Callable[[Progress], None] = lambda _: None
     on_result: Callable[[ProbeResult], None]
-    """Receives the result. It is called exactly once."""
+    """Receives the result of the run. It is called exactly once."""
 
 
 class ProbeRun:
-    """One run of a probe, as a state machine. Use from the loop's thread."""
+    """One run of a probe, as a state machine whose states are Phase. Use from the loop's thread."""
 
     def __init__(
         self, ranks: Ranks, run: Run, probe: Probe, surroundings: Surroundings, *, simulated: bool = False
@@ -83,7 +87,7 @@ class ProbeRun:
         self._passes: list[Pass] = []
         self._begun = boot_clock()
         self._failure: ProbeResult | None = None
-        """The result if an error of the agent prevented judging the run."""
+        """The result of the run if an error in the agent prevented judging it; None otherwise."""
 
     @property
     def pids(self) -> frozenset[int]:
@@ -100,7 +104,7 @@ class ProbeRun:
         return skip
 
     def abort(self, skip: Skip) -> None:
-        """End the run with this Skip. It has no effect if the ranks of the last pass have ended."""
+        """End the run with this Skip, during the scheduler gate or a pass. In other phases it has no effect."""
         match self.phase:
             case Phase.GATE:
                 question, self._question = self._question, None
@@ -133,7 +137,7 @@ class ProbeRun:
             self._refuse(skip)
 
     def _refuse(self, skip: Skip) -> None:
-        """End the run with this Skip while no rank runs. Passes that were made are kept."""
+        """End the run with this Skip while no rank runs. The result keeps the measurements of ended passes."""
         if self._passes:
             last = self._passes[-1]
             self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))

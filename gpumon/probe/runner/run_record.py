@@ -30,7 +30,7 @@ _CUT_SHORT = Skip(
 
 
 class RunRecord:
-    """The file that names the run in progress. A failure to write it is logged as a warning."""
+    """The file that names the run in progress. A failure to write or read it is logged as a warning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,7 +54,10 @@ class RunRecord:
             log.warning("cannot delete the record of the run", extra={"path": str(self._path), "error": str(error)})
 
     def interrupted_run(self) -> ProbeResult | None:
-        """Return the result of a run that an earlier agent left unfinished, once; None if there is none."""
+        """Return the result of a run that an earlier agent left unfinished, and delete the file.
+
+        Return None if there is no such run, if the file cannot be read, or if the agent that wrote it is alive.
+        """
         try:
             document = json.loads(trusted_file.read(self._path, MAX_BYTES))
             if is_other_agent_alive(document["agent"]):  # that agent owns the store and the run

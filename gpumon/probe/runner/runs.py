@@ -68,7 +68,7 @@ class ProbeRuns:
             self._store(result)
 
     def apply(self, settings: ProbeSettings) -> None:
-        """Use these settings from the next run on."""
+        """Use these settings for runs that begin later. A run in progress uses only a changed scheduler gate."""
         self.host.settings = settings
 
     def stop(self) -> None:
@@ -85,9 +85,10 @@ class ProbeRuns:
             self.host.current.abort(skip)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
-        """Start a run of this probe. The result has its id, the id of a run in progress, or why none may start.
+        """Start a run of this probe. Return a Future of the answer to the client.
 
-        Callable from any thread. Raises KeyError for an unknown probe.
+        The answer has the id of the run, the id of a run of this probe that is in progress, or the reason why none may
+        start. Callable from any thread. Raise KeyError for an unknown probe.
         """
         probe = self.probe if name == self.probe.name else PROBES[name]
         future: Future[ProbeRequest] = Future()
@@ -105,7 +106,7 @@ class ProbeRuns:
         )
 
     def begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
-        """Begin a run; no other may be in progress. Return the run, and the Skip if preflight refuses it."""
+        """Begin a run. Return the run, and the Skip if preflight refuses it, else None. No other may be in progress."""
         run, host = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time()), self.host
         surroundings = Surroundings(
             preflight=lambda: may_run(host.facts(probe, trigger)),
@@ -145,7 +146,10 @@ class ProbeRuns:
         self._publish(ProbeStarted(id=run.id, probe=probe.name, gpus=gpus))
 
     def _watch(self, run: Run) -> None:
-        """Check every WATCH_SECONDS whether a job has started on the GPUs of the run, and kill the run if so."""
+        """Check every WATCH_SECONDS whether the run must end, and kill its ranks if so.
+
+        It must end when a job starts on its GPUs, or a release, a maintenance or a hold begins.
+        """
         if self.host.current is not None and self.host.current.run is run:
             self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
             self.host.observe()
@@ -162,7 +166,10 @@ class ProbeRuns:
 
 
 def _join(current: ProbeRun, probe: Probe) -> ProbeRequest:
-    """Return the answer to a request during a run: it joins a run of the same probe, and is refused otherwise."""
+    """Return the answer to a client that requests a run while another run is in progress.
+
+    For the probe of the current run the answer has its id. For another probe the request is refused as busy.
+    """
     if probe.name == current.probe.name:
         return ProbeRequest(id=current.run.id, accepted=False)
     hint = f"Run {current.run.id} of {current.probe.name} is in progress. Try again when it has ended."

@@ -21,7 +21,7 @@ log = logging.getLogger("gpumon.probe")
 START_INTERVAL = 0.25
 """Seconds between checks whether GPUs and store have been read, while a run is due."""
 IDLE_INTERVAL = 5.0
-"""Seconds between checks whether the GPUs are idle, while a run is due."""
+"""Max seconds between checks whether the GPUs are idle, while a run is due."""
 REPAIR_INTERVAL = 1800.0
 """Min seconds between an early run and a previous run that was skipped or partial."""
 SCHEDULER_PATIENCE = 30.0
@@ -76,9 +76,10 @@ class ProbeScheduler:
         self._begin_or_wait()
 
     def _begin_or_wait(self) -> None:
-        """Begin the due run. Try later if another probe runs, or GPUs are unread or not idle long enough.
+        """Begin the due run, or try later if another probe runs or the GPUs are not read or not idle long enough.
 
-        A run that began would be skipped now, and the next one is an interval away.
+        Do nothing if this probe already runs. The run waits because preflight would skip it now, and the next one is
+        due only an interval later.
         """
         if self._waiting is not None:
             self._waiting.cancel()

@@ -22,7 +22,7 @@ NO = 1
 
 
 OnAnswer = Callable[[Skip | None], None]
-"""Receives None if the node is free, otherwise the Skip of the run."""
+"""Callback that receives None if the node is free, otherwise the Skip with which the run ends."""
 
 
 class Question:
@@ -102,9 +102,9 @@ class Question:
             self._answer(None if code == 0 else self._refusal(code))
 
     def _refusal(self, code: int) -> Skip:
-        """Return the skip for a nonzero exit code.
+        """Return the Skip for a nonzero exit code of the command.
 
-        Code NO is a refusal by the scheduler; any other code is a failure of the gate.
+        Code NO is a refusal by the scheduler. Any other code is a failure of the gate.
         """
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(each if each.isprintable() else " " for each in lines[-1].strip()[:LINE]) if lines else ""

@@ -14,7 +14,7 @@ _PCIE_ERRORS = ("fatal", "non_fatal")
 
 
 class TelemetryRecorder:
-    """Records the readings of a run's GPUs from before the run begins. `gpus`: their UUIDs."""
+    """Records the readings of the GPUs of a run, from before it begins. `gpus`: their UUIDs."""
 
     def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
         self._latest = latest
@@ -62,7 +62,10 @@ def sample(state: GpuState, at: float) -> GpuSample:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return total bytes by what an NVLink leads to (UUID of a GPU, or a type of peer) and by link number."""
+    """Return total bytes of the GPU's NVLinks, by peer and by link number.
+
+    The peer is the PCI address of a GPU, or a type such as switch.
+    """
     by_end: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():
         peer = state.peers.get(link)

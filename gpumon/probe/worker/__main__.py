@@ -1,9 +1,9 @@
-"""One rank of a probe: the only program of gpumon that imports torch.
+"""Run one rank of a probe. This is the only program of gpumon that imports torch.
 
-It is run by its folder's path, in isolated mode, by a Python 3.9 or later that need not have gpumon: it uses the
-standard library and torch alone. Its orders are JSON lines on standard input: who it is (`Plan.orders`), then one step
-after the other (probe/core/plan.py). It ends when that input does. Its frames go, one JSON object a line, to the
-descriptor in its orders (probe/core/frames.py).
+The agent runs it by its folder's path, with `-I`. The interpreter is Python 3.9 or later and need not have gpumon, so
+the program uses only the standard library and torch. Its input is JSON lines: first a description of the rank
+(`Plan.orders`), then one step at a time (probe/core/plan.py). It ends when its input closes. It writes frames, one JSON
+object a line, to a descriptor that is named in its first line (probe/core/frames.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> bool:
-    """Make the kernel kill this process when its parent ends. Return False if the parent has ended already."""
+    """Make the kernel kill this process when its parent ends. Return False if its parent is not process `parent`."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
@@ -39,7 +39,7 @@ def die_first() -> None:
 
 
 def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
-    """Put each step from standard input into the queue. End the process when standard input closes."""
+    """Put each step from standard input into the queue. End this process with status 3 when standard input closes."""
     for line in iter(sys.stdin.buffer.readline, b""):
         steps.put(json.loads(line))
     os._exit(3)

@@ -1,1 +1,1 @@
-"""One rank of a probe. Only the standard library and torch, for Python 3.9 and later: see the worker's __main__."""
+"""The modules of a rank. They import only the standard library and torch, and run on Python 3.9 and later."""

@@ -1,4 +1,4 @@
-"""TABLE of operations that can be timed. Each one fills its buffers, runs on them, and counts wrong elements.
+"""Operations that can be timed, and their TABLE. Each one fills its buffers, runs on them, and counts wrong elements.
 
 The size of an operation is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
 collectives.
@@ -32,16 +32,19 @@ ALIGNMENT = 16
 
 
 def share(elements: int, ranks: int, width: int) -> int:
-    """Return the number of elements of an array that each rank holds.
+    """Return the number of elements of an array that each rank holds, aligned to ALIGNMENT bytes.
 
-    The agent's probes.py computes the same in bytes.
+    `width`: bytes of an element. `Probe.participating_bytes` of the agent computes the same in bytes.
     """
     aligned = ALIGNMENT // width
     return max(aligned, elements // ranks // aligned * aligned)
 
 
 class Collective(ABC):
-    """A collective operation on an array of one size in bytes, with its buffers."""
+    """An operation that is timed on an array of one size in bytes, with its buffers on this rank.
+
+    Most subclasses are collectives of torch.distributed; two copy between host and GPU.
+    """
 
     SUMS = False
     """Whether the operation adds up the buffers of the ranks."""
@@ -56,7 +59,7 @@ class Collective(ABC):
         self._send: Any
         """Buffer that this rank sends."""
         self._receive: Any = None
-        """Buffer that receives data; None if data is received in the send buffer."""
+        """Buffer that receives data; None for an operation in place and for copies."""
         self.allocate()
 
     @abstractmethod
@@ -79,13 +82,14 @@ class Collective(ABC):
         """Return the number of wrong elements on this rank. It expects the buffers after `fill` and one `operate`."""
 
     def check(self, operations: int) -> int:
-        """Run this number of operations, each with its own pattern. Return the number of wrong elements of all."""
+        """Run this number of operations, each with its own pattern. Return the total of wrong elements."""
         return sum(self._check_one(turn) for turn in range(operations))
 
     def _check_one(self, turn: int) -> int:
-        """Fill the buffers, run once, and return the number of wrong elements.
+        """Fill the send buffer, run the operation once, and return the number of wrong elements.
 
-        The receive buffer is cleared first, so that an operation without effect is detected.
+        The receive buffer is cleared first, so that an operation without effect is detected. `turn`: number of the
+        operation, which selects its pattern.
         """
         self._pattern.turn = turn
         self.fill()

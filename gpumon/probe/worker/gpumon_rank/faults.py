@@ -11,12 +11,13 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 
 
 class Fault:
-    """An injected fault of this rank; it does nothing on ranks that it does not name.
+    """An injected fault of this rank. It has no effect on ranks that it does not name.
 
-    `corrupt:RANK` adds 1 to an element that the rank sends; `corrupt:RANK:N` only in its N-th send, from 0.
-    `sleep:RANK:SECONDS` sleeps in every timed operation.
-    `link:RANK:PEER:SECONDS` delays exchanges between two ranks. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash
-    at the start of a stage. `deaf:RANK` ignores SIGTERM and hangs in the stage `measure`.
+    `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
+    `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation.
+    `link:RANK:PEER:SECONDS` delays the two ranks in collectives and in exchanges with each other. `hang:RANK:STAGE` and
+    `crash:RANK:STAGE` hang or crash at the start of a stage. `deaf:RANK` ignores SIGTERM and hangs in the stage
+    `measure`.
     """
 
     def __init__(self, text: str, rank: int) -> None:
@@ -24,7 +25,7 @@ class Fault:
         self.replace(text)
 
     def replace(self, text: str) -> None:
-        """Replace the fault. Raises ValueError for an unknown kind."""
+        """Replace the fault by that in `text`; empty for none. Raise ValueError for an unknown kind."""
         kind, *rest = text.split(":")
         if text and kind not in KINDS:
             raise ValueError("no such fault: " + text)

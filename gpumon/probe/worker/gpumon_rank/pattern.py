@@ -1,6 +1,6 @@
 """Fill buffers with a pattern, and check it.
 
-Its whole numbers are so small that the data type holds their sums exactly.
+The pattern has whole numbers. They are so small that the data type holds their sums exactly.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 PERIOD = 1021
-"""Number of elements after which the pattern repeats. It is a prime, so that a block in the wrong place is detected."""
+"""Number of float32 elements after which the pattern repeats. It is a prime, so that a block in the wrong place is
+detected.
+"""
 TILE_ELEMENTS = 1 << 20
 EXACT_BFLOAT16 = 256
 """Largest number up to which bfloat16 holds every whole number."""
 LARGEST = 1e38
-"""Max value in a buffer: near the end of the range of float32 and bfloat16."""
+"""Max value in a buffer that is reduced repeatedly: near the end of the range of float32 and bfloat16."""
 
 
 class Pattern:
@@ -32,11 +34,16 @@ class Pattern:
         copies = max(1, TILE_ELEMENTS // period)
         self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
         self.turn = 0
-        """Shifts the marks, so that data of an earlier operation does not pass for that of a later one."""
+        """Number of the checked operation. It changes the pattern, so that data of an earlier operation is detected as
+        wrong.
+        """
 
     @staticmethod
     def _marks_and_period(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
-        """Return the number of different marks, and the period of the pattern in elements."""
+        """Return the number of different values of `mark`, and the period of the pattern in elements.
+
+        `narrow`: whether the data type is not float32. `summed`: whether the buffers of all ranks are added up.
+        """
         if not narrow:
             return PERIOD, PERIOD
         if summed:
@@ -44,7 +51,9 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """Return the number that is added to the pattern of a sender, so that data of different senders differs."""
+        """Return the number that `fill` adds to the pattern of sender `number`, to distinguish data of different
+        senders.
+        """
         return (number + self.turn) % self._marks
 
     def fill(self, elements: Any, number: int) -> None:

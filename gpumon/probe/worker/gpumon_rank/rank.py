@@ -1,4 +1,4 @@
-"""Run one rank: pass through its stages, and carry out the steps that the agent orders."""
+"""Run one rank: report each stage that it reaches, and take the steps that the agent orders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run all stages and ordered steps until the agent orders the end. Raises what torch raises."""
+        """Run all stages and ordered steps until the agent orders the end. Raise the exceptions of torch.
+
+        Return after a report to the agent if torch is not installed.
+        """
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
             self._reporter.frame(absent="torch")
