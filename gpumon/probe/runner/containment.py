@@ -165,7 +165,10 @@ def _delegated_cgroup(root: Path) -> Path | None:
 
 
 def _own_cgroup(root: Path) -> Path | None:
-    """Return the folder of this process's cgroup (v2); None if cgroup v2 is not mounted or not readable."""
+    """Return the folder of this process's cgroup (v2).
+
+    Return None if cgroup v2 is not mounted, or if the folder does not list this process.
+    """
     lines = _read(root / "proc/self/cgroup").splitlines()
     place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
     if place is None:

@@ -51,8 +51,9 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """Return the number that `fill` adds to the pattern of sender `number`, to distinguish data of different
-        senders.
+        """Return the number that `fill` adds to the pattern of sender `number`.
+
+        It lets a rank distinguish data of different senders.
         """
         return (number + self.turn) % self._marks
 
