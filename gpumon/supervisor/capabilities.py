@@ -1,8 +1,8 @@
 """Ambient capabilities: the systemd unit grants them to the daemon, and only the links child may inherit them.
 
-A rank of a probe runs torch, perhaps from a network file system. The scheduler gate runs an operator's program. With
-CAP_DAC_READ_SEARCH they could read every file of the host. Programs of root have all capabilities anyway, see
-capabilities(7).
+Other programs must not have them. A rank of a probe runs torch, perhaps from a network file system, and the scheduler
+gate runs an operator's program. With CAP_DAC_READ_SEARCH they could read every file of the host. Programs of root have
+all capabilities anyway, see capabilities(7).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def clear_ambient() -> None:
 
 @contextmanager
 def ambient() -> Iterator[None]:
-    """Within the block, programs that this thread starts inherit the capabilities that the unit granted."""
+    """Let programs that this thread starts in the `with` block inherit the capabilities granted by the systemd unit."""
     sets = dict(line.split(":\t", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Cap"))
     granted = int(sets["CapInh"], 16) & int(sets["CapPrm"], 16)
     for number in range(granted.bit_length()):

@@ -16,7 +16,9 @@ from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer
 
 PYTHON = (sys.executable, "-I")
-"""Command line of a child in Python. Without -I it would import modules from the working directory, perhaps as root."""
+"""Start of the command line of a child in Python. Without -I the child would import modules from the working directory,
+perhaps as root.
+"""
 REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap a child on a kernel without pidfd."""
 
@@ -50,13 +52,13 @@ class ChildCommand:
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
     patience: float | None = None
-    """Seconds after SIGKILL until the child counts as abandoned; None for the default of Deadlines."""
+    """Seconds after SIGKILL until the child counts as abandoned; None for the default, `Deadlines.kill`."""
 
 
 class ChildProcess:
-    """A running child process. Use from the loop's thread.
+    """A child process. The constructor starts it. Use it only from the loop's thread.
 
-    That thread must outlive the child, because PDEATHSIG is sent when the thread ends.
+    That thread must outlive the child. When it ends, the kernel sends PDEATHSIG to the children that it has started.
     """
 
     def __init__(self, loop: Loop, command: ChildCommand) -> None:
@@ -96,7 +98,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Send SIGKILL to the child's process group.
 
-        Then `on_exit` or, if it does not end, `on_abandoned` is called.
+        Then `on_exit` is called or, if the child does not end within `patience`, `on_abandoned`.
         """
         if self.ended:
             return
@@ -121,7 +123,7 @@ class ChildProcess:
                 self._process.stdin.write(line)
 
     def close_input(self) -> None:
-        """Close the child's standard input. The child is expected to end then."""
+        """Close the child's standard input, at which the child is expected to end."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()

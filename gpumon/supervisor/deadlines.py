@@ -15,7 +15,7 @@ class Deadlines:
     grace: float = 3.0
     """Maximum time for a child to close the driver after END was sent."""
     kill: float = 2.0
-    """Time after SIGKILL until a child counts as abandoned. It is then blocked in the kernel, where no signal
+    """Time after SIGKILL until a child counts as abandoned. Such a child is blocked in the kernel, where no signal
     reaches it.
     """
     first_restart: float = 0.5
@@ -23,7 +23,7 @@ class Deadlines:
     last_restart: float = 30.0
     """Maximum delay of a restart."""
     steady: float = 60.0
-    """Minimum age of a child whose end counts as a new fault. The restart delay then begins again at
+    """Minimum age of a child whose end counts as a new fault. After it the restart delay begins again at
     `first_restart`.
     """
 
@@ -39,11 +39,13 @@ class SamplerDeadlines(Deadlines):
     call: float = 2.0
     """Maximum time of one driver call."""
     opening: float = 60.0
-    """Maximum time of an initialisation or of the first handle lookup of a GPU. Without persistence mode a GPU takes
-    1 to 3 s.
+    """Maximum time of an initialisation or of the first handle lookup of a GPU. Opening a GPU takes 1 to 3 s without
+    persistence mode.
     """
     silence: float = 90.0
-    """Maximum time without a frame outside of driver calls: three times the longest pause of a sampler."""
+    """Maximum time without a frame (a message line) outside of driver calls. It exceeds the longest pause of a sampler,
+    a poll interval of 60 s.
+    """
     first_trial: float = 5.0
     """Delay of the first trial of a quarantined GPU."""
     early_trial: float = 10.0
@@ -60,11 +62,9 @@ class LinksDeadlines(Deadlines):
     """Deadlines and intervals, in seconds, of the links child."""
 
     read: float = 10.0
-    """Maximum time to read one file. Reading may query the firmware of the device, for which the kernel allows a
-    minute.
-    """
+    """Maximum time to read one file. A read may query the firmware of the device, for which the kernel allows 60 s."""
     silence: float = 60.0
-    """Maximum time without a frame outside of reads."""
+    """Maximum time without a frame (a message line) outside of reads."""
     first_retry: float = 60.0
     """Delay of the first retry of a quarantined device. It doubles with each failure."""
     last_retry: float = 600.0

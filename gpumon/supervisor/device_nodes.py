@@ -19,7 +19,10 @@ def own_pids() -> set[int]:
 
 
 def open_nodes(pid: int, nodes: str = NODES) -> frozenset[str]:
-    """Return the device nodes that a process has open; empty if it has ended or may not be inspected."""
+    """Return the paths of the driver's device nodes that a process has open.
+
+    Return an empty set if the process has ended or may not be inspected.
+    """
     return frozenset(target for target in _targets(Path(f"/proc/{pid}/fd")) if target.startswith(nodes))
 
 

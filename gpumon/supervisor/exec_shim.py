@@ -1,9 +1,10 @@
 """Execute a program whose file system may hang, in a process that the agent can already kill.
 
-`python -I -S shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: exec waits until the program's file is opened, which never
-ends if the server of its file system is gone. The agent starts this script from its own disk, so only the script waits.
-The program inherits process, descriptors, environment and parent. If it cannot be executed, the reason is written to
-DESCRIPTOR as a frame of a rank. The script imports few modules, because each rank starts with it.
+`python -I -S exec_shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: AGENT is the pid of the agent. exec waits until the
+program's file is opened, which takes for ever if the server of its file system is gone. The agent starts this script
+from its own disk, so only the script waits. The program inherits process, descriptors, environment and parent. If it
+cannot be executed, the reason is written to DESCRIPTOR as a frame of a rank, a JSON line. The script imports few
+modules, because each rank starts with it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NOT_RUN = 127
 
 
 def main(agent: int, descriptor: int, command: list[str]) -> int:
-    """Execute the program in this process. Return the exit status NOT_RUN only if it cannot be executed."""
+    """Execute the program in this process. Return NOT_RUN if it cannot be executed or the agent has ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the program inherits it
     if os.getppid() != agent:  # the agent ended before PDEATHSIG was set
         return NOT_RUN

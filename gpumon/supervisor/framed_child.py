@@ -1,4 +1,4 @@
-"""A child that sends frames, and whose current call the daemon reads from shared memory."""
+"""A child process that sends frames (messages, one a line) and shows its current call in shared memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChildProgram:
     module: str
     orders: bytes
     silence: float
-    """Maximum seconds without a frame outside of calls."""
+    """Maximum seconds without a frame while the child is in no call."""
     deadline: Callable[[CallInProgress], float]
     """Function that returns the seconds after which a call is late."""
     deadlines: Deadlines = Deadlines()
@@ -41,9 +41,10 @@ class ChildProgram:
 
 
 class FramedChild:
-    """A child that sends frames. The constructor starts it.
+    """A child process that sends frames (messages, one a line). The constructor starts it.
 
-    The loop calls the callbacks. After `on_abandoned` only `on_end` may be called, and after `on_end` none.
+    The loop calls the callbacks. After `on_abandoned`, only `on_end` and `on_message` with an Xid may be called. After
+    `on_end`, none is called.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class FramedChild:
 
     @property
     def name(self) -> str:
-        """Return name, process id and current call of the child, for logs and the operator."""
+        """Return name, process id and current (or last) call of the child, for logs and the operator."""
         return f"{self._program.name} {self.pid} in {self.call.call or 'no call'}"
 
     @property
@@ -109,7 +110,7 @@ class FramedChild:
 
     @property
     def abandoned(self) -> bool:
-        """Return True if SIGKILL has not ended the child."""
+        """Return True if SIGKILL did not end the child in time. It stays True if the child ends later."""
         return self._child.abandoned
 
     def is_late(self) -> bool:
@@ -117,19 +118,22 @@ class FramedChild:
         return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
-        """Return True if the child has sent no frame for longer than `silence` outside of calls."""
+        """Return True if the child has sent no frame for longer than `silence` while it was in no call."""
         return self._hang_detector.idle_seconds > self._program.silence
 
     def kill(self, reason: str) -> None:
-        """Send SIGKILL to the child. `killed_for` keeps the reason of the first request to end it."""
+        """Send SIGKILL to the child, unless its end was requested before.
+
+        `killed_for` keeps the reason of the first request.
+        """
         if self.killed_for is None:
             self.killed_for = reason
             self._child.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Send END, so that the child closes the driver and ends. Ignore its further messages except Xids.
+        """Send END, so that the child closes the driver and ends, unless its end was requested before.
 
-        Kill it after the grace period.
+        Ignore its further messages except Xids. Kill it after the grace period.
         """
         if self.killed_for is None:
             self.killed_for = reason

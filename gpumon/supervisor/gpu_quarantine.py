@@ -78,7 +78,10 @@ class GpuQuarantine:
             self._entries[bus_id] = replace(entry, trial_at=boot_clock() + pause)
 
     def retry_now(self, bus_id: str) -> None:
-        """Make the trial of a GPU due now, or with NODE all trials, because a released GPU may have been repaired."""
+        """Make the trial of a GPU due now, or all trials if `bus_id` is NODE.
+
+        Called after a release, during which the GPU may have been repaired.
+        """
         now = boot_clock()
         for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):
             if gpu in self._entries:

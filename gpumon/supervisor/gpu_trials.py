@@ -1,4 +1,4 @@
-"""Retries quarantined GPUs, one at a time. Each trial is a short-lived child that reads one GPU."""
+"""Retries quarantined GPUs, one at a time. Each trial is a short-lived child process that reads one GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger("gpumon.supervisor")
 
 
 class GpuTrials:
-    """Starts and supervises trials. A trial that reads its GPU successfully ends the quarantine of that GPU."""
+    """Starts and supervises trials of quarantined GPUs.
+
+    A trial whose driver calls return, even with errors, ends the quarantine of its GPU.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class GpuTrials:
         return self._child is not None
 
     def inspect(self, released: frozenset[str]) -> None:
-        """Kill a trial that hangs, or start one that is due. Start none while an abandoned child exists."""
+        """Kill the trial if it hangs. If there is none, start one that is due, unless an abandoned child exists."""
         child = self._child
         if child is None:
             if not self._children.abandoned and NODE not in released:

@@ -13,11 +13,11 @@ from gpumon.model.call_progress import CallInProgress
 WAITING = frozenset("SD")
 """Process states in which a process waits. It is neither runnable (R) nor stopped (T)."""
 STOPPED = "T"
-"""Process state after a stop signal. A call of a stopped child is not late, but the child is silent and is replaced
-for that.
+"""Process state after a stop signal. A call of a stopped child does not become late. The child sends nothing, and is
+replaced for that.
 """
 MAX_STEP_SECONDS = 1.0
-"""Maximum seconds that one inspection adds. If more time has passed, the daemon itself was paused."""
+"""Maximum seconds that one inspection adds to a waiting time. If more time has passed, the daemon itself was paused."""
 
 
 class HangDetector:

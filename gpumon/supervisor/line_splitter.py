@@ -14,7 +14,7 @@ class LineSplitter:
         self._on_too_long = on_too_long
         self._rest = b""
         self._dropping = False
-        """True if the incomplete line is already too long."""
+        """True while the rest of a line that is too long is dropped."""
 
     def feed(self, received: bytes) -> None:
         """Process bytes that were read from the pipe."""

@@ -19,7 +19,9 @@ from gpumon.supervisor.restart_timer import RestartTimer
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 2
-"""Number of abandoned children from which no links child is started, because it could be abandoned too."""
+"""Number of abandoned links children from which no other is started until one of them ends. Another one could be
+abandoned too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,9 @@ class _QuarantinedDevice:
 
 
 class LinksSupervisor:
-    """Keeps the child that reads ports, services and processes running, and quarantines what blocks it.
+    """Keeps the links child running, which reads ports, services and processes.
 
-    Use from the loop's thread.
+    A device or collector whose files block the child is quarantined and retried later. Use from the loop's thread.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class LinksSupervisor:
             self._child.kill("stop")
 
     def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Use these orders for the next child. The running child keeps its own."""
+        """Use these orders for the next links child. The running child keeps its own."""
         self._orders = orders
 
     @property
@@ -117,9 +119,9 @@ class LinksSupervisor:
     # Messages
 
     def _take_message(self, message: ChildMessage) -> None:
-        """Pass on a snapshot.
+        """Pass a snapshot to `on_snapshot`, and end the quarantine of each device that was retried.
 
-        The child has then read all files, so every device that was retried leaves the quarantine.
+        A child that sends a snapshot has read all files.
         """
         if isinstance(message, LinksSnapshot):
             self._trouble = ""

@@ -49,8 +49,8 @@ class Loop:
         self._posted: deque[Callback] = deque()
         self._running = False
         self._logged: set[str] = set()
-        """Code locations whose exceptions were logged. Each is logged once, because a callback may fail every
-        second.
+        """Code locations whose exceptions were logged. An exception is logged once per location, because a callback may
+        fail every second.
         """
         wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.watch(wake_reader, lambda: _drain(wake_reader))
@@ -61,7 +61,7 @@ class Loop:
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call back each time the descriptor is readable or its other end is closed."""
+        """Call `callback` each time the descriptor is readable or its other end is closed."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
@@ -70,17 +70,20 @@ class Loop:
             self._selector.unregister(descriptor)
 
     def call_at(self, at: float, callback: Callback) -> Timer:
-        """Call back once, at this time of the boot clock in seconds. Return the timer, which can be cancelled."""
+        """Call `callback` once, at this time of the boot clock in seconds. Return the timer, which can be cancelled."""
         timer = Timer(at, next(self._order), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def call_after(self, seconds: float, callback: Callback) -> Timer:
-        """Call back once, after this delay. Return the timer, which can be cancelled."""
+        """Call `callback` once, after this delay. Return the timer, which can be cancelled."""
         return self.call_at(boot_clock() + seconds, callback)
 
     def every(self, seconds: float, callback: Callback) -> None:
-        """Call back now and then at this interval. Calls that were missed are not made up for."""
+        """Call `callback` immediately, and then repeatedly at this interval.
+
+        Calls that were missed are not made up for.
+        """
 
         def repeat() -> None:
             self.call_after(seconds, repeat)
@@ -89,13 +92,13 @@ class Loop:
         repeat()
 
     def post(self, callback: Callback) -> None:
-        """Call back from the loop as soon as possible. Any thread may call this."""
+        """Call `callback` from the loop as soon as possible. Any thread may call `post`."""
         self._posted.append(callback)
         with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop wakes up anyway
             os.write(self._wake_writer, b"\0")
 
     def request(self, work: Callable[[Future[T]], None]) -> Future[T]:
-        """Call `work` from the loop with a future, and return that future at once. Any thread may call this.
+        """Call `work` from the loop with a future, and return that future at once. Any thread may call `request`.
 
         An exception of `work` is set in the future.
         """
@@ -135,9 +138,9 @@ class Loop:
                 self._call(callback)
 
     def _call(self, callback: Callback) -> bool:
-        """Call back and return True.
+        """Call `callback` and return True.
 
-        If the callback raises, return False, and log the first exception of that code location.
+        If it raises, return False, and log the first exception of that code location.
         """
         try:
             callback()
@@ -150,7 +153,7 @@ class Loop:
         return True
 
     def stop(self) -> None:
-        """End `run`. Any thread may call this."""
+        """End `run`. Any thread may call `stop`."""
         self._running = False
         self.post(lambda: None)
 

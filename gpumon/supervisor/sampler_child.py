@@ -1,4 +1,4 @@
-"""One sampler or trial child, with its orders and its deadlines of driver calls."""
+"""A sampler or trial child, with its orders and the deadlines of its driver calls."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
-"""Names of driver calls with a longer deadline, because they open a GPU. A lookup repeated after a fault has another
-name (AGAIN).
+"""Names of driver calls with a longer deadline, because they open a GPU. A lookup that is repeated after a fault has
+the suffix AGAIN in its name and the usual deadline.
 """
 
 
@@ -24,7 +24,7 @@ def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
 
 
 class SamplerChild(FramedChild):
-    """A running sampler or trial child. The constructor starts it."""
+    """A sampler or trial child process. The constructor starts it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The children of the sampler supervisor that have not ended."""
+"""The child processes of the sampler supervisor that have not ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("gpumon.supervisor")
 
 
 class SamplerChildren:
-    """Starts children and holds those that have not ended: the sampler, the trial and abandoned ones.
+    """Starts child processes and keeps those that have not ended: the sampler, the trial and abandoned ones.
 
     It also counts the driver calls of all children.
     """
@@ -38,7 +38,10 @@ class SamplerChildren:
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> SamplerChild | None:
-        """Start a child and return it; return None if that fails. `on_end` is not called after `on_abandoned`."""
+        """Start a child and return it; return None if that fails.
+
+        After `on_abandoned`, `on_abandoned_end` of this class is called instead of `on_end`.
+        """
         try:
             child = SamplerChild(
                 self._loop,

@@ -25,7 +25,7 @@ from gpumon.supervisor.sampler_children import SamplerChildren
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 3
-"""Number of abandoned children from which no sampler is started."""
+"""Number of abandoned children from which a sampler is started only after a delay, `SamplerDeadlines.gave_up`."""
 MAX_EVENT_FAILURES = 3
 """Number of hangs and crashes in the NVML event set after which the sampler runs without events. It still reads the
 GPUs.
@@ -34,7 +34,7 @@ RESTART_REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "confi
 
 
 class SamplerSupervisor:
-    """Supervisor of the sampler and of the trials. Use from the loop's thread."""
+    """Keeps a sampler running and starts the trials of quarantined GPUs. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class SamplerSupervisor:
         self._restarts: Counter[str] = Counter(dict.fromkeys(RESTART_REASONS, 0))
         self._state: SamplerStatus | None = None
         self._answering: dict[str, None] = {}
-        """Bus ids of GPUs that have answered, ordered by the time of their last answer."""
+        """Bus ids of the GPUs that answered in the last snapshot that contains them, ordered by the time of that
+        snapshot.
+        """
         self._starts = 0
         self._event_failures = 0
         self._released: frozenset[str] = frozenset()
@@ -101,7 +103,10 @@ class SamplerSupervisor:
             self._restart(0.0)
 
     def watch(self, *, closely: bool) -> None:
-        """Read the processes on the GPUs at every poll if `closely`, else only in the slow tier."""
+        """Let the sampler read the processes on the GPUs at every poll if `closely`, else every 15 s.
+
+        If `closely`, it also polls at least every second and reads the bytes moved by each NVLink.
+        """
         if closely is not self._watching:
             self._watching = closely
             if self._sampler is not None:
@@ -116,7 +121,7 @@ class SamplerSupervisor:
             self.replace("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Close the released GPUs and open only others until the next call. With NODE, run no child.
+        """Close the released GPUs and open only others until the next call. If NODE is released, run no child.
 
         `holders` returns the children that still have a released GPU open.
         """
@@ -219,8 +224,8 @@ class SamplerSupervisor:
     def _sampler_orders(self, page: int) -> SamplerOrders:
         """Return the orders of the next sampler.
 
-        It begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs that hang
-        do not keep others unread.
+        The sampler begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
+        that hang do not keep others unread.
         """
         self._starts += 1
         first = tuple(reversed(self._answering))[:: 1 if self._starts % 2 else -1]

@@ -1,9 +1,9 @@
 """Run an operator's command so that no process that it starts outlives the command, its time limit, or the agent.
 
 `python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when its own input
-closes, or when the process AGENT ends. If the command cannot be executed, the reason is written to DESCRIPTOR.
-Background processes of the command become children of this process, even if they changed their group or session, and
-are killed.
+closes, on SIGTERM, or when the process with the id AGENT ends. If the command cannot be executed, the reason is written
+to DESCRIPTOR. Background processes of the command become children of this process, even if they changed their group or
+session, and are killed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
 from gpumon.supervisor.process_tree import become_subreaper, descendants
 
 PATIENCE = 2.0
-"""Maximum seconds to wait for a process after SIGKILL. It is then blocked in the kernel, or belongs to another user."""
+"""Maximum seconds to wait for processes after SIGKILL. A process that remains is blocked in the kernel or belongs to
+another user.
+"""
 POLL_INTERVAL = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return its exit status. If a signal ended the command, end by the same signal."""
+    """Run the command and return its exit status. If a signal ended the command, end by the same signal."""
     agent, trouble, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
@@ -67,7 +69,7 @@ def _wake_on_signals() -> int:
 
 
 def _wait(command: int, woken: int) -> int:
-    """Return the wait status of the command.
+    """Wait until the command ends and return its wait status.
 
     Return SIGKILL if the agent sends SIGTERM or closes the input before the command ends.
     """
