@@ -1,1 +1,1 @@
-"""The configuration: one table of settings, read from file, environment and flags. Used by cli and daemon only."""
+"""The configuration: one table of settings, read from a file, the environment and flags."""

@@ -1,4 +1,4 @@
-"""Derives the settings of each component from the configuration, so that components do not import it."""
+"""Derives the settings of each component from the configuration, so that components need not import all of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ PROBE_FAULT = "GPUMON_PROBE_FAULT"
 
 
 def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
-    """Return the Report before the first message. `boot`: boot id. `began_at`: start time on CLOCK_BOOTTIME."""
+    """Return the Report as it is before the first message to `state.reduce`.
+
+    `boot`: boot id. `began_at`: start time on CLOCK_BOOTTIME.
+    """
     started = time.time()
     return Report(
         started=started,
@@ -69,7 +72,7 @@ def kernel_log_path(configuration: Configuration) -> Path | None:
 
 
 def reducer_settings(configuration: Configuration) -> ReducerSettings:
-    """Return the settings of `state.reduce`, which do not change until a reload."""
+    """Return the settings of `state.reduce`. They change only at a reload."""
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
@@ -96,7 +99,8 @@ def check_policy(configuration: Configuration) -> Policy:
 def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
     """Return the orders with which a sampler child is started.
 
-    `page`: descriptor of the call page. `epoch`: boot clock at which a simulated node began.
+    `page`: descriptor of the shared memory in which the child shows its current call. `epoch`: boot clock, in seconds,
+    at which a simulated node began.
     """
     return SamplerOrders(
         page=page,
@@ -113,7 +117,11 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
 
 
 def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
-    """Return the orders with which the links child is started. `page`, `epoch`: as in `sampler_orders`."""
+    """Return the orders with which the links child is started.
+
+    `page`: descriptor of the shared memory in which the child shows its current call. `epoch`: boot clock, in seconds,
+    at which a simulated node began.
+    """
     return LinksOrders(
         page=page,
         parent=os.getpid(),
@@ -159,7 +167,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
 
 
 def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
-    """Return by backend (nccl, gloo) the limits below which a run is slow."""
+    """Return the limits of bandwidth below which a probe run is slow, by backend (nccl, gloo)."""
     probe = configuration.probe
     return {
         setting.backend: Floors(

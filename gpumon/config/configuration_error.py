@@ -36,6 +36,6 @@ class ConfigurationError(Exception):
 
 
 def did_you_mean(name: str, valid: Collection[str]) -> str:
-    """Return a remedy for an unknown name: the most similar valid name, or a list of all valid names."""
+    """Return a remedy for an unknown name, as text: the most similar valid name, or a list of all valid names."""
     near = difflib.get_close_matches(name, valid, n=1)
     return f"did you mean {near[0]}?" if near else f"valid names: {', '.join(sorted(valid))}"

@@ -21,20 +21,20 @@ CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
 
 class ConfigurationSources:
-    """Merges the values of all sources before validation. Each `add_...` overrides the sources added before."""
+    """Merges the values of all sources before validation. The values of each `add_...` override those added before."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.origins: dict[Key, str] = {}
         self.problems: list[ConfigurationProblem] = []
-        """All problems of the sources, collected so that they are reported together."""
+        """Problems of all sources. They are collected so that one error reports all of them."""
 
     def add_default(self, section: str, key: str, value: Any) -> None:
         """Add a default that depends on the host."""
         self._put(section, key, value, "default")
 
     def add_file(self, path: Path) -> None:
-        """Add the values of a YAML file. A file that cannot be parsed adds a problem."""
+        """Add the values of a YAML file. If it cannot be parsed, add a problem."""
         parsed, problems = yaml_file.read(path, CONFIG_FILE.name)
         self.problems += problems
         self._add_parsed(parsed, path)
@@ -42,8 +42,8 @@ class ConfigurationSources:
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Add the settings in environment variables GPUMON_SECTION__KEY.
 
-        Other variables with this prefix are not settings: Kubernetes sets GPUMON_PORT for a service named gpumon. A
-        setting that is written with one underscore is a problem.
+        Other variables that begin with GPUMON_ are ignored, because Kubernetes sets GPUMON_PORT for a service named
+        gpumon. If such a variable is a setting's with one underscore instead of two, add a problem.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):
@@ -77,7 +77,7 @@ class ConfigurationSources:
         return next(itertools.chain(holding, held), "")
 
     def report(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
-        """Add a problem, which `load` raises with all others."""
+        """Add a problem. `load` raises one error with all problems."""
         self.problems.append(ConfigurationProblem(origin, ".".join(key), wrong, remedy))
 
     def _put(self, section: str, key: str, value: Any, origin: str) -> None:

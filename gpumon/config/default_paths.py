@@ -1,4 +1,4 @@
-"""Default paths of the store, the token, the unix socket and the health file, in which programs read the verdicts.
+"""Default paths of the store, the token, the unix socket and the health file (the verdicts, for other programs).
 
 Paths are text here and in `gpumon check`, because importing pathlib takes a tenth of the time of that command.
 """
@@ -53,8 +53,8 @@ def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
     """Return the path of the unix socket of a running agent: that of the systemd unit, else that beside the store.
 
-    If the store is `configured`, the socket beside it has precedence. If neither socket exists, the preferred path is
-    returned.
+    If `configured` (the store's path is set), the socket beside the store has precedence. If neither socket exists,
+    return the path with precedence.
     """
     unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))

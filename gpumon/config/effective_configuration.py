@@ -11,13 +11,13 @@ from gpumon.config.settings_table import sections, settings
 
 
 class Change(NamedTuple):
-    """A setting whose value a reload changes, with the values before and after as text."""
+    """A setting whose value a reload changes, with its values before and after as text."""
 
     name: str
     before: str
     after: str
     restart: bool
-    """Whether the change takes effect only after a restart."""
+    """True if the change takes effect only after a restart."""
 
 
 def merge_reloaded(running: Configuration, read: Configuration) -> Configuration:
@@ -34,7 +34,7 @@ def merge_reloaded(running: Configuration, read: Configuration) -> Configuration
 
 
 def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
-    """Return the settings whose values differ, as text with secrets redacted."""
+    """Return the settings whose values differ between two configurations. Secrets in the values are redacted."""
     return tuple(
         Change(name, _text(name, before), _text(name, after), row.restart)
         for name, row in settings().items()

@@ -24,7 +24,7 @@ DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 def configuration_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
     """Return the configuration file: --config.file, GPUMON_CONFIG__FILE, or /etc/gpumon/gpumon.yml if it exists.
 
-    None if there is none.
+    Return None if there is none of them.
     """
     named = flag or environ.get(CONFIG_FILE_VARIABLE)
     if named:
@@ -39,10 +39,11 @@ def load(
     *,
     profiles: Callable[[], Collection[str]] | None = None,
 ) -> Configuration:
-    """Return the validated configuration. Raise ConfigurationError with every problem.
+    """Return the validated configuration. Raise ConfigurationError with all problems that were found.
 
     `path`: the configuration file. `flags` maps flag names to values, None if a flag is not given. `profiles` returns
-    the valid values of simulate.profile, and is called if one is set; if `profiles` is None, the name is not checked.
+    the names of all profiles, to check simulate.profile. It is called only if that setting names one. If `profiles` is
+    None, the name is not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)

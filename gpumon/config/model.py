@@ -1,7 +1,7 @@
-"""TABLE: the settings. To add a setting, add a row.
+"""TABLE: the settings of the agent. To add a setting, add an attribute to a section.
 
-The name of a setting is made of its section and its attribute: `web.listen_address` in documents, two levels in the
-file, GPUMON_WEB__LISTEN_ADDRESS in the environment.
+The name of a setting consists of its section and its attribute: `web.listen_address` in the documentation, two levels
+in the file, GPUMON_WEB__LISTEN_ADDRESS in the environment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class WebSection(Section):
 
 
 class StoreSection(Section):
-    """Settings of the database of what must survive a restart."""
+    """Settings of the SQLite database, which keeps data across restarts."""
 
     path: SomePath = setting(
         ...,
@@ -124,7 +124,7 @@ class ProcessesSection(Section):
 
 
 class GpusSection(Section):
-    """Settings of this host's GPUs: the expected number, and those to exclude."""
+    """Settings of this host's GPUs: the expected number, and the GPUs to exclude."""
 
     expected_count: int | None = setting(
         None,
@@ -262,7 +262,7 @@ class XidsSection(Section):
 
 
 class PciSection(Section):
-    """Settings of the PCI bus."""
+    """Settings of sysfs, from which PCI devices are read."""
 
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
@@ -293,7 +293,7 @@ class LinksSection(Section):
 
 
 class Configuration(Section):
-    """The validated configuration: one attribute a section, and the origin of each setting."""
+    """The validated configuration: one attribute for each section, and the origin of each setting."""
 
     web: WebSection
     store: StoreSection
@@ -317,7 +317,7 @@ class Configuration(Section):
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
-        """Return a copy with these origins, by name of the setting."""
+        """Return a copy with these origins (file and line, variable or flag), by name of the setting."""
         copy = self.model_copy()
         copy._origins = dict(origins)  # noqa: SLF001 - its own
         return copy

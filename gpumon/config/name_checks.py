@@ -20,7 +20,7 @@ THRESHOLDS = ("health", "thresholds")
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
     """Report unknown names of checks, thresholds, versions and profiles, and thresholds out of range, to `sources`.
 
-    `profiles` returns the names of simulated profiles; None: the profile is not checked.
+    `profiles` returns the names of all simulated profiles. If it is None, the profile is not checked.
     """
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)
@@ -46,7 +46,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_ranges(sources: ConfigurationSources) -> None:
-    """Report thresholds out of range to `sources`. The model reports those that are not numbers."""
+    """Report thresholds out of range to `sources`. Validation by the model reports those that are not numbers."""
     entries = sources.get(*THRESHOLDS)
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}

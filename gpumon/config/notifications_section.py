@@ -1,4 +1,4 @@
-"""The section `notifications` of the configuration: whom the agent itself notifies of its alerts."""
+"""The section `notifications` of the configuration: the receivers that the agent itself notifies of its alerts."""
 
 from __future__ import annotations
 

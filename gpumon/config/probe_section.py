@@ -24,7 +24,7 @@ from gpumon.config.setting import (
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 DAY, YEAR = 86400, 366 * 86400
-"""Upper limits in seconds: longer times overflow timers."""
+"""A day and a year in seconds: maximum values of settings, because far longer times would overflow timers."""
 
 
 class ProbeSection(Section):

@@ -14,9 +14,10 @@ REDACTED = "<redacted>"
 
 
 def redact(name: str, value: Any) -> Any:
-    """Return the value with secrets replaced by REDACTED.
+    """Return the value of a setting with secrets replaced by REDACTED.
 
-    A value is secret if its name indicates that. `name`: name of the setting, or key of an entry in it.
+    `name` is the name of the setting or, inside a mapping, the key of an entry. A value is secret if its name indicates
+    that. Passwords in URLs are secret too.
     """
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):

@@ -38,7 +38,8 @@ def setting(
 ) -> Any:
     """Return the pydantic field that declares a setting.
 
-    `restart`: a reload does not change the setting; only a restart does. `limits`: gt, ge and le of pydantic.
+    `meaning` describes it in the documentation. With `restart`, a change takes effect only at a restart, not at a
+    reload. `limits`: gt, ge and le of pydantic.
     """
     row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
     return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
@@ -68,7 +69,7 @@ def check_gpu(value: object) -> object:
 
 
 def check_adapter(text: str) -> str:
-    """Return text that can name a network adapter unchanged; raise ValueError for any other text."""
+    """Return text that can name a network adapter, or a pattern, unchanged; raise ValueError for any other text."""
     if _ADAPTER.fullmatch(text) is None or not text.strip("*?"):
         raise ValueError(
             "must be a device (mlx5_3), a PCI address (0000:86:00.0), a board id (MT_0000000838), "
@@ -85,7 +86,7 @@ def check_nccl_name(name: str) -> str:
 
 
 def check_argument(text: str) -> str:
-    """Return text that can be an argument or a variable of a process unchanged.
+    """Return the text unchanged if it can be an argument or an environment variable of a process.
 
     Raise ValueError if it contains a zero byte or a lone surrogate.
     """
@@ -99,7 +100,7 @@ def check_argument(text: str) -> str:
 
 
 def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command that names a program, or no command, unchanged; raise ValueError for an empty program."""
+    """Return the words of a command unchanged. Raise ValueError if the first word, the program, is empty."""
     if words and not words[0]:
         raise ValueError("must begin with a program")
     return words
@@ -118,7 +119,7 @@ def split(value: object) -> object:
 
 
 def split_command(value: object) -> object:
-    """Split text into words as a shell does; no shell runs it. Return a value that is not text unchanged."""
+    """Split text into words by the rules of a shell, without running one. Return a value that is not text unchanged."""
     return shlex.split(value) if isinstance(value, str) else value
 
 

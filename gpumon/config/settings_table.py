@@ -1,4 +1,4 @@
-"""The table of all settings, derived from the model for the loader, the flags and the documentation."""
+"""The table of all settings, derived from the classes in model.py for the loader, the flags and the documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SettingRow:
     key: str
     meaning: str
     default: object
-    """Default value; None if there is no fixed one. `default_in_words` describes it then."""
+    """Default value; None if there is no fixed default. `default_in_words` then describes the default."""
     default_in_words: str
     example: object
     flag: str
@@ -39,7 +39,7 @@ class SettingRow:
 
 @cache
 def sections() -> Mapping[str, type[BaseModel]]:
-    """Return the models of the sections by name, in the order of the file."""
+    """Return the pydantic model of each section by name, in the order of the file."""
     return {name: cast("type[BaseModel]", field.annotation) for name, field in Configuration.model_fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""Reads the operator's Xid file, which overrides and extends the shipped Xid table.
+"""Reads the operator's Xid file, which overrides and extends the shipped Xid table. An example follows.
 
 79:
   severity: warning
@@ -19,13 +19,13 @@ from gpumon.config.yaml_file import Parsed
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 
 KEYS = {"name": "name", "severity": "severity", "class": "kind", "action": "action", "if_it_recurs": "if_it_recurs"}
-"""Attribute of Xid by key in the file."""
+"""Attribute of the class Xid, by key of a row in the file."""
 _CHOICES: Mapping[str, type[Severity | Class]] = {"severity": Severity, "class": Class}
 HIGHEST = 999_999
 
 
 def read(path: Path) -> tuple[Mapping[int, Xid], list[ConfigurationProblem]]:
-    """Return the rows of the file by Xid code, and its problems. There are no rows if there is a problem."""
+    """Return the rows of the file by Xid code, and the problems of the file. If there is a problem, return no rows."""
     parsed, problems = yaml_file.read(path, "xids.file")
     problems += _problems(parsed, path)
     return ({} if problems else dict(_rows(parsed.values))), problems

@@ -1,7 +1,8 @@
 """Parses a subset of YAML to plain values and their line numbers.
 
-PyYAML implements YAML 1.1, which parses the PCI bus id 0000:18:00.0 as 1080.0 and `off` as False, and keeps the last of
-two equal keys. Here a plain scalar is null, true, false, a decimal number or text. Everything else is an error.
+PyYAML alone is not suitable. It implements YAML 1.1, which parses the PCI bus id 0000:18:00.0 as 1080.0 and `off` as
+False. Of two equal keys it keeps the last. Here a plain scalar is null, true, false, a decimal number or text.
+Everything else is an error.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The values of a parsed YAML text, and where they are."""
+    """The values of a parsed YAML text, with the line of each."""
 
     values: Any
     lines: dict[Key, int] = field(default_factory=dict)
     """First line of each value, by its path."""
     repeated: tuple[tuple[Key, int], ...] = ()
-    """Path and line of each duplicate key. Its first occurrence is used."""
+    """Path and line of each repetition of a key. The first occurrence of the key is used."""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -83,9 +84,9 @@ def parse(text: str) -> Parsed:
 
 
 def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
-    """Return the parsed file and its problems. A file that cannot be parsed has no values.
+    """Return the parsed file and its problems. If the file cannot be parsed, its values are None.
 
-    `setting`: name of the setting that names the file, for the remedy of a problem.
+    `setting` is the name of the setting that names the file. A remedy mentions it.
     """
     try:
         parsed = parse(input_file.read_text(path))
