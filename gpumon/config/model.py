@@ -237,7 +237,7 @@ class ReleaseSection(Section):
 
 
 class MaintenanceSection(Section):
-    """Settings of maintenance windows, during which no alert pages: docs/maintenance.md."""
+    """Settings of maintenance windows, during which alerts do not page: docs/maintenance.md."""
 
     max_seconds: float = setting(86400, "Maximum length of a maintenance window.", ge=1, le=7 * 86400)
 

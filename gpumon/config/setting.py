@@ -54,7 +54,10 @@ def check_address(text: str) -> str:
 
 
 def check_url(text: str) -> str:
-    """Return an absolute http or https URL unchanged; raise ValueError for any other text."""
+    """Return an absolute http or https URL unchanged.
+
+    Raise ValueError for any other text, and for a URL with a query or fragment.
+    """
     if _URL.fullmatch(text) is None:
         raise ValueError("must be an absolute URL, such as https://wiki.example.com/gpumon")
     return text
@@ -107,7 +110,7 @@ def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_program(path: Path | None) -> Path | None:
-    """Return a path that names a file, or None, unchanged; raise ValueError for any other path."""
+    """Return None, or a path with a file name, unchanged; raise ValueError for a path without one, such as /."""
     if path is not None and not path.name.strip():
         raise ValueError("must name a program")
     return path

@@ -35,7 +35,10 @@ class ScenarioXid(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One event of a simulated GPU, as an event set delivers it. Its `number` makes otherwise equal events distinct."""
+    """One event of a simulated GPU, as an event set delivers it.
+
+    `number` distinguishes events that are otherwise equal.
+    """
 
     time: float
     gpu: int

@@ -86,7 +86,9 @@ class Moment(NamedTuple):
     point: Point
     phase: LoadPhase
     cycle: int
-    """Number of the workload's cycle. Jobs of different cycles are different processes."""
+    """Number of the workload's cycle, always 0 if the workload has `same_jobs`. Jobs of different cycles are different
+    processes.
+    """
     capped: bool
     """True while the power limit restricts the load."""
 

@@ -13,7 +13,7 @@ class Deadlines:
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
     grace: float = 3.0
-    """Maximum time for a child to close the driver after END was sent."""
+    """Maximum time for a child to close the driver and end after it was sent END. After that it is killed."""
     kill: float = 2.0
     """Time after SIGKILL until a child counts as abandoned. Such a child is blocked in the kernel, where no signal
     reaches it.

@@ -31,7 +31,7 @@ FIELD_VALUES, WAIT, METRICS_GET = "nvmlDeviceGetFieldValues", "nvmlEventSetWait_
 class Builder:
     """Builds a recording from the lines of a call log.
 
-    `began` is the boot clock, in seconds, at the recording's start.
+    `began` is the time on the boot clock, in seconds, at which the recording began.
     """
 
     def __init__(self, mask: Mask, began: float) -> None:
