@@ -1,1 +1,1 @@
-"""Stateful services on the daemon's loop: persistence, error events, verdicts, releases and other time windows."""
+"""Stateful services that run on the daemon's loop: persistence, error events, verdicts, time windows, notifications."""

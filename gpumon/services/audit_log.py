@@ -1,4 +1,4 @@
-"""Records requests that change the state of the agent, with their clients: in the log and in the store."""
+"""Records each request that changes the agent's state, and the client that sent it, in the log and in the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log.setLevel(logging.INFO)  # whatever log.level is: the journal is the record 
 
 
 class AuditLog:
-    """The audit log. Any thread may use it."""
+    """Records and returns requests that changed the agent's state. Any thread may use it."""
 
     def __init__(self, persistence: Persistence) -> None:
         self._persistence = persistence
@@ -28,5 +28,5 @@ class AuditLog:
         self._persistence.write(partial(audit.put, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
-        """Return a future with the newest `limit` entries. The future raises StoreError."""
+        """Return a future with the newest `limit` entries. The future raises StoreError if the store fails."""
         return self._persistence.read(partial(audit.read, limit=limit))

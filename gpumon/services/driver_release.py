@@ -1,4 +1,4 @@
-"""Applies releases: makes the samplers close released GPUs. Also starts releases that the marker file requests."""
+"""Applies releases: makes the samplers close the released GPUs. Also starts releases that the marker file requests."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 log = logging.getLogger("gpumon.release")
 
 FOLLOW_SECONDS = 0.5
-"""Interval in seconds at which time windows, the marker file and processes with a released GPU open are checked."""
+"""Interval in seconds at which releases, the marker file and processes that hold a released GPU open are checked."""
 HOLDER_SECONDS = 0.1
-"""Interval in seconds at which processes with a released GPU open are checked while a release request waits."""
+"""Interval in seconds at which processes that hold a released GPU open are checked while a release request waits."""
 RECALL_SECONDS = 5.0
-"""Maximum seconds that the first sampler waits for the stored windows: a hung disk must not keep GPUs unobserved."""
+"""Maximum seconds that the first sampler waits until the stored releases are read. A hung disk must not keep GPUs
+unobserved.
+"""
 RECALL_POLL_SECONDS = 0.02
 
 
 class DriverRelease:
-    """Service that makes the samplers close released GPUs, and reports processes that still have one open.
+    """Service that makes the samplers close released GPUs, and reports the agent's processes that still have one open.
 
     Use from the loop's thread.
     """
 
     answer_seconds = 15.0
-    """Maximum seconds that a release request waits. Longer than a child may take to end or to be reported as stuck
+    """Maximum seconds until a release request is answered. A child ends or is reported as stuck earlier
     (Deadlines.grace and Deadlines.kill).
     """
 
@@ -62,11 +64,11 @@ class DriverRelease:
         self._publish = publish
         self._store_failed = store_failed
         self._scopes: frozenset[str] = frozenset()
-        """Scopes of the releases that were last applied to the samplers."""
+        """Bus ids of the GPUs whose release was last applied to the samplers. NODE stands for all GPUs."""
         self._closed = False
-        """True if, since `_scopes` last changed, there was a time at which no process had its GPUs open."""
+        """True if no process of the agent had a released GPU open at some time since `_scopes` last changed."""
         self._reported: frozenset[int] = frozenset()
-        """Process ids whose open GPU was logged as an error."""
+        """Ids of processes for which an open released GPU was logged as an error."""
         self._stopping = False
 
     def start(self) -> None:
@@ -77,19 +79,19 @@ class DriverRelease:
         self._marker.max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Apply no further release to the samplers."""
+        """Stop applying releases, because the agent ends."""
         self._stopping = True
 
     @property
     def notice(self) -> str | None:
-        """Return why a release is not complete or why the marker file releases nothing; None without a problem."""
+        """Return why a release is not complete, or why the marker file releases nothing; None without a problem."""
         held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Start and end releases as the marker file (docs/release.md) and deadlines require; the samplers follow.
+        """Start and end releases as the marker file (docs/release.md) and deadlines require, and apply all releases.
 
-        Also report which processes still have a released GPU open.
+        Publish which processes of the agent still have a released GPU open, and create or delete the `.done` file.
         """
         if self._stopping:
             return
@@ -141,7 +143,10 @@ class DriverRelease:
         self._end(stale, MARKER)
 
     def _end_expired(self) -> None:
-        """End releases at their deadline here, because `reduce` gets few messages while no sampler runs."""
+        """End releases whose deadline has passed.
+
+        `reduce` also does that, but gets few messages while no sampler runs.
+        """
         windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
         self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
 
@@ -150,7 +155,7 @@ class DriverRelease:
             self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
 
     def _bus_id(self, name: str) -> str | None:
-        """Return the bus id of the GPU with this name; None if there is none.
+        """Return the bus id of the GPU with this uuid, index or PCI address; None if there is none.
 
         Before the driver has been read, only a PCI address is accepted.
         """
@@ -167,7 +172,7 @@ class DriverRelease:
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
     def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
-        """Yield descendants of the agent that have a device node of these GPUs open, without the pids in `listed`."""
+        """Yield processes of the agent that have a device node of these GPUs open, without the pids in `listed`."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}

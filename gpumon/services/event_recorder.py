@@ -1,7 +1,7 @@
-"""Groups the errors that NVML and the kernel log report into events, and records each change of an event.
+"""Groups errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are always read. NVML reports sooner, but only the code. The kernel log has the text, and the errors that
-were logged while no agent ran.
+Both sources are always read. NVML reports an Xid sooner, but only its code. The kernel log has the text, and errors
+that were logged while no agent ran.
 """
 
 from __future__ import annotations
@@ -34,23 +34,21 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.services.event_recorder")
 
 READ_SECONDS = 1.0
-"""Interval in seconds at which the kernel log is read if a selector cannot watch it, or if it could not be opened."""
+"""Interval in seconds at which the kernel log is read if a selector cannot watch it or it could not be opened."""
 UPDATE_SECONDS = 1.0
-"""Interval in seconds at which a continuing event is recorded. All errors of a storm within it are one change."""
+"""Interval in seconds at which new errors of a known event are recorded. All errors in an interval are one change."""
 POSITION_SECONDS = 60.0
-"""Interval in seconds at which the position in the kernel log is stored if no error was read."""
+"""Interval in seconds at which the position in the kernel log is stored if it has changed without an error."""
 RECENT_SECONDS = 60.0
 """Maximum age in seconds of an Xid in the kernel log for which `on_xid` is called."""
 WITNESS_SECONDS = 60.0
-"""Maximum seconds to wait for NVML to confirm that the driver lost a GPU, if the kernel log reports it without an
-Xid.
-"""
+"""Maximum seconds to wait until NVML, too, fails to read a GPU, if the kernel log reports it as lost without an Xid."""
 UNNUMBERED_XID = 999
-"""Code that NVML reports for an Xid that it cannot identify. The kernel log has the number of that Xid."""
+"""Xid that NVML reports if it cannot identify the Xid. The kernel log has the number."""
 
 
 class EventRecorder:
-    """Service that records error events. Use from the loop's thread."""
+    """Service that records Xids and other errors as events. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class EventRecorder:
     ) -> None:
         """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log.
 
-        `is_own`: returns whether the agent itself caused the error by killing a rank; such errors are not counted.
+        `is_own` returns True if the agent itself caused the error by killing a rank. Such errors are not counted.
         """
         self._loop = loop
         self._writes = writes
@@ -77,11 +75,13 @@ class EventRecorder:
         self._early: list[ErrorObservation] | None = []
         """Observations made before the stored events were read; None after they have been read."""
         self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
-        """Errors without an Xid that NVML has not confirmed, with the boot clock at which they were read, by bus id."""
+        """Errors without an Xid that NVML has not confirmed, and the boot clock when they were read, by bus id and
+        code.
+        """
         self._changed: dict[str, ErrorEvent] = {}
-        """Events with changes that have not been submitted to the store, by id."""
+        """Events with changes that have not been submitted to the store, by event id."""
         self._counted: dict[str, int] = {}
-        """Count of each open event as last submitted to the store, by id."""
+        """Number of errors of each open event, by event id, as last submitted to the store."""
         self._position: LogPosition | None = None
         """Position in the kernel log as last submitted to the store."""
         self._in_flight = False
@@ -186,7 +186,7 @@ class EventRecorder:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Count errors without an Xid after NVML failed to read the GPU. Drop them after WITNESS_SECONDS."""
+        """Count lost-GPU errors without an Xid once NVML cannot read the GPU. Drop the others after WITNESS_SECONDS."""
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()
             gpu = latest.internal.inventory.gpus.get(observation.bus_id)
@@ -214,7 +214,10 @@ class EventRecorder:
                 self._on_xid(observation.bus_id, observation.code)
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
-        """Return the observation with the uuid of the GPU at its address, even if it was not read in this boot."""
+        """Return the observation, if of an Xid, with the uuid of the GPU at its address.
+
+        If the GPU was not read in this boot, the uuid is the stored one.
+        """
         if observation.kind != XID or observation.uuid is not None:
             return observation
         inventory = self._latest().internal.inventory
@@ -233,7 +236,7 @@ class EventRecorder:
         self._record()
 
     def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Record all changes as one batch, unless a batch is in flight.
+        """Write all changed events to the store as one batch, unless an earlier batch is not stored yet.
 
         Changes made while the disk is slow become one batch.
         """

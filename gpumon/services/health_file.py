@@ -21,17 +21,17 @@ _log = logging.getLogger("gpumon")
 
 MODE = 0o644
 POLL_SECONDS = 1.0
-"""Interval in seconds at which the Report is compared with the file. Checks are evaluated every 5 s."""
+"""Interval in seconds at which the Report is compared with the file's content. Checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
-"""Maximum seconds to wait for the store. A disk that hangs must not block the start of the agent."""
+"""Maximum seconds that the start of the agent waits for verdicts from the store, whose disk may hang."""
 DISK_SECONDS = 1.0
-"""Maximum seconds to wait for a disk when the agent stops."""
+"""Maximum seconds to wait at the agent's end for a health file that is on a disk."""
 IN_MEMORY = Path("/run")
 """Directory in memory. Files below it are written without a thread, because no disk can block."""
 
 
 class AgentIdentity(ResponseModel):
-    """The part of the health file about the agent that wrote it."""
+    """The member `agent` of the health file: which agent wrote the file, and whether it is still running."""
 
     version: str
     pid: int
@@ -42,11 +42,11 @@ class AgentIdentity(ResponseModel):
 
 
 class MaintenanceWindow(ResponseModel):
-    """The part of the health file about the maintenance in force."""
+    """The member `maintenance` of the health file: the maintenance window in force."""
 
     until: str
     until_boottime_seconds: float
-    """End of the maintenance on CLOCK_BOOTTIME in seconds. This value decides, not `until`."""
+    """End of the maintenance on CLOCK_BOOTTIME in seconds. Readers use it instead of `until` until the next reboot."""
     reason: str
     by: str
 
@@ -59,7 +59,8 @@ class HealthFileContent(CurrentHealthResponse):
     evaluated: str | None
     """RFC 3339 time at which the checks were last evaluated; null if this agent has not evaluated them yet."""
     evaluated_boottime_seconds: float | None
-    """Boot clock in seconds of the last evaluation, from which readers compute the age of the file."""
+    """Boot clock in seconds of the last evaluation, from which readers compute the file's age; null before the first.
+    """
     agent: AgentIdentity
     maintenance: MaintenanceWindow | None
 
@@ -99,15 +100,16 @@ class HealthFile:
         self._socket = socket
         self._written: tuple[object, ...] = ()
         self._writing = threading.Thread()
-        """Thread that replaces a file on a disk."""
+        """Thread that is replacing, or has replaced, a file on a disk."""
         self._on_restored: Callable[[], object] | None = None
         self.notice: str | None = None
-        """Reason why the file could not be written; None if it was written."""
+        """Why the file could not be written the last time; None if it was written."""
 
     def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
         """Begin to update the file periodically.
 
-        `on_restored` is called once, when the file contains the verdicts from the store, or after RESTORE_SECONDS.
+        `on_restored` is called once: when a file with the verdicts from the store was written, or after
+        RESTORE_SECONDS.
         """
         self._on_restored = on_restored
         self._loop.call_after(RESTORE_SECONDS, self._report_restored)
@@ -177,7 +179,7 @@ def _replacement_error(path: Path, text: str) -> OSError | None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that no reader sees a part of it. Raise OSError."""
+    """Replace a file atomically, so that no reader sees a part of it. Raise OSError if that fails."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)

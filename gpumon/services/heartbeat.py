@@ -1,4 +1,4 @@
-"""Stores once a minute that the agent runs, and at its end that it stopped orderly."""
+"""Stores once a minute that the agent runs, and at an orderly stop its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEAT_SECONDS = 60.0
 
 
 class Heartbeat:
-    """Service that keeps the row of the current agent run up to date. Use from the loop's thread."""
+    """Service that updates the row of the running agent in the store's table agent_runs. Use from the loop's thread."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -23,9 +23,9 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """Store the start at once, so that an agent that crashes in its first minute has a row.
+        """Store a row at once, so that the store has one even if the agent crashes in its first minute.
 
-        Then store each minute.
+        Then update the row each minute.
         """
         self._loop.every(BEAT_SECONDS, self.beat)
 

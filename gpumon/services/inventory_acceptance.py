@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon")
 
 
 class InventoryAcceptance:
-    """Service behind `gpumon inventory accept`. Any thread may call `request`."""
+    """Service that executes `gpumon inventory accept`. Any thread may call `request`."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -25,7 +25,7 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
-        """Accept that these GPUs or ports are gone, down or slower; if none is named, accept all that are.
+        """Accept that these GPUs or ports are missing, down or slower. Without `parts`, accept this for all that are.
 
         The future returns the result when the acceptance is stored and active, or the reason why nothing changed.
         """

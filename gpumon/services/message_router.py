@@ -1,4 +1,4 @@
-"""Passes each message of the sampler to the service that processes it."""
+"""Passes each message of the sampler child to the service that processes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
 READY_SECONDS = 10.0
-"""Maximum seconds until the agent is ready. It is ready then even if the driver hangs and no poll has ended."""
+"""Seconds after which the agent is ready even if no poll has ended, for example because the driver hangs."""
 
 
 class MessageRouter:
-    """Receives the messages of the sampler. It also detects the end of the first poll."""
+    """Receives all messages of the sampler child, and detects the end of the first poll."""
 
     def __init__(self, monitor: Monitor, event_recorder: EventRecorder) -> None:
         self._monitor = monitor
@@ -22,7 +22,7 @@ class MessageRouter:
         self._polled = False
 
     def take(self, message: ChildMessage) -> None:
-        """Pass one message to its service.
+        """Pass an Xid to the event recorder, and any other message to the Report.
 
         Ignore messages about the child itself, which the supervisor has processed.
         """
@@ -33,7 +33,7 @@ class MessageRouter:
             self._polled |= _ends_a_poll(message)
 
     def is_ready(self) -> bool:
-        """Return True after the first poll or its deadline, or if the whole node is released."""
+        """Return True after the first poll or READY_SECONDS, or if the whole node is released: the agent is ready."""
         node_is_released = NODE in released(self._monitor.latest.windows)
         return self._polled or node_is_released or boot_clock() > self._first_poll_by
 

@@ -1,4 +1,4 @@
-"""Sends the agent's firing alerts to the configured receivers, each in a thread of its own."""
+"""Sends the agent's firing alerts to the configured receivers, such as Slack. Each receiver has its own thread."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from gpumon.store import notified as store_notified
 log = logging.getLogger("gpumon.notifications")
 
 FAILING_SECONDS = 180.0
-"""Seconds without a delivery after which a receiver is reported as failing."""
+"""Seconds of failed attempts after which a receiver is reported as failing."""
 Wanted = Mapping[str, SentAlert]
-"""Firing alerts by their keys."""
+"""The alerts that fire now, by their labels as JSON text (SentAlert.key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """Times of a sender in seconds. Tests shorten them."""
+    """Delays and intervals of a Sender, in seconds. Tests shorten them."""
 
     retry: tuple[float, float] = (1.0, 300.0)
-    """Time to the second attempt, which doubles with each further one up to the maximum."""
+    """Minimum and maximum delay, before jitter, until a failed message is sent again. The delay doubles with each
+    failure.
+    """
     again: float = 60.0
-    """Interval at which an Alertmanager gets alerts again that still fire."""
+    """Interval at which alerts that still fire are sent to an Alertmanager again."""
     lapse: float = 240.0
-    """Time after which an Alertmanager resolves an alert that it does not get again: four intervals."""
+    """Time after which an Alertmanager resolves an alert that is not sent again: four intervals."""
     linger: float = 90.0
-    """Time from an alert's end until an Alertmanager gets it as resolved. A Prometheus that sends the same alert may
-    see its end up to a minute later, and would fire it again.
+    """Time from the end of an alert until it is sent to an Alertmanager as resolved. A Prometheus that sends the same
+    alert may see its end up to a minute later, and would make it fire again.
     """
     forget: float = 300.0
-    """Time for which an Alertmanager gets an alert as resolved."""
+    """Time for which an ended alert is sent to an Alertmanager as resolved."""
 
 
 class Sender(threading.Thread):
-    """A thread that brings one receiver up to date. `name` is the receiver's."""
+    """A thread that keeps one receiver informed of the alerts that fire. `name` is the name of the receiver."""
 
     def __init__(self, name: str, delays: Delays) -> None:
         super().__init__(name=f"notify-{name}", daemon=True)
@@ -55,7 +57,7 @@ class Sender(threading.Thread):
         self.counts = Counter[str]()
         """Notifications by outcome: delivered, refused or failed."""
         self.failing_since: float | None = None
-        """Time of the first of the failed attempts, on the monotonic clock; None after a success."""
+        """Monotonic clock of the first attempt in an unbroken series of failed ones; None after a success."""
         self.problem = ""
         self._delays = delays
         self._changed = threading.Condition()
@@ -65,14 +67,14 @@ class Sender(threading.Thread):
         self._attempts = 0
 
     def update(self, wanted: Wanted) -> None:
-        """Set the alerts that fire now. Returns at once."""
+        """Set the alerts that fire now, and return at once."""
         with self._changed:
             if wanted != self._wanted:
                 self._wanted, self._version = dict(wanted), self._version + 1
                 self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread. A message that is being sent is not waited for."""
+        """Make the thread end, without waiting for a message that is being sent."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -86,7 +88,10 @@ class Sender(threading.Thread):
                     self._changed.wait(pause)
 
     def step(self, wanted: Wanted) -> float | None:
-        """Send what is due. Return the seconds until the next step; None if it waits for a change."""
+        """Send the messages that are due.
+
+        Return the seconds until the next step; None to wait for a change of the alerts.
+        """
         raise NotImplementedError
 
     def _attempt(self, wanted: Wanted) -> float | None:
@@ -111,9 +116,10 @@ class Sender(threading.Thread):
 
 
 class MessageSender(Sender):
-    """Sends a message for each alert that fires and that the receiver does not know, and one when it is resolved.
+    """Sends one message when an alert begins to fire, and one when it is resolved.
 
-    What the receiver knows is stored: it is the queue, as long as the number of alerts, and survives restarts.
+    The alerts of which the receiver was notified are stored. Comparing them with the firing alerts shows what must be
+    sent, also after a restart.
     """
 
     def __init__(
@@ -123,9 +129,9 @@ class MessageSender(Sender):
         store: Callable[[NotifiedAlert, bool], None],
         delays: Delays,
     ) -> None:
-        """Create the thread. `known`: alerts of which the receiver knows that they fire.
+        """Create the thread. `known`: firing alerts of which the receiver was notified before the start.
 
-        `store` is called with each change of that, and True if the alert is resolved.
+        `store` is called after each notification, with True if the alert is resolved.
         """
         super().__init__(receiver.name, delays)
         self._receiver = receiver
@@ -163,7 +169,7 @@ class MessageSender(Sender):
 class AlertmanagerSender(Sender):
     """Sends all firing alerts to an Alertmanager at an interval, and resolved ones for some time, as Prometheus does.
 
-    Nothing needs to be stored: what is not sent again is resolved by Alertmanager.
+    The store is not needed, because Alertmanager resolves an alert that is not sent again.
     """
 
     def __init__(self, receiver: Alertmanager, delays: Delays) -> None:
@@ -171,7 +177,7 @@ class AlertmanagerSender(Sender):
         self._receiver = receiver
         self._sent: dict[str, SentAlert] = {}
         self._ended: dict[str, tuple[SentAlert, float]] = {}
-        """Alerts that were sent and have ended, with the time of their end."""
+        """Alerts that were sent and have ended, and the Unix time of their end, by SentAlert.key."""
 
     def step(self, wanted: Wanted) -> float | None:
         now, delays = time.time(), self._delays
@@ -196,7 +202,8 @@ class AlertmanagerSender(Sender):
 class Notifier:
     """Service that keeps all receivers informed of the alerts that fire. Use from the loop's thread.
 
-    It begins when the stored verdicts are restored and evaluated: until then alerts would seem to have ended.
+    It sends nothing before the stored verdicts are restored and evaluated, because until then their alerts would seem
+    to have ended.
     """
 
     def __init__(
@@ -209,7 +216,7 @@ class Notifier:
         write: Callable[[Callable[[sqlite3.Connection], object]], None],
         delays: Delays | None = None,
     ) -> None:
-        """`address`: host and port of the agent; `runbooks`: URL below which the runbooks are.
+        """Create the service. `address`: host and port of the agent. `runbooks`: URL of the folder with the runbooks.
 
         `write` runs a function in the store's thread.
         """
@@ -222,7 +229,7 @@ class Notifier:
         self._senders: list[Sender] = []
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
-        """Start the senders. `notified`: what receivers of messages know from before the start."""
+        """Start the senders. `notified`: stored alerts of which receivers were notified before the agent started."""
         known = list(notified)
         self._senders = [AlertmanagerSender(receiver, self._delays) for receiver in alertmanagers(self._section)]
         for receiver in message_receivers(self._section, source=f"gpumon://{self._labels['instance']}"):
@@ -232,7 +239,7 @@ class Notifier:
             sender.start()
 
     def tick(self) -> None:
-        """Pass the alerts that fire now to the senders."""
+        """Pass the alerts that fire now to the senders, unless verdicts are not restored and evaluated yet."""
         report = self._latest()
         if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
@@ -249,7 +256,7 @@ class Notifier:
 
     @property
     def counts(self) -> dict[str, float]:
-        """Return the number of notifications by "receiver,outcome"."""
+        """Return the number of notifications by receiver and outcome. A key is `receiver,outcome`."""
         return {
             f"{sender.receiver},{outcome}": float(count)
             for sender in self._senders
@@ -258,7 +265,7 @@ class Notifier:
 
     @property
     def notice(self) -> str:
-        """Return which receivers fail, and why; an empty string if none does."""
+        """Return which receivers have failed for FAILING_SECONDS, and why; an empty string if none has."""
         now = time.monotonic()
         failing = (
             f"{sender.receiver}: {sender.problem}"
@@ -269,7 +276,10 @@ class Notifier:
 
 
 def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Iterator[SentAlert]:
-    """Yield the firing alerts with the labels and texts that Prometheus gives them. `labels`: those of the target."""
+    """Yield the firing alerts with the labels and texts that Prometheus gives them.
+
+    `labels` are those that Prometheus would add for the scrape target, such as job and instance.
+    """
     host = labels["instance"].rpartition(":")[0]
     for alert in report.alerts:
         if alert.state == FIRING:

@@ -40,7 +40,7 @@ _NOT_EXPECTED = frozenset({Removal.REPLACED, Removal.ACCEPTED})
 
 
 class Persistence:
-    """Service that owns the store.
+    """Service that owns the store: opens it, restores the Report from it, and writes changes to it.
 
     Use from the loop's thread, except `read`, `write`, `find_events` and `find_runs`.
     """
@@ -69,16 +69,16 @@ class Persistence:
         self._on_restored: Callable[[StoredState], None] = lambda _: None
 
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
-        """Open the store in its own thread and read its content.
+        """Open the store and read its content, both in the store's own thread.
 
-        `on_restored` is called after the Report contains it.
+        `on_restored` is called after the Report contains the stored state.
         """
         self._on_restored = on_restored
         self._writer.start()
         self._loop.every(PRUNE_SECONDS, self._prune)
 
     def tick(self) -> None:
-        """Store the GPUs, ports and time windows of the Report that have changed."""
+        """Store those GPUs, ports and time windows of the Report that have changed."""
         self._put_report()
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class Persistence:
         self.close()
 
     def close(self) -> None:
-        """Finish the queued writes and close the store. Log an error after CLOSE_SECONDS."""
+        """Finish the queued writes and close the store. Log an error if that takes longer than CLOSE_SECONDS."""
         if not self._writer.close(CLOSE_SECONDS):
             log.error("the store did not close in time: queued writes are lost", extra={"path": str(self._path)})
 
@@ -115,7 +115,7 @@ class Persistence:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Run a query in the store's thread and return a future with its result. Any thread may call this.
 
-        The future raises StoreError.
+        The future raises StoreError if the query fails.
         """
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
@@ -123,15 +123,15 @@ class Persistence:
         return answer
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Run a write in the store's thread. A failure is ignored. Any thread may call this."""
+        """Run a write in the store's thread. The caller is not notified of a failure. Any thread may call this."""
         self._writer.submit(work)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
-        """Return a future with a page of stored events."""
+        """Return a future with the stored events that match the query, the newest first, at most `query.limit`."""
         return self.read(partial(error_events.find, query=query))
 
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
-        """Return a future with a page of stored probe runs."""
+        """Return a future with the stored probe runs that match the query, the newest first, at most `query.limit`."""
         return self.read(partial(probe_runs.find, query=query))
 
     def _put_report(self, *, everything: bool = False) -> None:
@@ -166,7 +166,7 @@ class Persistence:
 
 
 def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the rows of GPUs that have reported their uuid, and of stored GPUs that are no longer expected."""
+    """Yield the rows to store: of GPUs with a known uuid, and of stored GPUs that are no longer expected."""
     for state in report.gpus:
         if state.stored is not None:
             yield state.stored
@@ -176,10 +176,13 @@ def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[
 
 
 def _port_rows(report: Report) -> tuple[PortRecord, ...]:
-    """Return the records of ports that have a PCI address or a GUID, which identify them after a restart."""
+    """Return the ports to store: those with a PCI address or a GUID, which identify them after a restart."""
     return tuple(port for port in report.internal.ports.records.values() if port.bus_id or port.guid)
 
 
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:
-    """Return the time windows to store. Those of the marker file are left out, because the file itself persists."""
+    """Return the time windows to store.
+
+    Those of the marker file are left out, because it is read again after a restart.
+    """
     return tuple(window for window in report.windows if window.by != MARKER)

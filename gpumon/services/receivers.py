@@ -1,4 +1,4 @@
-"""Receivers of alerts: Alertmanager, a webhook, Slack or what understands its webhooks, and e-mail."""
+"""Receivers of alerts: Alertmanager, a webhook, Slack and programs with compatible webhooks, and e-mail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RETRIED = frozenset({408, 425, 429})
 
 
 class DeliveryError(Exception):
-    """A message was not delivered. `refused`: sending it again does not help."""
+    """Raised if a message was not delivered. `refused` is True if sending it again would not help."""
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
         super().__init__(text)
@@ -47,13 +47,13 @@ class MessageReceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value of the configuration, or the path of a file with it, which is read for each message."""
+    """A configured URL, token or password: its value, or the path of a file that is read for each message."""
 
     value: str | None
     file: Path | None
 
     def read(self) -> str | None:
-        """Return the value; None if none is configured. Raise DeliveryError if the file cannot be read."""
+        """Return the secret; None if none is configured. Raise DeliveryError if its file cannot be read."""
         if self.file is None:
             return self.value
         try:
@@ -64,7 +64,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A URL that gets alerts as CloudEvents 1.0, in structured JSON. `source` names the agent."""
+    """Sends alerts to a URL as CloudEvents 1.0, in structured JSON. `source` names the agent."""
 
     url: Secret
     token: Secret
@@ -88,7 +88,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """An incoming webhook of Slack, Mattermost or Rocket.Chat."""
+    """Sends alerts to an incoming webhook of Slack, Mattermost or Rocket.Chat."""
 
     url: Secret
     name: str = "slack"
@@ -99,7 +99,7 @@ class Slack:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail server. `tls`: starttls, tls or none."""
+    """Sends alerts by e-mail through an SMTP server. `tls`: starttls, tls or none."""
 
     server: str
     sender: str
@@ -142,7 +142,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Alertmanager:
-    """One Alertmanager, which gets all alerts again and again, as Prometheus sends them."""
+    """Sends alerts to one Alertmanager, which must get firing alerts again and again, as from Prometheus."""
 
     url: str
     token: Secret
@@ -152,7 +152,7 @@ class Alertmanager:
         return f"alertmanager {urlsplit(self.url).netloc.rpartition('@')[2]}"
 
     def post(self, alerts: Iterable[tuple[SentAlert, float]]) -> None:
-        """Send alerts, each with the time in seconds since the epoch at which it ends unless it is sent again."""
+        """Send alerts. The number with each is the Unix time in seconds at which it ends unless it is sent again."""
         body = [
             {
                 "labels": dict(alert.labels),
@@ -166,7 +166,7 @@ class Alertmanager:
 
 
 def message_receivers(section: NotificationsSection, source: str) -> list[MessageReceiver]:
-    """Return the configured receivers of messages. `source`: name of the agent in CloudEvents."""
+    """Return the configured webhook, Slack and e-mail receivers. `source`: name of the agent in CloudEvents."""
     receivers: list[MessageReceiver] = []
     if section.webhook_url is not None or section.webhook_url_file is not None:
         token = Secret(None, section.webhook_token_file)
@@ -186,7 +186,7 @@ def alertmanagers(section: NotificationsSection) -> list[Alertmanager]:
 
 
 def post(url: str, body: object, token: str | None, kind: str = "application/json") -> None:
-    """Send JSON by HTTP. Raise DeliveryError unless the answer has a status of 200 to 299."""
+    """Send `body` as JSON by HTTP POST. Raise DeliveryError unless the response has a status of 200 to 299."""
     headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
     try:
         if urlsplit(url).scheme not in {"http", "https"}:
@@ -207,7 +207,7 @@ def _authorization(token: str | None) -> Mapping[str, str]:
 
 
 def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
-    """Yield the lines of a message: its title, then reason, action, serial number and runbook."""
+    """Yield the lines of a message: its title and, if the alert fires, reason, action, serial number and runbook."""
     yield f"{'RESOLVED' if resolved else 'FIRING'}: {alert.summary}"
     if not resolved:
         yield alert.description
@@ -219,7 +219,7 @@ def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
 
 
 def example(labels: Mapping[str, Any]) -> SentAlert:
-    """Return the alert that `gpumon notify test` sends, with these labels of the site."""
+    """Return the alert that `gpumon notify test` sends. `labels`: the labels of the configuration."""
     own = {"alertname": "GpumonTest", "class": "agent", "page": "never", "severity": "info", **labels}
     return SentAlert(
         labels=tuple(sorted((name, str(value)) for name, value in own.items())),

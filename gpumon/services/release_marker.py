@@ -1,4 +1,4 @@
-"""The marker file. While it exists and is not too old, the GPU that it names, or the whole node, is released."""
+"""Read the marker file. While it exists and is not too old, the GPU that it names, or the whole node, is released."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SYNTAX = "write nothing, or for=DURATION, gpu=GPU, or both"
 
 
 class MarkerError(ValueError):
-    """Raised for an invalid marker file. The message names the problem and the syntax."""
+    """Raised if the content of a marker file is invalid. The message states the problem and the syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerRequest:
-    """Request in a marker file: what to release, and for how long."""
+    """The request in a marker file: which GPU to release, and for how long."""
 
     gpu: str | None = None
     """GPU to release, by uuid, index or PCI address; None for the whole node."""
     seconds: float | None = None
-    """Length of the release in seconds; None for the configured maximum."""
+    """Length of the release in seconds, at most the configured maximum; None for the maximum."""
 
 
 def parse(text: str) -> MarkerRequest:
@@ -57,7 +57,7 @@ def parse(text: str) -> MarkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerFile:
-    """State of the marker file at one time. `identity` changes when the file is written or touched."""
+    """What one read of the marker file found. `identity` changes when the file is written or touched."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
@@ -66,11 +66,11 @@ class MarkerFile:
     """User id of the owner of the file; None if the file was not read."""
     request: MarkerRequest | None = None
     problem: str = ""
-    """Reason why the file releases nothing; empty if it is valid."""
+    """Why the file releases nothing; empty if it is valid."""
 
 
 def read_marker(path: Path) -> MarkerFile | None:
-    """Return the current state of the marker file; None if there is none. Problems are in `problem`."""
+    """Read the marker file; None if there is none. If it is invalid, `problem` of the result states why."""
     try:
         # A FIFO must not block the daemon, and a symbolic link must not make it read another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -103,23 +103,23 @@ def _request(content: bytes) -> MarkerRequest:
 
 
 class MarkerWatch:
-    """Reads the marker file and derives a release from it, a new one whenever the file changes."""
+    """Reads the marker file and returns the release that it requests. A changed file is a new request."""
 
     def __init__(self, path: Path, max_seconds: float, record: Callable[[AuditEntry], None] = lambda _: None) -> None:
         """Create the watch. `record` is called with an audit entry for each file that requests a release."""
         self._record = record
         self.path = path
         self.max_seconds = max_seconds
-        """Maximum age of the file in seconds."""
+        """Maximum length of a release in seconds, from the file's modification."""
         self._read: MarkerFile | None = None
         self._window: TimeWindow | None = None
         self.problem = ""
-        """Path of the file and reason why it releases nothing; empty without a problem."""
+        """Path of the file and why it releases nothing; empty without a problem."""
 
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
         """Read the file and return its release window, whose deadline may have passed; None without a valid file.
 
-        `bus_id` returns the bus id of the GPU with a given name, or None.
+        `bus_id` returns the bus id of the GPU with a given uuid, index or PCI address; None if there is none.
         """
         marker = read_marker(self.path)
         if marker is None:
@@ -164,14 +164,17 @@ class MarkerWatch:
 
 
 class DoneFile:
-    """File `<marker>.done` that exists while no process has the released GPUs open. Scripts wait for it."""
+    """The file `<marker>.done`, for which scripts wait.
+
+    It exists while the marker file releases GPUs and no process of the agent has a released GPU open.
+    """
 
     def __init__(self, marker: Path) -> None:
         self.path = marker.with_name(f"{marker.name}.done")
         self._failed = False
 
     def update(self, *, done: bool) -> None:
-        """Create the file if `done`, else delete it. A script may delete it, and then wait for it again."""
+        """Create the file if `done`, else delete it. If a script deletes the file, the next call creates it again."""
         try:
             if not done:
                 self.path.unlink(missing_ok=True)

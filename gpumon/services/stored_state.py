@@ -1,6 +1,6 @@
-"""Reads the whole state from the store at the start, and writes it back after writes have failed.
+"""Reads the whole stored state at the start, and writes the Report to the store after writes have failed.
 
-Its functions run inside the caller's transaction.
+The functions run inside the caller's SQLite transaction.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
 MAX_AGENT_RUNS = 50
-"""Maximum number of agent runs to read."""
+"""Maximum number of runs of the agent that are read, the newest ones."""
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return the newest rows of each table, as many as the Report keeps."""
+    """Read all tables of the store, but at most as many rows of each as the Report keeps, the newest ones."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -48,7 +48,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
 
 
 def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return the stored rows of the tables whose rows WriteBehind writes one by one."""
+    """Return the stored rows of those tables that WriteBehind.put writes row by row."""
     positions = [] if stored.position is None else [stored.position]
     return {
         gpus.TABLE: stored.gpus,
@@ -62,7 +62,7 @@ def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
 def write(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
 ) -> None:
-    """Write these rows and everything that the Report keeps. Rows that the store already has do not change."""
+    """Write these rows, and everything that the Report keeps in other tables. Rows that the store has do not change."""
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
     error_events.restore(connection, report.events, _error_counters(report))
@@ -74,7 +74,7 @@ def write(
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions, preceded by older ones that evaluations still depend on."""
+    """Return the newest verdict transitions, preceded by older ones on which evaluations still depend."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
     significant = verdicts.read_transitions(connection, MAX_SIGNIFICANT, significant=True)
     identities = {_identity(transition) for transition in newest}

@@ -1,7 +1,7 @@
 """Starts and ends time windows on request: releases, holds and maintenances.
 
-A window is in force at once. The request is answered when the window is stored and its effect is complete, or after the
-effect's answer_seconds.
+A window is in force at once. The request is answered when the window is stored and its effect is complete, at the
+latest after the effect's answer_seconds.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gpumon.store import windows
 from gpumon.supervisor.loop import Loop
 
 POLL_SECONDS = 0.02
-"""Interval in seconds at which the effect of a window is polled while a request waits."""
+"""Interval in seconds at which a waiting request checks whether the effect of its window is complete."""
 RECALL_SECONDS = 2.5
-"""Maximum seconds that a request to end windows waits until the stored windows have been read."""
+"""Maximum seconds that a request to end windows waits for the stored windows to be read."""
 SETTINGS = {
     WindowKind.RELEASE: "release.max_seconds",
     WindowKind.HOLD: "probe.max_hold_seconds",
@@ -46,27 +46,27 @@ SETTINGS = {
 }
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
-"""Function that returns the result of a request, or None while its effect is not complete. Its argument is True in
-the last poll.
+"""Function that returns the result of a request, or None while the effect of its window is not complete. Its argument
+is True in the last call.
 """
 
 
 class WindowEffect(Protocol):
-    """What the agent must do for one kind of window, besides the change of the Report."""
+    """What the agent does while a window of one kind is in force, such as closing GPUs for a release."""
 
     answer_seconds: float
-    """Maximum seconds that a request for a window waits for the effect."""
+    """Maximum seconds that a request for a window waits for the effect to be complete."""
 
     def follow(self) -> None:
-        """Apply the windows in force. Called after each change by a request."""
+        """Apply the windows in force. Called after each request that starts or ends a window of this kind."""
 
     def completion(self, window: TimeWindow, /) -> Completion:
-        """Return the function that polls whether the effect of this window is complete. The window is in force."""
+        """Return a function that checks whether the effect of this window, which is in force, is complete."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that is not answered yet, although its window is in force."""
+    """A request that waits for its answer. Its window is already in force."""
 
     future: Future[RequestResult]
     completion: Completion
@@ -101,14 +101,14 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Refuse all further requests and those that wait for an answer. The windows remain in force."""
+        """Refuse all further requests, and answer waiting ones with that refusal. The windows remain in force."""
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)
         self._waiting.clear()
 
     def start(self, request: WindowRequest) -> Future[RequestResult]:
-        """Start a window, which replaces the one in the same slot.
+        """Start a window. It replaces a window in force with the same kind, GPU and owner.
 
         Return a future with the result. Any thread may call this.
         """
@@ -180,7 +180,7 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer each request whose effect is complete or whose timeout has passed."""
+        """Answer each waiting request whose window is stored and has its full effect, or whose timeout has passed."""
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             late = boot_clock() >= request.answer_by

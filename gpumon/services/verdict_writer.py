@@ -1,4 +1,4 @@
-"""Stores transitions of verdicts before they take effect, and clears verdicts on request of the operator."""
+"""Stores changes of verdicts (transitions) before they take effect, and clears verdicts on the operator's request."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ UPDATE_SECONDS = 60.0
 
 
 class VerdictWriter:
-    """Service that stores verdicts. Use from the loop's thread, except `clear`."""
+    """Service that stores verdicts and their transitions. Use from the loop's thread, except `clear`."""
 
     def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
         self._loop = loop
         self._writes = writes
         self._latest = latest
         self._in_flight = False
-        """True while transitions that were submitted to the store have not taken effect."""
+        """True from the submission of transitions to the store until they have taken effect."""
         self._requests: list[tuple[ClearRequest, Future[ClearResult]]] = []
         self._stopping = False
 
@@ -39,7 +39,7 @@ class VerdictWriter:
         self._loop.every(PENDING_SECONDS, self.put_pending)
 
     def stop(self) -> None:
-        """Refuse waiting requests, and store the current verdicts."""
+        """Refuse requests to clear verdicts that wait, and store the open and pending verdicts."""
         self._stopping = True
         for _, answer in self._requests:
             answer.set_result(_STOPPING)
@@ -53,13 +53,13 @@ class VerdictWriter:
             self._writes.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
     def put_pending(self) -> None:
-        """Store the pending verdicts, after the stored ones have been read."""
+        """Store the pending verdicts. Do nothing before the stored ones have been read."""
         report = self._latest()
         if report.internal.restored:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
-        """Store the transitions that are due, as one batch, unless a batch is in flight."""
+        """Store the verdict transitions that are due, as one batch, unless an earlier batch has not taken effect."""
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True
@@ -68,7 +68,7 @@ class VerdictWriter:
     def clear(self, request: ClearRequest) -> Future[ClearResult]:
         """Clear the verdicts that match the request. Any thread may call this.
 
-        The future returns the result when the transitions are stored or cannot be stored.
+        Return a future with the result. It is set when the clearances are stored or cannot be stored.
         """
         return self._loop.request(lambda answer: self._enqueue(request, answer))
 
@@ -84,9 +84,9 @@ class VerdictWriter:
         self._process_requests()
 
     def _process_requests(self) -> None:
-        """Process waiting requests in their order.
+        """Process waiting requests to clear verdicts, in their order.
 
-        Stop while transitions are in flight, because those may change which verdicts can be cleared.
+        Stop while transitions are not in effect yet, because they may change which verdicts can be cleared.
         """
         while self._requests and not self._in_flight:
             request, answer = self._requests.pop(0)

@@ -1,4 +1,4 @@
-"""Effects of a hold and of a maintenance outside the Report. The effect of a release is in driver_release."""
+"""What the agent does for a hold and for a maintenance. The effect of a release is in driver_release."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores a maintenance in the row of this agent run at once.
+    """Stores at once, in this run's row of table agent_runs, that the node is in maintenance.
 
     A reboot during the maintenance then does not count as a failure.
     """
 
     answer_seconds = 7.0
-    """Maximum seconds that a request waits. Longer than the store may take to answer."""
+    """Maximum seconds until the request is answered. The store answers or fails earlier."""
 
     def __init__(self, record: Callable[[], None]) -> None:
         self.follow = record
@@ -34,13 +34,13 @@ class HoldEffect:
     """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
 
     answer_seconds = 2.5
-    """Maximum seconds that a request waits. A rank that takes longer to close a GPU is reported as a holder."""
+    """Maximum seconds until the request is answered. A rank that takes longer to close a GPU is in the answer."""
 
     def __init__(self, probing: ProbeRuns) -> None:
         self._probing = probing
 
     def follow(self) -> None:
-        """Do nothing, because each run reads the holds before it begins."""
+        """Do nothing, because each probe run checks for holds before it begins."""
 
     def completion(self, _: TimeWindow, /) -> Completion:
         host, visibility = self._probing.host, self._probing.host.visibility

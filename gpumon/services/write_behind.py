@@ -29,13 +29,13 @@ log = logging.getLogger("gpumon.store")
 PATIENCE_SECONDS = 5.0
 """Maximum seconds to wait for a write before its message takes effect. A hung disk must not suppress an alert."""
 MOVING_SECONDS = 3600.0
-"""Maximum seconds until a row is written in which only the `moving` fields have changed."""
+"""Maximum seconds until a row is written again in which only fields of `StoreTable.moving` have changed."""
 
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
 
 class WriteBehind:
-    """Submits rows and messages to the store, and tracks whether a write has failed. Use from the loop's thread.
+    """Submits rows and messages to the store, and remembers whether a write has failed. Use from the loop's thread.
 
     The Report is the working state, and the store is its copy. A failed write is not queued. When the store can be
     written again, everything that the Report contains is written, and each table skips rows that it already has.
@@ -56,13 +56,13 @@ class WriteBehind:
         self._publish = publish
         self._latest = latest
         self._rows: defaultdict[StoreTable[Any], dict[Hashable, Any]] = defaultdict(dict)
-        """Rows as last submitted to the store, by table and key."""
+        """Rows as last submitted to the store, by table and by the row's key (StoreTable.key)."""
         self.complete = True
-        """False if a write has failed since everything was last written. True does not mean that queued writes will
-        succeed.
+        """False after a write has failed, until everything is submitted again. True does not mean that queued writes
+        will succeed.
         """
         self._in_flight = 0
-        """Number of messages passed to `record` that have not been published yet."""
+        """Number of calls of `record` that are not finished, so that their messages have not been published."""
 
     # Messages that are stored before they take effect
 
@@ -72,9 +72,10 @@ class WriteBehind:
         message: DurableMessage | None,
         on_done: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Write, then publish the message. If the write fails or exceeds PATIENCE_SECONDS, publish it nevertheless.
+        """Write to the store, then publish the message to the Report.
 
-        `on_done` is called after that, with True if the write succeeded in time.
+        If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless. After that, call
+        `on_done`, with True if the write succeeded in time.
         """
         waiting = True
         self._in_flight += 1
@@ -101,7 +102,10 @@ class WriteBehind:
         position: LogPosition | None,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
-        """Record the current state of error events, and the position up to which the kernel log was read for them."""
+        """Store the current state of error events, then publish the changes.
+
+        Also store the log position up to which the events were read.
+        """
 
         def note_position(_: object) -> None:
             if position is not None:
@@ -114,16 +118,19 @@ class WriteBehind:
     def record_transitions(
         self, transitions: Sequence[VerdictTransition], on_done: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """Record transitions of verdicts, then publish them. The caller waits for `on_done` before the next batch."""
+        """Store transitions of verdicts, then publish them.
+
+        The caller must wait for `on_done` before the next batch.
+        """
         message = VerdictTransitions(transitions=tuple(transitions))
         self.record(lambda connection: verdicts.record(connection, message.transitions), message, on_done)
 
     def record_result(self, result: ProbeResult) -> None:
-        """Record the result of a probe run, then publish it."""
+        """Store the result of a probe run, then publish it."""
         self.record(lambda connection: probe_runs.record(connection, result), ProbeEnded(result=result))
 
     def accept(self, acceptance: Acceptance, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
-        """Store what the operator accepted, then publish it and call `done`.
+        """Store that the operator accepted missing hardware, then publish it and call `done`.
 
         If it cannot be stored, it does not take effect, and `failed` is called.
         """
@@ -142,11 +149,11 @@ class WriteBehind:
     # Rows that are copied from the Report
 
     def rows(self, table: StoreTable[R]) -> Mapping[Hashable, R]:
-        """Return the rows that were last submitted to the store, by key."""
+        """Return the rows of a table as last submitted to the store, by key."""
         return self._rows[table]
 
     def put(self, table: StoreTable[R], rows: Iterable[R], *, everything: bool = False) -> None:
-        """Write the rows that differ from the stored ones; with `everything`, write all of them."""
+        """Write those rows that differ from the rows last submitted; with `everything`, write all of them."""
         stored = self._rows[table]
         keyed = {table.key(row): row for row in rows}
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
@@ -157,21 +164,24 @@ class WriteBehind:
     # Writes after a failure
 
     def restore(self, stored: StoredState) -> None:
-        """Publish the stored state. Rows that were recorded before the store could be read are newer and are kept."""
+        """Publish the state read from the store.
+
+        Keep rows that were submitted before it could be read: they are newer.
+        """
         self._publish(stored)
         for table, rows in stored_state.rows(stored).items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
-        """Write everything that the Report contains."""
+        """Write everything that the Report contains, as soon as that is possible."""
         self.complete = False
         self.rewrite()
 
     def rewrite(self) -> None:
-        """Write everything if a write has failed.
+        """Write everything that the Report contains if a write has failed.
 
-        Do nothing before the stored state was published, or while a message is in flight: then the Report lacks
-        something that the store has.
+        Do nothing before the stored state was published, or while a message waits for its write, because the Report
+        then lacks something that the store has.
         """
         report = self._latest()
         if self.complete or self._in_flight or not report.internal.restored:
@@ -200,9 +210,9 @@ class WriteBehind:
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
-    """Return True if a row must be written.
+    """Return True if a row must be written, compared with the row last submitted.
 
-    That is if it differs from the stored row in more than its moving fields, or if MOVING_SECONDS have passed.
+    That is if it differs in more than its moving fields, or if MOVING_SECONDS have passed.
     """
     if stored is None or not table.moving:
         return stored != row

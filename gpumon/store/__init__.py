@@ -1,4 +1,7 @@
-"""State that survives a restart, in one SQLite file: events, counters, verdicts, inventory, probe runs, windows."""
+"""The store: state that survives a restart, in one SQLite file.
+
+It has events, counters, verdicts, inventory, probe runs, time windows, notified alerts and the audit.
+"""
 
 APPLICATION_ID = 0x67706D6E
 """Application id in the SQLite header of every store ("gpmn"). A file without it belongs to another program."""

@@ -16,7 +16,7 @@ _COLUMNS = tuple(field.name for field in fields(AgentRun))
 
 
 def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
-    """Insert the row of each run or update it, and delete the oldest rows beyond MAX_ROWS."""
+    """Insert or update one row for each of these runs, and delete the oldest rows beyond MAX_ROWS."""
     for agent_run in agent_runs:
         changed = connection.execute(
             "UPDATE agent_runs SET last = ?, stopped = ?, planned = ? WHERE boot_id = ? AND began_at = ?",
@@ -31,6 +31,6 @@ TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda run: (run
 
 
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:
-    """Return the newest `limit` runs, the newest last."""
+    """Return the newest `limit` runs of the agent, the newest last."""
     rows = connection.execute(select("agent_runs", _COLUMNS, "ORDER BY number DESC LIMIT ?"), (limit,)).fetchall()
     return records("agent_runs", AgentRun, _COLUMNS, reversed(rows))

@@ -1,4 +1,4 @@
-"""Table `audit`: requests that changed the state of the agent."""
+"""Table `audit`: requests that changed the state of the agent, with their clients."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COLUMNS = tuple(field.name for field in fields(AuditEntry))
 
 
 def put(connection: sqlite3.Connection, entry: AuditEntry) -> None:
-    """Insert an entry, and delete the oldest ones beyond MAX_ROWS."""
+    """Insert a row for a request, and delete the oldest rows beyond MAX_ROWS."""
     connection.execute(insert("audit", _COLUMNS), values(entry, _COLUMNS))
     connection.execute("DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?", (MAX_ROWS,))
 
 
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AuditEntry, ...]:
-    """Return the newest `limit` entries, the newest first."""
+    """Return the newest `limit` requests, the newest first."""
     rows = connection.execute(select("audit", _COLUMNS, "ORDER BY number DESC LIMIT ?"), (limit,))
     return records("audit", AuditEntry, _COLUMNS, rows)

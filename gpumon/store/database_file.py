@@ -21,31 +21,31 @@ from gpumon.store.stored_rows import text
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
-"""First characters of every lock file of gpumon. The process id follows."""
+"""First characters of every lock file that gpumon has written. The process id follows."""
 _MAX_DAMAGED = 3
-"""Maximum number of damaged files to keep. More could fill a failing disk."""
+"""Maximum number of damaged database files that are kept. More could fill a failing disk."""
 _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFile:
-    """An open store file, or a copy of it in memory if the file cannot be written."""
+    """The open database file of the store, or a copy of it in memory if the file cannot be written."""
 
     connection: sqlite3.Connection
     lock: int | None = None
     """File descriptor that holds the lock until it is closed; None for a copy in memory."""
     refusal: StoreError | None = None
-    """Error that explains why the file cannot be written, so that `connection` is a copy in memory; None if it can."""
+    """Why the file cannot be written, so that `connection` is to a copy in memory; None if it can be written."""
     moved_aside: Path | None = None
     """New path of the damaged file that this file replaces; None if no file was damaged."""
     files: Mapping[Path, tuple[int, int] | None] = field(default_factory=dict)
-    """Device and inode at the time of opening, by path, of the files that the connection writes; None for a missing
-    file.
+    """Device and inode of each file that the connection writes, at the time of opening, by path; None if the file did
+    not exist.
     """
 
 
 def open_file(path: Path) -> OpenFile:
-    """Open or create the file.
+    """Open or create the database file.
 
     Return a copy in memory if it cannot be written. Raise StoreError if it cannot be read.
     """
@@ -86,7 +86,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _refusal(path: Path) -> StoreError | None:
-    """Return the error that explains why the file cannot be written; None if it can."""
+    """Return an error that states why the file cannot be written; None if it can."""
     blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
         return _mistrust(path)
@@ -95,9 +95,9 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _mistrust(path: Path) -> StoreError | None:
-    """Return an error if a write could change a file of another user, else None.
+    """Return an error if a write could change a file of another user; None if not.
 
-    That could happen to root's files through a link in this directory.
+    A link in this directory could otherwise make the agent, as root, write to any file.
     """
     for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
@@ -113,7 +113,7 @@ def _mistrust(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> OpenFile:
-    """Return a copy of the file in memory, because SQLite cannot read a WAL in a directory that it cannot write."""
+    """Return a copy of the file in memory. SQLite cannot read a WAL in a directory that it cannot write."""
     if not path.exists():
         raise refusal
     memory = sqlite3.connect(":memory:", isolation_level=None)
@@ -133,7 +133,10 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
 
 
 def _is_intact(path: Path) -> bool:
-    """Return True for a store or a new file, False for a damaged store. Raise StoreError for another program's file."""
+    """Return True for a store or a missing file, False for a damaged store.
+
+    Raise StoreError if the file belongs to another program.
+    """
     header = _head(path)
     if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4)):
         return True
@@ -168,7 +171,7 @@ def _lock_path(path: Path) -> Path:
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
-    """Open the file. If it is damaged, rename it and create a new one."""
+    """Open the database file. If it is damaged, rename it and create a new one."""
     if intact:
         try:
             return OpenFile(connection=_connect(path))

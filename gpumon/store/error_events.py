@@ -1,4 +1,4 @@
-"""Tables of error events, and of error counters, which are kept when their events are deleted."""
+"""Tables `error_events` and `error_counters`. A counter is kept when its events are deleted."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _COUNTER = ("kind", "device", "code", "count", "last_wall")
 _COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
 _COUNTS = ("nvml", "kmsg", "unnumbered")
 _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
-"""Columns that keep the value that was inserted first."""
+"""Columns of error_events that are not changed after the row was inserted."""
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
-"""Columns whose value increases only, even if an older state of the event is written."""
+"""Columns of error_events whose values only increase, even if an older state of the event is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """Conditions that an event must meet. None in an attribute matches any event."""
+    """A search for stored events. A condition that is None matches any event."""
 
     uuid: str | None = None
     bus_id: str | None = None
-    """PCI address. If `uuid` is given too, events at this address that have no uuid also match."""
+    """PCI address, used only together with `uuid`: events at this address that have no uuid match too."""
     kind: str | None = None
     code: int | None = None
     source: str | None = None
     since: float | None = None
     until: float | None = None
-    """Unix time in seconds. Events match if they were observed between `since` and `until`."""
+    """Unix time in seconds. An event matches if it lasted at any time between `since` and `until`."""
     before: tuple[float, int] | None = None
-    """Place of the last event of the previous page; None for the first page."""
+    """Place (StoredEvent.place) of the last event of the previous page; None for the first page."""
     limit: int = 100
 
     def matches(self, event: ErrorEvent) -> bool:
-        """Return True if a search in the store would return this event, without regard to `before` and `limit`."""
+        """Return True if this event meets the conditions, without regard to `before` and `limit`."""
         return (
             (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
             and self.kind in (None, event.kind)
@@ -66,17 +66,17 @@ class EventQuery:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event and its place in the order of all events: time of the last occurrence and row number."""
+    """An event, and its place in the order of all events: Unix time of its last occurrence, and row number."""
 
     event: ErrorEvent
     place: tuple[float, int]
 
 
 def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
-    """Write the current state of events, add the increases to the counters, and store the kernel log position.
+    """Write the current state of events, add their new errors to the counters, and store the kernel log position.
 
-    For an event that is already stored, only the excess over its row is added. So a change that is recorded twice is
-    counted once.
+    For an event that is already stored, only the excess over the stored count is added. So a change that is recorded
+    twice is counted once.
     """
     for change in changes:
         _count(connection, change.event, _write(connection, change))
@@ -85,7 +85,7 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
 
 
 def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
-    """Write events without counting them, and raise the counters to these values if they are lower."""
+    """Write events without counting them, and raise counters that are below the given ones."""
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
@@ -96,7 +96,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
 
 
 def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition]) -> None:
-    """Store the position of the last record of the kernel log that was processed."""
+    """Store the position of the last kernel log record that was processed."""
     for position in positions:
         value = f"{position.boot_id} {position.sequence}"
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
@@ -106,13 +106,13 @@ POSITION: StoreTable[LogPosition] = StoreTable(name="kernel_log_position", key=l
 
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:
-    """Return the position of the last processed record of the kernel log; None if none was stored."""
+    """Return the position of the last kernel log record that was processed; None if none is stored."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'kernel_log'")
     return next(readable("meta", rows, _position), None)
 
 
 def read_counters(connection: sqlite3.Connection) -> tuple[ErrorCounter, ...]:
-    """Return all error counters."""
+    """Return all counters of Xids and SXids."""
     rows = connection.execute(select("error_counters", _COUNTER, "ORDER BY kind DESC, device, code"))
     return tuple(readable("error_counters", rows, _counter))
 
@@ -123,7 +123,7 @@ def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent,
 
 
 def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent, ...]:
-    """Return the events that match, the newest first, at most `query.limit`."""
+    """Return the events that match the query, the newest first, at most `query.limit`."""
     conditions = dict(_conditions(query))
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = connection.execute(
@@ -134,7 +134,7 @@ def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete events older than `oldest` (Unix time), and the oldest ones if there are more than `limit`."""
+    """Delete events older than `oldest` (Unix time), and the oldest ones beyond `limit`."""
     connection.execute(
         "DELETE FROM error_events WHERE last_wall < ? OR number <= (SELECT max(number) FROM error_events) - ?",
         (oldest, limit),
@@ -142,7 +142,7 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 
 
 def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
-    """Write an event. Return how much its count exceeds the stored one."""
+    """Write an event. Return by how much its error counter must grow."""
     event = change.event
     row = connection.execute(
         select("error_events", tuple(map(count_of, _COUNTS)), "WHERE id = ?"), (event.id,)

@@ -11,17 +11,20 @@ from gpumon.store.store_table import StoreTable, insert, select, values
 from gpumon.store.stored_rows import readable, records
 
 MAX_GPUS = 256
-"""Maximum number of rows. A limit is needed because GPUs are replaced over the life of a host."""
+"""Maximum number of GPUs in the table. A limit is needed because GPUs are replaced over the life of a host."""
 ACCEPTED = "accepted_gpus"
-"""Key in `meta` of the number of GPUs that the operator accepted."""
+"""Key in table `meta` under which the number of GPUs that the operator accepted is stored."""
 
 _COLUMNS = tuple(field.name for field in fields(StoredGpu))
 _FIRST = frozenset({"uuid", "first_wall"})
-"""Columns that keep the value that was inserted first."""
+"""Columns that are not changed after the row was inserted."""
 
 
 def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
-    """Insert or update rows by uuid. Above MAX_GPUS, delete unexpected GPUs first, then those read least recently."""
+    """Insert or update one row for each GPU, by uuid.
+
+    Above MAX_GPUS, delete unexpected GPUs first, then those read least recently.
+    """
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
     connection.executemany(
         f"{insert('gpus', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(gpu, _COLUMNS) for gpu in gpus]
@@ -44,7 +47,10 @@ def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
 
 
 def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
-    """Store the accepted number of GPUs, unless it is None, and mark these uuids as no longer expected."""
+    """Store the accepted number of GPUs, unless it is None.
+
+    Mark the GPUs with the uuids `gone` as no longer expected.
+    """
     connection.executemany("UPDATE gpus SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
     if count is not None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
@@ -57,6 +63,6 @@ def accept_lanes(connection: sqlite3.Connection, lanes: Mapping[str, float]) -> 
 
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:
-    """Return the number of GPUs that the operator accepted; None if the operator accepted none."""
+    """Return the number of GPUs that the operator accepted; None if the inventory was never accepted."""
     rows = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,))
     return next(readable("meta", rows, lambda row: int(row[0])), None)

@@ -1,4 +1,4 @@
-"""Table `notified`: alerts of which a receiver knows that they fire."""
+"""Table `notified`: firing alerts of which a receiver, such as Slack, was notified."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpumon.store.stored_rows import checked, readable
 
 
 def read(connection: sqlite3.Connection) -> tuple[NotifiedAlert, ...]:
-    """Return all rows that can be read."""
+    """Return all alerts in the table. Unreadable rows are left out."""
     rows = connection.execute("SELECT receiver, alert FROM notified")
     return tuple(readable("notified", rows, lambda row: NotifiedAlert(checked(str, row[0]), _alert(row[1]))))
 
 
 def put(connection: sqlite3.Connection, notified: NotifiedAlert) -> None:
-    """Store that the receiver was notified that the alert fires."""
+    """Insert a row: this receiver was notified that the alert fires."""
     row = notified.receiver, notified.alert.key, json.dumps(asdict(notified.alert))
     connection.execute("INSERT OR REPLACE INTO notified VALUES (?, ?, ?)", row)
 
 
 def remove(connection: sqlite3.Connection, notified: NotifiedAlert) -> None:
-    """Store that the receiver was notified that the alert is resolved."""
+    """Delete the alert's row, because this receiver was notified that the alert is resolved."""
     connection.execute(
         "DELETE FROM notified WHERE receiver = ? AND identity = ?", (notified.receiver, notified.alert.key)
     )

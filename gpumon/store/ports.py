@@ -11,13 +11,15 @@ from gpumon.store.store_table import StoreTable, insert, select, values
 from gpumon.store.stored_rows import records
 
 MAX_PORTS = 256
-"""Maximum number of rows. A limit is needed because cards are replaced and virtual functions get new names."""
+"""Maximum number of ports in the table. A limit is needed because cards are replaced and virtual functions get new
+names.
+"""
 
 _COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
 def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
-    """Insert or update rows by identity.
+    """Insert or update one row for each port, by `PortRecord.identity`.
 
     Above MAX_PORTS, delete unexpected ports first, then those read least recently.
     """
@@ -44,6 +46,6 @@ def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
 
 
 def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:
-    """Mark ports as no longer expected, and store the accepted speed of slower ones. Both are given by identity."""
+    """Mark the ports `gone` as no longer expected, and store the accepted speed of slower ones, both by identity."""
     connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[port], port) for port in slow])
     connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(port,) for port in gone])

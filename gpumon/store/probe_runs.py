@@ -1,4 +1,4 @@
-"""Tables of probe runs, and of their counters, which are kept when runs are deleted."""
+"""Tables `probe_runs` and `probe_counters`. Counters are kept when runs are deleted."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from gpumon.store.store_table import count_of
 from gpumon.store.stored_rows import Count, checked, readable
 
 MAX_BASELINE_RUNS = 200
-"""Number of runs with the outcome ok that are kept of each probe, regardless of the retention. Baselines need them."""
+"""Number of runs with the outcome ok that are kept of each probe for its baseline, regardless of the retention."""
 _RANKED = (
     "ranked AS (SELECT number, outcome AS ending,"
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
     " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_runs)"
 )
-"""SQL that numbers runs, the newest as 1: `place` among the runs of the probe with the same outcome, `newest` among
-all.
+"""SQL that numbers the runs of each probe, the newest as 1: `place` among its runs with the same outcome, `newest`
+among all its runs.
 """
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
-"""SQL that returns a document without its log. A document that is not valid JSON is returned as it is."""
+"""SQL for the JSON in column `document` without its member `log`. Invalid JSON is returned as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeCounters:
-    """Numbers of runs of one probe since the store was created."""
+    """How many runs of one probe ended with each outcome since the store was created."""
 
     outcomes: Mapping[str, int]
-    """Number of runs by outcome."""
+    """Number of runs by outcome, such as ok or skipped."""
     reasons: Mapping[str, int]
-    """Number of skipped runs by reason."""
+    """Number of skipped runs by the reason why they were skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """Conditions that a probe run must meet. None in an attribute matches any run."""
+    """A search for stored probe runs. A condition that is None matches any run."""
 
     id: str | None = None
     probe: str | None = None
@@ -46,11 +46,11 @@ class RunQuery:
     until: float | None = None
     """Unix time in seconds. Runs match if they started between `since` and `until`."""
     before: tuple[float, int] | None = None
-    """Place of the last run of the previous page; None for the first page."""
+    """Place (RunPage.last) of the last run of the previous page; None for the first page."""
     limit: int = 100
 
     def matches(self, result: ProbeResult) -> bool:
-        """Return True if a search in the store would return this run, without regard to `before` and `limit`."""
+        """Return True if this run meets the conditions, without regard to `before` and `limit`."""
         return (
             self.id in (None, result.id)
             and self.probe in (None, result.probe)
@@ -61,16 +61,18 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """One page of probe runs."""
+    """One page of the probe runs that match a RunQuery."""
 
     results: tuple[ProbeResult, ...] = ()
     """The runs, the newest first. They have no logs, unless the query names an id. Unreadable runs are left out."""
     last: tuple[float, int] | None = None
-    """Place of the page's last run in the order of all runs; None if there are no further runs."""
+    """Place of the page's last run in the order of all runs: Unix time of its start, and row number. None if the page
+    is not full, so that no runs follow.
+    """
 
 
 def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
-    """Store a run and count it. Do nothing if its id is already stored."""
+    """Store a probe run and add it to the counters. Do nothing if its id is already stored."""
     reason = result.reason if result.outcome == "skipped" else ""
     added = connection.execute(
         "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, document) VALUES (?, ?, ?, ?, ?)", _row(result)
@@ -86,7 +88,7 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
 def restore(
     connection: sqlite3.Connection, probe: str, results: Iterable[ProbeResult], counters: ProbeCounters
 ) -> None:
-    """Store runs that are missing, and raise the counters of this probe to these values if they are lower.
+    """Store runs that are missing, and raise counters of this probe that are below the given ones.
 
     A missing run that is older than the newest stored one was deleted by the retention, and is not stored again.
     """
@@ -106,7 +108,7 @@ def restore(
 
 
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
-    """Return the counters of a probe."""
+    """Return how many runs of this probe ended with each outcome."""
     stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
     rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, Count], row)))
     outcomes: dict[str, int] = {}
@@ -118,8 +120,8 @@ def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
 def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
     """Return runs of each probe, the newest last.
 
-    These are the `newest` runs, the last `each` runs of each outcome but skipped, and MAX_BASELINE_RUNS with the
-    outcome ok.
+    These are its `newest` last runs, the last `each` runs with each outcome except skipped, and the last
+    MAX_BASELINE_RUNS runs with the outcome ok.
     """
     rows = connection.execute(
         f"WITH {_RANKED} SELECT id, document FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
@@ -131,7 +133,7 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
 
 
 def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
-    """Return a page of the runs that match."""
+    """Return the newest runs that match the query, at most `query.limit`."""
     conditions = dict(_conditions(query))
     document = "document" if query.id is not None else _WITHOUT_LOG
     rows = connection.execute(
@@ -146,7 +148,7 @@ def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
     """Delete runs that started before `oldest` (Unix time), and the oldest ones beyond `limit`.
 
-    The newest run of each outcome and the runs for baselines are kept.
+    The newest run with each outcome and the runs for baselines are kept.
     """
     connection.execute(
         "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608

@@ -10,22 +10,22 @@ from gpumon.store.stored_rows import checked, readable
 
 DAY = 86400.0
 MAX_STEP_SECONDS = 6 * 3600.0
-"""Maximum seconds by which rows age between two prunings, which are an hour apart. So a wrong clock deletes few
-rows.
+"""Maximum seconds by which the time of pruning may advance between two prunings, which are an hour apart. So a wrong
+clock deletes few rows.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long events, verdict transitions and probe runs are kept, in days and in rows."""
+    """Limits, in days and in rows, for stored events, verdict transitions and probe runs."""
 
     days: float = 90
     rows: int = 100_000
-    """Maximum number of rows in each of these tables."""
+    """Maximum number of events, of verdict transitions and of probe runs."""
 
 
 def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
-    """Delete rows that the retention does not cover. `now` is seconds since the epoch."""
+    """Delete events, verdict transitions and probe runs beyond the retention. `now` is in seconds since the epoch."""
     oldest = _plausible(connection, now) - retention.days * DAY
     error_events.prune(connection, oldest, retention.rows)
     verdicts.prune(connection, oldest, retention.rows)
@@ -33,7 +33,7 @@ def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> N
 
 
 def _plausible(connection: sqlite3.Connection, now: float) -> float:
-    """Return `now`, limited to MAX_STEP_SECONDS after the last pruning, because a clock may be days ahead at boot."""
+    """Return `now`, but at most MAX_STEP_SECONDS after the last pruning. A clock may be days ahead at boot."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
     last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
     plausible = min(now, last + MAX_STEP_SECONDS)

@@ -1,4 +1,4 @@
-"""Schema of the store, as a list of migrations. A change is a new migration; a released one is never edited."""
+"""Schema of the store, as a list of migrations. To change it, add a migration. A released migration is never edited."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply the missing migrations in one transaction. Raise StoreError if a newer gpumon wrote the store.
 
-    A complete schema needs none, whatever the table of migrations contains: a damaged cell must not cost the store.
+    If the schema is complete, nothing is applied, even if the stored version is damaged and too low.
     """
     version = _version(connection)
     if isinstance(version, int) and version > len(MIGRATIONS):
@@ -212,7 +212,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def is_intact(connection: sqlite3.Connection) -> bool:
-    """Return True if the schema is the one that the migrations create."""
+    """Return True if the schema of this database is the one that the migrations create."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         _apply(fresh, 0)
         return _statements(connection) == _statements(fresh)
@@ -233,7 +233,7 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> object:
-    """Return the number of applied migrations as it is stored; None for an empty file."""
+    """Return the number of the last applied migration as it is stored, maybe damaged; None for an empty file."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return None

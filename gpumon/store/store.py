@@ -1,4 +1,4 @@
-"""The open store file and transactions on it. For each table a module reads and writes its rows."""
+"""The open store file and transactions on it. Each table has a module of its own that reads and writes its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.store.store_error import store_errors
 
 
 class Store:
-    """An open store file, used by one thread. `close`, or leaving its `with` block, closes it."""
+    """The open store, for use by one thread. `close`, or leaving its `with` block, closes the file."""
 
     def __init__(self, path: Path, opened: OpenFile) -> None:
         self.path = path
@@ -28,7 +28,10 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the file. A file that cannot be written is opened for reading. Raise StoreError."""
+        """Open or create the store's file. Raise StoreError if it cannot be opened.
+
+        If it cannot be written, the store is a copy in memory, and `writing` raises StoreError.
+        """
         return cls(path, open_file(path))
 
     def __enter__(self) -> Self:
@@ -49,9 +52,10 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Begin a transaction.
+        """Begin a transaction, and return the connection for it as a context manager.
 
-        It is durable when the block ends, and rolled back if the block raises. Raise StoreError.
+        The transaction is durable when the block ends, and rolled back if the block raises. Raise StoreError if it
+        fails.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -61,16 +65,22 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Return the connection for reading. It is a copy in memory if the file cannot be written. Raise StoreError."""
+        """Return the connection for reading as a context manager. Convert errors in the block to StoreError.
+
+        The connection is to a copy in memory if the file cannot be written.
+        """
         with store_errors(self.path):
             yield self._connection
 
     def prove_writable(self) -> None:
-        """Write and sync one row. Raise StoreError if that fails."""
+        """Write one row to table `meta` and sync it. Raise StoreError if that fails."""
         with self.writing() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('written', ?)", (str(time.time()),))
 
     def prove_in_place(self) -> None:
-        """Raise StoreError if the file was deleted, moved or replaced: the next agent would not find the rows."""
+        """Raise StoreError if the file was deleted, moved or replaced.
+
+        The next agent would not find the rows that are written to it.
+        """
         with store_errors(self.path):
             prove_in_place(self.path, self._files)

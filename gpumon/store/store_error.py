@@ -1,4 +1,4 @@
-"""Error of the store, with the problem and its remedy for the operator."""
+"""The error that the store raises, with the problem and its remedy for the operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SYSTEM = {
 
 
 class StoreError(Exception):
-    """Raised if the store cannot execute a request. No part of the request was executed."""
+    """Raised if the store cannot be opened, read or written. `problem` and `remedy` are for the operator."""
 
     def __init__(self, path: Path, problem: str, remedy: str, *, damaged: bool = False, in_use: bool = False) -> None:
         super().__init__(f"{path}: {problem}; {remedy}")
@@ -38,12 +38,12 @@ class StoreError(Exception):
         self.remedy = remedy
         self.damaged = damaged
         self.in_use = in_use
-        """True if another process has opened the store."""
+        """True if another process has locked the store."""
 
 
 @contextlib.contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """Convert exceptions of SQLite and of the operating system in the block to StoreError."""
+    """Convert exceptions of SQLite and of the operating system that are raised in the block to StoreError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -60,6 +60,6 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def damage_error(path: Path, detail: str) -> StoreError:
-    """Return the error for a damaged file."""
+    """Return the error for a damaged database file. `detail` states what is damaged."""
     remedy = "nothing to do: the file is moved aside and a new one is created"
     return StoreError(path, f"it is damaged ({detail})", remedy, damaged=True)

@@ -1,4 +1,4 @@
-"""Tables whose rows are written whole, each under its key, and SQL statements for them."""
+"""Descriptions of tables whose rows are replaced as a whole, by key, and helpers for SQL statements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ MAX_COUNT = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTable(Generic[R]):
-    """Describes how rows of type R are written to one table. Writing a row twice has the effect of writing it once."""
+    """Describes how rows of type R are written to one table.
+
+    Writing a row twice has the same effect as writing it once.
+    """
 
     name: str
     key: Callable[[R], Hashable]
-    """Function that returns the key of a row. A newer row replaces the older row with the same key."""
+    """Function that returns what identifies a row, such as a uuid. A newer row replaces the older row with the same
+    key.
+    """
     put: Callable[[sqlite3.Connection, Iterable[R]], None]
     """Function that writes rows inside the caller's transaction."""
     moving: frozenset[str] = frozenset()
@@ -27,7 +32,7 @@ class StoreTable(Generic[R]):
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
-    """Return an INSERT statement with a placeholder for each column."""
+    """Return an INSERT statement for this table with a placeholder for each column."""
     names = ", ".join(f'"{column}"' for column in columns)
     return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - our own names
 
@@ -38,13 +43,13 @@ def select(table: str, columns: Sequence[str], rest: str = "") -> str:
 
 
 def count_of(column: str) -> str:
-    """Return SQL for the count in a column.
+    """Return SQL for the value of a column that holds a count.
 
-    It is 0 if a damaged cell has no valid count, so that counting continues.
+    The value is 0 if the cell is damaged and has no valid count, so that counting continues.
     """
     return f"CASE WHEN typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {MAX_COUNT} THEN {column} ELSE 0 END"
 
 
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
-    """Return the attributes of a row that are named like the columns, in their order."""
+    """Return those attributes of a row object that are named like the columns, in the order of the columns."""
     return tuple(getattr(row, column) for column in columns)

@@ -23,13 +23,13 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 log = logging.getLogger("gpumon.store")
 
 MAX_KEY = 100
-"""Maximum number of characters of a row that are logged."""
+"""Maximum number of characters of an unreadable row's first column that are logged."""
 _LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None)
 
 
 @contextmanager
 def count_left_out() -> Iterator[Counter[str]]:
-    """Count the unreadable rows that are left out within the block, by table."""
+    """Return a context manager that counts unreadable rows that are left out within its block, by table."""
     left_out = Counter[str]()
     token = _LEFT_OUT.set(left_out)
     try:
@@ -39,7 +39,7 @@ def count_left_out() -> Iterator[Counter[str]]:
 
 
 def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequence[Any]], R]) -> Iterator[R]:
-    """Yield `build(row)` for each row. Leave out rows for which it raises an exception, and log their first column."""
+    """Yield `build(row)` for each row. Leave out rows for which it raises, count them, and log their first column."""
     for row in rows:
         try:
             yield build(row)
@@ -51,12 +51,15 @@ def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequenc
 
 
 def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
-    """Return an object of type `kind` for each readable row. The columns are named like its fields."""
+    """Return an object of type `kind` for each readable row. Its fields have the names of the columns."""
     return tuple(readable(table, rows, lambda row: checked(kind, dict(zip(columns, row, strict=True)))))
 
 
 def checked(kind: type[R], document: object) -> R:
-    """Validate a document and return it as `kind`. Raise ValueError unless each field has its type."""
+    """Return a value read from the store, such as a dict of columns, as an object of type `kind`.
+
+    Raise ValueError if a field is missing or has another type.
+    """
     value: R = _adapter(kind).validate_python([document])[0]  # type: ignore[arg-type]
     return value
 
@@ -68,7 +71,7 @@ def _adapter(kind: Any) -> TypeAdapter[list[Any]]:
 
 
 def text(stored: bytes) -> str | bytes:
-    """Decode a stored text as UTF-8. Return the bytes, which no field accepts, if that fails."""
+    """Decode a text cell as UTF-8 for sqlite3. If that fails, return its bytes, which validation then rejects."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -84,5 +87,5 @@ def _reason(error: Exception) -> str:
 
 @lru_cache(maxsize=1000)
 def _warn(table: str, row: str, reason: str) -> None:
-    """Log an unreadable row. The cache logs it only once, even if it is read often."""
+    """Log an unreadable row. The cache prevents that it is logged again at each read."""
     log.warning("left out an unreadable row of the store", extra={"table": table, "row": row, "reason": reason})

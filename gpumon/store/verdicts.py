@@ -1,4 +1,4 @@
-"""Tables of open verdicts and of verdict transitions. Pending verdicts are one document in `meta`."""
+"""Tables `verdicts` (open verdicts) and `verdict_transitions`. Pending verdicts are a JSON text in table `meta`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.store.store_table import StoreTable, insert
 from gpumon.store.stored_rows import checked, readable
 
 _NOT_STORED = ("check", "device", "active")
-"""Fields of a verdict that are columns of their own, or that the next evaluation sets."""
+"""Fields of Verdict that are not in the JSON column `document`: they are columns, or set by the next evaluation."""
 _COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "cleared_by", "note", "muted", "document")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608 - our own names
 _REPAIRS = ", ".join(f"'{cleared_by}'" for cleared_by in sorted(REPAIRS))
@@ -30,18 +30,18 @@ _SIGNIFICANT = (
     f" OR change = '{VerdictChange.RAISED}'"
     f" AND CASE WHEN json_valid(document) THEN json_extract(document, '$.level') END = {FAIL.value})"
 )
-"""SQL condition for significant transitions, equal to `is_significant` of health.node_health."""
+"""SQL condition for transitions on which later evaluations depend, equal to `is_significant` of health.node_health."""
 _LAST_CLEARED = (
     f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
 )
-"""SQL for the number of the last row that cleared each verdict. The retention does not delete these rows: without
+"""SQL for the numbers of the rows that last cleared each verdict. The retention does not delete these rows: without
 them an old event that is still stored would raise its verdict again.
 """
 
 
 def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransition]) -> None:
-    """Store transitions. Insert, update or delete the open verdict of each."""
+    """Store transitions of verdicts, and insert, update or delete the open verdict of each."""
     for transition in transitions:
         connection.execute(insert("verdict_transitions", _COLUMNS), _row(transition))
         if transition.change is VerdictChange.CLEARED:
@@ -53,7 +53,7 @@ def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransiti
 def restore(
     connection: sqlite3.Connection, verdicts: Iterable[Verdict], transitions: Iterable[VerdictTransition]
 ) -> None:
-    """Replace the open verdicts, and add the transitions that are not stored.
+    """Replace all open verdicts, and add the transitions that are missing in the store.
 
     A missing transition that is older than the newest stored one of its verdict was deleted by the retention, and is
     not stored again.
@@ -78,7 +78,7 @@ def restore(
 
 
 def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]) -> None:
-    """Update the rows of open verdicts, which contain when each was last observed."""
+    """Update the stored open verdicts. Their JSON contains when each was last observed."""
     connection.executemany(
         "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?",
         [(_document(verdict), *verdict.key) for verdicts in states for verdict in verdicts],
@@ -97,9 +97,9 @@ def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
 def read_transitions(
     connection: sqlite3.Connection, limit: int, *, significant: bool = False
 ) -> tuple[VerdictTransition, ...]:
-    """Return the newest `limit` transitions, the newest last.
+    """Return the newest `limit` transitions of verdicts, the newest last.
 
-    With `significant`, return only transitions that later evaluations depend on.
+    With `significant`, return only transitions on which later evaluations depend.
     """
     rows = connection.execute(
         f"{_SELECT} {f'WHERE {_SIGNIFICANT}' if significant else ''} ORDER BY number DESC LIMIT ?", (limit,)
@@ -108,14 +108,14 @@ def read_transitions(
 
 
 def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
-    """Return the transition that last cleared each verdict, by check and device."""
+    """Return the last transition that cleared each verdict, by check and device."""
     rows = connection.execute(f"{_SELECT} WHERE number IN ({_LAST_CLEARED})").fetchall()
     transitions = readable("verdict_transitions", rows, _transition)
     return {transition.verdict.key: transition for transition in transitions}
 
 
 def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
-    """Replace the stored document of pending verdicts. If there are several states, the last one is stored."""
+    """Replace the stored pending verdicts. Each element of `states` has all of them; the last one remains."""
     for pending in states:
         document = json.dumps([asdict(finding) for finding in pending])
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
@@ -127,15 +127,15 @@ PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(
 
 
 def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
-    """Return the stored pending verdicts; none if the document is unreadable."""
+    """Return the stored pending verdicts; none if their JSON is missing or unreadable."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'")
     return next(readable("meta", rows, lambda row: tuple(map(_pending_verdict, json.loads(row[0])))), ())
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete transitions older than `oldest` (Unix time), and the oldest ones beyond `limit`.
+    """Delete transitions of verdicts older than `oldest` (Unix time), and the oldest ones beyond `limit`.
 
-    The transition that last cleared each verdict is kept.
+    The last transition that cleared each verdict is kept.
     """
     connection.execute(
         "DELETE FROM verdict_transitions"  # noqa: S608 - a constant

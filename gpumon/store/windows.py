@@ -1,4 +1,4 @@
-"""Table `windows` of time windows. Its functions run inside the caller's transaction."""
+"""Table `windows`: releases, holds and maintenances. The functions run inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _INSERT = (
 
 
 def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
-    """Insert windows or update their rows, and delete the oldest ended ones of each kind."""
+    """Insert or update one row for each time window.
+
+    Of each kind, keep only the newest MAX_ENDED windows and active ones.
+    """
     for window in windows:
         connection.execute(_INSERT, values(window, _COLUMNS))
         connection.execute(
@@ -35,16 +38,16 @@ TABLE: StoreTable[TimeWindow] = StoreTable(name="windows", key=lambda window: wi
 
 
 def read(connection: sqlite3.Connection) -> Windows:
-    """Return all stored windows, the newest last. Damaged rows are left out."""
+    """Return all stored time windows, the newest last. Damaged rows are left out."""
     names = ", ".join(f'"{column}"' for column in _COLUMNS)
     rows = connection.execute(f"SELECT {names} FROM windows ORDER BY number")  # noqa: S608 - our own names
     return tuple(readable("windows", rows, _window))
 
 
 def _window(row: Sequence[Any]) -> TimeWindow:
-    """Return the window of a row. Raise ValueError for an impossible time.
+    """Return the time window in a row. Raise ValueError if one of its times is impossible.
 
-    A deadline that never comes would keep the samplers stopped.
+    With a deadline that never comes the samplers would remain stopped.
     """
     window = checked(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
     moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)

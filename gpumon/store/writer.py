@@ -20,9 +20,9 @@ from gpumon.store.store_error import StoreError
 T = TypeVar("T")
 
 MAX_QUEUED = 1000
-"""Maximum number of jobs in the queue. Further jobs fail."""
+"""Maximum number of waiting reads and writes. Further ones fail at once."""
 HUNG_SECONDS = 10.0
-"""Age in seconds of a running job from which the disk is reported as hung."""
+"""Seconds that a read or write may take before the disk is reported as hung."""
 BACK_OFF = (1.0, 60.0)
 """Seconds between attempts to open the store: minimum and maximum. The delay doubles after each failure."""
 
@@ -37,7 +37,10 @@ class _Job:
 
 
 class StoreWriter:
-    """Runs jobs in its thread in their order, each in a transaction. Opens the store, and reopens it after an error."""
+    """A thread that runs reads and writes of the store in their order, each in a transaction.
+
+    It opens the store, and reopens it after an error.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,10 @@ class StoreWriter:
         on_reopen: Callable[[], None] = lambda: None,
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
-        """Create the thread. `post` runs a callback in the caller's thread, as Loop.post does.
+        """Create the thread. `post` runs a callback in the loop's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read. After that, `on_reopen` is posted
-        each time that the store can be written again after an error.
+        `on_open` runs in the writer's thread when the store can first be read. After that, `on_reopen` is posted each
+        time that the store can be written again after an error.
         """
         self._path = path
         self._post = post
@@ -61,7 +64,7 @@ class StoreWriter:
         self._delay = back_off[0]
         self._retry_at = 0.0
         self.moved_aside: Path | None = None
-        """New path of the last damaged file; None if no file was damaged. Read from any thread."""
+        """New path of the last damaged file; None if no file was damaged. Any thread may read it."""
         self._queue: queue.Queue[_Job | None] = queue.Queue(MAX_QUEUED)
         self._store: Store | None = None
         self._was_read = False
@@ -70,7 +73,7 @@ class StoreWriter:
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which opens the store. Jobs that were submitted before wait for it."""
+        """Start the thread, which opens the store. Work that was submitted before waits until the store is open."""
         self._thread.start()
 
     def submit(
@@ -79,9 +82,9 @@ class StoreWriter:
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """Queue a job without blocking.
+        """Queue a function that reads or writes the store. Return at once.
 
-        Post `done` with its result when it is durable, or `failed` if it is rolled back.
+        Post `done` with its result when its changes are durable, or `failed` with the error if it failed.
         """
         job = _Job(work, done, failed)
         try:
@@ -99,7 +102,7 @@ class StoreWriter:
         return self._error
 
     def close(self, timeout: float) -> bool:
-        """Finish the queued jobs and close the store.
+        """Finish the queued work and close the store. Return True if the thread has ended.
 
         Return False after `timeout` seconds; the thread is then abandoned.
         """
@@ -156,7 +159,7 @@ class StoreWriter:
         self._error, self._delay = None, self._back_off[0]
 
     def _lose(self, error: StoreError) -> None:
-        """Log the error, unless it is the same as before, and schedule the next attempt to open the store."""
+        """Log the error, unless it is the same as before, and set the time of the next attempt to open the store."""
         if self._error is None or self._error.problem != error.problem:
             log.error("the store cannot be written", extra={"error": str(error)})
         self._error = error
@@ -203,7 +206,7 @@ class StoreWriter:
 
 
 def _refusal(store: Store) -> StoreError | None:
-    """Return the error that explains why the store cannot be written; None if it can."""
+    """Return an error that states why the store cannot be written; None if it can."""
     try:
         store.prove_writable()
     except StoreError as error:
