@@ -37,7 +37,7 @@ BUS = "pci functions"
 UUIDS = "known uuids"
 """Query for the uuids that the kernel module lists. No inputs. Answer: code, {bus id: uuid}."""
 HANGS = -1
-"""Code of a call that did not return."""
+"""Return code that is recorded for a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
 
 Answer = tuple[Any, ...]
@@ -45,7 +45,10 @@ Answer = tuple[Any, ...]
 
 
 class CapturedQuery(NamedTuple):
-    """The key of a timeline: an NVML function, or FIELD, METRIC, EVENT, BUS or UUIDS, with its inputs."""
+    """A recorded query: an NVML function, or FIELD, METRIC, EVENT, BUS or UUIDS, with its inputs.
+
+    Key of its timeline.
+    """
 
     function: str
     inputs: tuple[Any, ...] = ()

@@ -175,8 +175,8 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""NVML's capabilities of peer access between GPUs. The position of a name is NVML's number for it, also in
-ACCESS_STATUSES.
+"""NVML's capabilities of peer access between GPUs. The index of a name in the tuple is NVML's number for it. The same
+is true of ACCESS_STATUSES.
 """
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),

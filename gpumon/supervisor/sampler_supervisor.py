@@ -96,7 +96,7 @@ class SamplerSupervisor:
         return self._sampler is not None or self._trials.running
 
     def replace(self, reason: str) -> None:
-        """Kill the sampler, which is then started again. `reason` is one of RESTART_REASONS."""
+        """Kill the sampler, if one is running, and start a new one. `reason` is one of RESTART_REASONS."""
         if self._sampler is not None:
             self._sampler.kill(reason)
         else:

@@ -132,7 +132,7 @@ def _questions() -> Iterator[tuple[str, Values]]:
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
-    """Call the NVML functions and fields of each NVLink, and of one link number above the last.
+    """Call the NVML functions, and read the fields, of each NVLink and of one link number above the last.
 
     The answer for a link that does not exist differs between drivers.
     """
