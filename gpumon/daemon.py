@@ -58,7 +58,8 @@ class Daemon:
     def start(self) -> None:
         """Start the services.
 
-        Notify systemd (READY=1) when the health file contains the verdicts from the store, or after RESTORE_SECONDS.
+        Notify systemd (READY=1) when the health file contains the verdicts from the store, or after 10 seconds if the
+        store does not answer.
         """
         self._log_start()
         capabilities.clear_ambient()

@@ -25,7 +25,7 @@ _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
 """Prefix of the NCCL environment variables that affect only what NCCL logs."""
 ALL = "all"
-"""Value of the member "on" of `_conditions` if all GPUs of the host took part, or if the run used the CPU."""
+"""Value of the run condition "on", which names the GPUs used, if the run used all GPUs of the host or the CPU."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 

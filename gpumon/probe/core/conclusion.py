@@ -136,9 +136,9 @@ def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> 
 
 
 def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
-    """Return the result of a run without measurements: refused, aborted before its first pass, or ended with the agent.
+    """Return a result with the outcome skipped, for a run that made no pass or whose agent was killed.
 
-    `skip`: its reason and hint.
+    `skip`: reason and hint of the result.
     """
     return ProbeResult(
         id=run.id,

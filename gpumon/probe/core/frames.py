@@ -13,7 +13,7 @@ from typing import Any
 from gpumon.probe.core.plan import Measure, Pairs, Step
 
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
-"""Stages of a rank; `allocate` to `check` are repeated for each size."""
+"""Stages of a rank, in order. `allocate` to `check` are repeated for each size."""
 SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
 """Stages before the first operation. A failure in one of them is no sign of a faulty link."""
 

@@ -27,7 +27,10 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 
 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
-    """Return a sentence on the cause that the default and ring algorithms show together, each at its largest size."""
+    """Return a sentence on the cause that the default and ring algorithms show together, each at its largest size.
+
+    Return "" if one of them was not measured, or if the bandwidth of neither is too low.
+    """
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
         return ""

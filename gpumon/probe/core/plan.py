@@ -82,8 +82,8 @@ CPU_RANKS = 2
 OVERHEAD_BYTES = 3 << 30
 """Bytes of memory on each GPU for the CUDA context and NCCL's buffers. The actual size differs between versions."""
 BUFFERS = 2
-"""Number of buffers of the largest size on a rank. Most collectives, and all pairs, send from one and receive in
-another.
+"""Number of buffers that a rank needs for the largest size. Most collectives, and all pair exchanges, send from one
+buffer and receive in another.
 """
 CPU_OVERHEAD_BYTES = 400 << 20
 """Bytes of host memory that torch itself uses in each rank on the CPU."""
@@ -188,7 +188,8 @@ class Plan:
         """Return the first line of a rank's input: a JSON object that describes the rank.
 
         `parent` is the agent's pid. The rank inherits two descriptors. It writes its frames to `result`. The ranks find
-        each other through `rendezvous`, a file without a name. A loopback port would be open to other users.
+        each other through `rendezvous`, a file without a name. They use no port on loopback, because other users could
+        connect to it.
         """
         orders = {
             "parent": parent,

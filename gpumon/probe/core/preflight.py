@@ -22,7 +22,9 @@ IDLE_TRAFFIC = 100e6
 MIN_PARTIAL = 2
 """Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
 RING = ("ring",)
-"""Algorithms of a run beside jobs: the ring uses no NVLink SHARP resources of the NVSwitches."""
+"""NCCL algorithms of a partial run, which shares the node with jobs. The ring uses no NVLink SHARP resources of the
+NVSwitches.
+"""
 MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
@@ -146,7 +148,9 @@ GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
         check_scheduler_gate,
     ),
 )
-"""Checks of the node in the order of their precedence: the most lasting reasons come first."""
+"""Checks of the node before a run, in the order of their precedence. The run is refused for the reason of the first
+check that fails.
+"""
 
 
 # GPUs

@@ -29,7 +29,7 @@ class GpuUse:
     traffic: float | None = None
     """Traffic over NVLink and PCIe in both directions together, in bytes a second."""
     idle_seconds: float | None = None
-    """Seconds since the GPU was last in use; None: unknown."""
+    """Seconds since a process last used the GPU; None while a process uses it, or if unknown."""
     mig: bool = False
     compute_mode: int | None = None
     fault: str | None = None
@@ -63,7 +63,7 @@ class PreflightFacts:
     gated: bool = False
     """Whether a scheduler gate is configured."""
     idle_seconds: float = 0.0
-    """Seconds for which the GPUs must have been idle."""
+    """Seconds for which the GPUs must have been idle before the run; 0 for a run on request."""
     memory_needed: float = 0.0
     """Bytes of free memory that a run needs on each GPU."""
     alone: bool = False

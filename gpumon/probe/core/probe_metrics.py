@@ -14,7 +14,7 @@ from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
-    """Metrics of the all-reduce probe."""
+    """Metrics of the all-reduce probe. The name of a metric is PREFIX and the name of the attribute."""
 
     PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
     LABELS: ClassVar[tuple[str, ...]] = ()

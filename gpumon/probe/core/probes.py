@@ -1,4 +1,7 @@
-"""TABLE of the probes. For a new probe add a row here; for a new operation also add one to the worker's table."""
+"""Table of the probes, which are the kinds of measurement that a run can make.
+
+A new probe needs a row here. A new operation also needs a row in the TABLE of the worker's collectives.py.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Schedule:
         self._boot_wall_time = _boot_wall_time()
 
     def start(self) -> None:
-        """Start the scheduler, or restart it."""
+        """Start or restart the scheduler. The first run is due `first_after` seconds later."""
         self.stop()
         timetable = self._timetable
         self._boot_wall_time = _boot_wall_time()

@@ -24,10 +24,10 @@ log = logging.getLogger("gpumon.probe")
 
 MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 PREFIX = "probe-"
-"""Prefix of the names of cgroups for ranks. The mark of the agent that created the cgroup follows."""
+"""Prefix of the names of cgroups for ranks. It is followed by `PID-STARTTIME` of the agent that created the cgroup."""
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes by which systemd marks a delegated cgroup. Root can write to any cgroup, so only these show
-permission.
+"""Extended attributes by which systemd marks a delegated cgroup. An agent that runs as root needs one of them to use a
+cgroup, because root could write to every cgroup.
 """
 _SESSION, _START = 3, 19
 """Indexes of the session and of the start time in /proc/PID/stat, counted from the process state."""
@@ -51,7 +51,7 @@ class Containment(Protocol):
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
-    """Return a cgroup if one is delegated to the agent, else the subreaper containment."""
+    """Return a containment by a new cgroup if the agent may create one, else a containment by subreaper."""
     return _make_cgroup(root) or SubreaperContainment()
 
 

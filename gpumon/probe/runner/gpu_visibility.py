@@ -15,8 +15,8 @@ from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 
 CLOSE_SECONDS = 5.0
-"""Seconds after a run in which processes are still read at every poll, so that remains of ranks do not count as a
-job.
+"""Seconds after a run in which processes are still read at every poll. Otherwise ranks that have ended would count as a
+job until the next slow poll.
 """
 DEPARTURE_PATIENCE = 5.0
 """Max seconds to wait, after the last rank has ended, until NVML no longer lists the ranks."""
@@ -44,11 +44,11 @@ class Remains:
     pids: frozenset[int] = frozenset()
 
     def add(self, gpus: Collection[str], pids: frozenset[int]) -> Remains:
-        """Return the remains after ranks with these pids have ended on these GPUs."""
+        """Return a copy with these GPUs, and the pids of ranks that have ended on them, added."""
         return Remains(self.gpus | frozenset(gpus), self.pids | pids)
 
     def without(self, gpus: Collection[str]) -> Remains:
-        """Return the remains without these GPUs, where NVML lists no rank any more."""
+        """Return a copy without these GPUs, on which NVML no longer lists a rank."""
         rest = self.gpus - frozenset(gpus)
         return Remains(rest, self.pids) if rest else Remains()
 
@@ -87,7 +87,7 @@ class GpuVisibility:
         self._set_closely(closely=True)
 
     def use(self, used: tuple[str, ...], watched: tuple[str, ...]) -> None:
-        """Set the GPUs of the run that begins. `used` and `watched`: see the attributes."""
+        """Set the GPUs of the run that begins. `used`: UUIDs of the ranks' GPUs. `watched`: UUIDs of the watched GPUs."""
         self.used, self.watched = used, watched
         self._unobserved = UnobservedTime(watched)
 
@@ -171,7 +171,7 @@ class UnobservedTime:
     def __init__(self, gpus: Collection[str] = ()) -> None:
         self._seconds = dict.fromkeys(gpus, 0.0)
         self._read_at: dict[str, float | None] = {}
-        """Time of the last reading of each GPU, as in the Report."""
+        """Time of the last reading of each GPU, by UUID, as in the Report."""
         self._observed_at = boot_clock()
 
     @property

@@ -10,7 +10,7 @@ LIMIT = 16 * 1024
 
 
 def read_nccl_conf(path: Path) -> Mapping[str, str]:
-    """Return the text of nccl.conf without comments, keyed by its path; empty if there is no file.
+    """Return the text of nccl.conf without comments and empty lines, keyed by its path; empty if there is no file.
 
     If the file cannot be read, the text is a comment with the error.
     """

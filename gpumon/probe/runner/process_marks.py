@@ -33,7 +33,7 @@ def process_names(pids: Iterable[int]) -> tuple[str, ...]:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the variable that marks processes of this agent. Their children inherit it."""
+    """Return the environment variable GPUMON_AGENT, which marks processes of this agent. Their children inherit it."""
     return {AGENT: own_mark()}
 
 
@@ -43,13 +43,13 @@ def own_mark() -> str:
 
 
 def is_other_agent_alive(mark: str) -> bool:
-    """Return whether the mark belongs to another process that is alive."""
+    """Return whether another agent, whose mark is `PID-STARTTIME`, is alive."""
     agent, _, start = mark.partition("-")
     return bool(start) and mark != own_mark() and _is_alive(agent, start)
 
 
 def end_orphans() -> threading.Thread:
-    """Start a thread that kills marked processes whose agent has ended, and return it.
+    """Start a thread that kills ranks and gate commands of agents that have ended. Return the thread.
 
     A thread is used because reading the environment of a process that is blocked in a driver may never return.
     """

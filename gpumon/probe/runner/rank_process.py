@@ -29,7 +29,7 @@ class RankProcess:
     """A rank process, and its Account of everything that it has reported."""
 
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
-        """Initialize a rank that is not started. `steps`: the list of ordered steps, which grows."""
+        """Initialize a rank that is not started. `steps`: the pass's list of ordered steps, which the pass extends."""
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False

@@ -75,7 +75,7 @@ class Ranks:
 
     @property
     def arrived(self) -> bool:
-        """Whether a rank may have opened its GPU. Until then, every process on the GPUs is foreign."""
+        """Whether a rank may have opened its GPU. Before that, all processes on the run's GPUs belong to others."""
         started = () if self._current is None else self._current.ranks
         return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
 
@@ -112,7 +112,7 @@ class Ranks:
         self._current.start()
 
     def abort(self, skip: Skip) -> None:
-        """Kill the pass in progress, if any; it ends with this skip."""
+        """Kill the ranks of the pass in progress, if any. The pass then ends with this Skip as its reason."""
         if self._current is not None:
             self._current.abort(skip)
 
@@ -203,7 +203,7 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _take_failure(self, rank: RankProcess) -> None:
-        """Stop all ranks after LAST_WORDS.
+        """Stop all ranks LAST_WORDS seconds after the first failure.
 
         Without the failed rank the others cannot continue and may not end by themselves.
         """

@@ -125,9 +125,9 @@ class ProbeRun:
             self._begin_pass()
 
     def _take_answer(self, refused: Skip | None) -> None:
-        """Begin the pass if the gate permits it.
+        """Begin the pass if the gate permits it. `refused`: the Skip of the gate; None if it permits the pass.
 
-        Before the first pass repeat preflight, because the gate may have taken long.
+        Before the first pass preflight is repeated, because the gate may have taken long.
         """
         self._question = None
         skip = refused or (self._surroundings.preflight() if self._prepared is None else None)

@@ -45,7 +45,7 @@ class ProbeRuns:
         store: Callable[[ProbeResult], None],
         record: RunRecord,
     ) -> None:
-        """`publish` receives what the Report shows of a run; `store` receives its result."""
+        """`publish` receives messages on the start and progress of runs. `store` receives the result of each run."""
         self.probe = probe
         self.host = host
         self.stopping = False
@@ -68,7 +68,10 @@ class ProbeRuns:
             self._store(result)
 
     def apply(self, settings: ProbeSettings) -> None:
-        """Use these settings for runs that begin later. A run in progress uses only a changed scheduler gate."""
+        """Use these settings for runs that begin later.
+
+        A run in progress uses only changed settings of the scheduler gate.
+        """
         self.host.settings = settings
 
     def stop(self) -> None:
@@ -79,7 +82,11 @@ class ProbeRuns:
             self.host.current.abort(_STOPPED)
 
     def give_way(self) -> None:
-        """Kill the run in progress if a job, a release, a maintenance or a hold requires it."""
+        """Kill the run in progress if it must end.
+
+        It must end when a job starts on its GPUs, when a release, a maintenance or a hold begins, or when the processes
+        on its GPUs cannot be read.
+        """
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:
             self.host.current.abort(skip)
@@ -146,10 +153,7 @@ class ProbeRuns:
         self._publish(ProbeStarted(id=run.id, probe=probe.name, gpus=gpus))
 
     def _watch(self, run: Run) -> None:
-        """Check every WATCH_SECONDS whether the run must end, and kill its ranks if so.
-
-        It must end when a job starts on its GPUs, or a release, a maintenance or a hold begins.
-        """
+        """Update the observations of the run's GPUs, and kill the run if it must end. Repeat every WATCH_SECONDS."""
         if self.host.current is not None and self.host.current.run is run:
             self._loop.call_after(WATCH_SECONDS, lambda: self._watch(run))
             self.host.observe()

@@ -1,4 +1,7 @@
-"""Begin scheduled probe runs: at intervals, and early after a repair. A due run waits while the node is busy."""
+"""Begin scheduled probe runs, at intervals and early after a repair.
+
+A due run waits until the GPUs have been read and have been idle long enough. It is skipped if the GPUs are in use.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +133,10 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return whether the GPUs were read, and whether a scheduler exists is determined or was waited for long enough."""
+    """Return whether the GPUs and the store were read, and whether it is determined if the host has a job scheduler.
+
+    The last condition is dropped after SCHEDULER_PATIENCE. `waited`: seconds since the run was due.
+    """
     determined = facts.simulated or facts.gated or facts.schedulers is not None
     return _is_read(report) and (determined or waited > SCHEDULER_PATIENCE)
 

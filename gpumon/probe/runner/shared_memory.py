@@ -12,7 +12,8 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever its settings
 PREFIX = "nccl-"
-"""Prefix of NCCL's files. Gloo creates none, and torch creates some only if processes share tensors."""
+"""Prefix of the names of NCCL's files. Gloo creates no files, and torch creates some only if processes share tensors.
+"""
 
 
 def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ...]:

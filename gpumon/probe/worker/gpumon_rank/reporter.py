@@ -29,7 +29,7 @@ class Reporter:
         self._fault.apply_at(stage)
 
     def progress(self, **values: object) -> None:
-        """Report the current stage as `enter` does, at most four times a second."""
+        """Send a frame with the current stage and these values, at most four times a second."""
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_INTERVAL
