@@ -29,7 +29,9 @@ class GpuUse:
     traffic: float | None = None
     """Traffic over NVLink and PCIe in both directions together, in bytes a second."""
     idle_seconds: float | None = None
-    """Seconds since a process last used the GPU; None while a process uses it, or if unknown."""
+    """Seconds for which no process, load or memory in use was observed on the GPU; None while it is in use, or if
+    unknown.
+    """
     mig: bool = False
     compute_mode: int | None = None
     fault: str | None = None

@@ -87,7 +87,10 @@ class GpuVisibility:
         self._set_closely(closely=True)
 
     def use(self, used: tuple[str, ...], watched: tuple[str, ...]) -> None:
-        """Set the GPUs of the run that begins. `used`: UUIDs of the ranks' GPUs. `watched`: UUIDs of the watched GPUs."""
+        """Set the GPUs of the run that begins.
+
+        `used`: UUIDs of the ranks' GPUs. `watched`: UUIDs of the GPUs whose processes are watched.
+        """
         self.used, self.watched = used, watched
         self._unobserved = UnobservedTime(watched)
 
