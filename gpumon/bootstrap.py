@@ -68,8 +68,8 @@ RUN_RECORD = ".run.json"
 class Services:
     """All services of one daemon, created by `build`.
 
-    Most services have `start` and `stop`. Some also have `apply` (take changed settings), `tick` (called every few
-    seconds) and `notice` (text of a problem for the operator, empty if there is none).
+    Most services have `start` and `stop`. Some also have `apply` (use changed settings), `tick` (called every few
+    seconds) and `notice` (text of the current problem for the operator, if there is one).
     """
 
     loop: Loop

@@ -6,7 +6,7 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless the variable SIMULATED is
+"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless GPUMON_SIMULATE__PROFILE is
 set.
 """
 SIMULATED = "GPUMON_SIMULATE__PROFILE"
