@@ -20,11 +20,11 @@ HELD_DOWN = {
 """Clock event reasons that reduce clocks, each with the words that describe it in a finding."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
 """Clock event reasons that are reported for every GPU that has them. Another reason is reported only if fewer than half
-of the other GPUs have it.
+of the other GPUs, of at least OTHERS, have it.
 """
 MIN_SECONDS = 0.01
-"""Min seconds by which the driver's counter of a clock event reason must grow to be reported. The limit is low because
-the operations of a probe take milliseconds.
+"""Min seconds by which the driver's counter of a clock event reason must grow to be reported, unless the reason is
+active in a sample. The limit is low because the operations of a probe take milliseconds.
 """
 LESS = 0.8
 """A GPU or NVLink is reported if its clock, speed or traffic is below this share of the median of the others."""

@@ -72,10 +72,10 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 
 
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
-    """Return the blame with a phrase on the peer access that the blamed GPUs lack; None if they lack none.
+    """Return the blame with a phrase on missing peer access; None if peer access does not explain the fault.
 
-    Return None too if different pairs lack different access. If no rank is blamed, blame the only GPU, or the only
-    pair, that lacks peer access. `lacks`: from `missing_access`.
+    If no rank is blamed, blame the only GPU, or the only pair, that lacks peer access. `lacks`: phrases by pair, from
+    `missing_access`.
     """
     if not lacks:
         return None
@@ -118,7 +118,7 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 
 
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
-    """Return the ranks to blame in a probe whose ranks do not exchange data; None if no bandwidth was low.
+    """Return the ranks to blame in a probe whose ranks do not exchange data; None if the pass shows no fault.
 
     These are the ranks with wrong elements, else the rank that is clearly slower than all others.
     """

@@ -249,7 +249,7 @@ def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
 
 
 def is_partial(facts: PreflightFacts) -> bool:
-    """Return whether a run would be partial: it leaves out GPUs that are, or may be, in use.
+    """Return whether a run would be partial: it leaves out GPUs that fail a check, such as those in use.
 
     The configuration must allow it, and at least MIN_PARTIAL other GPUs must be idle.
     """

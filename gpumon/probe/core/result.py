@@ -135,7 +135,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The location of a fault: a rank, a path between two ranks, or neither if it cannot be located."""
+    """The location of a fault: one or more ranks, a path between two ranks, or neither if it cannot be located."""
 
     sentence: str
     ranks: tuple[Count, ...] = ()

@@ -59,7 +59,7 @@ class ProbeState:
     """Uptime of the agent, in seconds, at which the last all-reduce that was not skipped ended; 0 if there was none."""
     free_since: float | None = None
     """Uptime of the agent, in seconds, since which no process uses a GPU, all GPUs are readable, and no hold,
-    maintenance or release is active; None if one of these prevents a run now.
+    maintenance or release is active; None while the node is not free.
     """
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""

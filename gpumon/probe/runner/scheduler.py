@@ -1,6 +1,7 @@
 """Begin scheduled probe runs, at intervals and early after a repair.
 
-A due run waits until the GPUs have been read and have been idle long enough. It is skipped if the GPUs are in use.
+A due run waits until the GPUs have been read and have been idle long enough. If GPUs are in use, it is skipped, or
+leaves these GPUs out if the configuration allows it.
 """
 
 from __future__ import annotations
