@@ -17,7 +17,7 @@ from gpumon.config import default_paths
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
-"""Environment variable of the same setting, by flag. A test compares them with the table of settings."""
+"""Environment variable with the same setting as each flag. A test compares them with the table of settings."""
 UNKNOWN_HEALTH = 3
 
 
@@ -69,7 +69,7 @@ def add(parser: CommandParser) -> None:
 
 
 def _print_unknown(message: str) -> None:
-    """Print a usage error where Nagios reads it: on the first line of standard output."""
+    """Print a usage error on the first line of standard output, which Nagios reads."""
     print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
 
 
@@ -105,7 +105,7 @@ def _result(path: str, args: argparse.Namespace) -> CheckResult:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise CheckError if one of the names is not the name of a check."""
+    """Raise CheckError if a name given with --ignore is not the name of a check."""
     if names:
         from gpumon.health.table import BY_NAME  # noqa: PLC0415 - takes 0.2 s, and is needed only with --ignore
 

@@ -1,4 +1,4 @@
-"""Computes the result of `gpumon check` from the health of the node: exit code and one line. Pure."""
+"""Computes the exit code and the line of `gpumon check` from the content of the health file. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Actio
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """Exit codes by level, as Nagios defines them."""
 PORT = "/"
-"""Part of the name of every port, such as mlx5_0/1, and of no GPU."""
+"""A character that is in the name of every port, such as mlx5_0/1, and of no GPU."""
 REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
 }
-"""What was done since the verdict was last active, by the `repair` field of the verdict."""
+"""What was done since a verdict's fault was last present, by the `repair` member of the verdict."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
-"""Checks that report why a GPU does not answer. If one is ignored, it is no error that its GPU does not answer."""
+"""Checks that report why a GPU does not answer. If one of them is ignored, its silent GPU does not make the result
+unknown.
+"""
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
-"""Checks that report missing GPUs. If one is ignored, the number of missing GPUs is ignored too."""
+"""Checks that report missing GPUs. If one of them is ignored, missing GPUs do not make the result unknown."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
-"""Levels in ascending order if the current state is certain."""
+"""Levels in ascending order of priority if the current state of the node is known."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order if the state is unknown. A warning does not hide an unknown state, a failure does."""
+"""Levels in ascending order of priority if the current state is unknown. A warning does not hide that, a failure does.
+"""
 
 
 class CheckResult(NamedTuple):
@@ -44,7 +47,7 @@ class CheckResult(NamedTuple):
         return EXIT_CODES[self.level]
 
     def document(self, file: str | None) -> dict[str, Any]:
-        """Return the document for --json; `file` is the path of the health file."""
+        """Return the JSON object that --json prints. `file` is the path of the health file."""
         return {
             "level": self.level.word,
             "exit_code": self.code,
@@ -58,14 +61,14 @@ class CheckResult(NamedTuple):
 
 
 def unknown(reason: str) -> CheckResult:
-    """Return a result of level unknown, because the health cannot be determined for this reason."""
+    """Return a result of level unknown. `reason` states why the health cannot be determined."""
     return CheckResult(level=UNKNOWN, line=_one_line(f"GPU UNKNOWN: {reason}"), health=NodeHealth(stale=reason))
 
 
 def check_result(
     health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
 ) -> CheckResult:
-    """Return the result for the node or, with `job`, for these GPUs and all that concerns every job.
+    """Return the result for the node or, with `job`, for the job's GPUs and for what concerns every job.
 
     `ignored` holds names of checks whose verdicts do not count.
     """
@@ -96,9 +99,9 @@ def check_result(
 
 
 def _select(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
-    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports.
+    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports. `job` has uuids.
 
-    For a verdict on another GPU, yield those verdicts that it inhibits and that are on the job's GPUs. `job` has uuids.
+    Instead of a verdict on another GPU, yield the verdicts that it inhibits on the job's GPUs.
     """
     for group in groups:
         device = group.verdict["device"]
@@ -128,9 +131,9 @@ def _words(
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return why the state of GPUs is unknown: none is detected, one is not read, or expected ones are not counted.
+    """Return why the state of GPUs is unknown; an empty string if it is known.
 
-    An empty string if it is known.
+    It is unknown if no GPU is detected, a GPU is not read, or the driver does not count an expected GPU.
     """
     if not health.gpus:
         return "the agent detects no GPU: check that the driver is loaded."
@@ -160,7 +163,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return what to do, or that a reset or reboot has already been made."""
+    """Return the action of a verdict as text, or that the node was rebooted or the GPU reset since."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
@@ -175,5 +178,5 @@ def _maintenance(health: NodeHealth) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text in one line without control characters, and without `|`, after which Nagios expects figures."""
+    """Return the text in one line without control characters, and without `|`, after which Nagios reads metrics."""
     return "".join(char for char in " ".join(text.replace("|", "/").split()) if char.isprintable())

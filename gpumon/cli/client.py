@@ -20,11 +20,11 @@ from gpumon.server.token import TokenError, read
 TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
 PROBLEM = ("detail", "remedy")
-"""Members of every error response."""
+"""Names of the members that every JSON error response of the agent has."""
 STORED_LATER = (
     "The store cannot be written now. The agent writes this when the store recovers; a restart before then loses it."
 )
-"""What commands print for a response with `stored: false`."""
+"""Sentence that commands print for a response with `stored: false`."""
 
 
 class ClientError(UserError):
@@ -32,7 +32,7 @@ class ClientError(UserError):
 
 
 class RefusedError(ClientError):
-    """Raised if the agent answers with an error status. `problem` is the JSON object of the response."""
+    """Raised if the agent responds with an error status. `problem` is the JSON object of the response."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{problem['detail']} {problem['remedy']}")
@@ -41,11 +41,11 @@ class RefusedError(ClientError):
 
 
 class NoAgentError(ClientError):
-    """Raised if no process listens on the agent's address."""
+    """Raised if no process listens on the agent's socket or port."""
 
 
 class _LocalConnection(http.client.HTTPConnection):
-    """An HTTP connection over a unix socket."""
+    """An HTTP connection to the agent of this host over its unix socket."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -76,15 +76,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client of the agent: of this host's agent through its unix socket, or of another one by its URL.
+    """An HTTP client for this host's agent, through its unix socket, or for any agent by its URL.
 
     A token is sent only to a URL that the operator gave, because another program may listen on a port of this host.
     """
 
     address: Path | str
-    """Path of the unix socket, or URL."""
+    """Path of the agent's unix socket, or URL of the agent."""
     token_file: Path | None = None
-    """File with the token, for requests to a URL that change state."""
+    """File with the token that is sent with requests that change state at a URL."""
     timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
@@ -95,20 +95,23 @@ class Client:
         return self._ask("GET", path, members, {})
 
     def fetch(self, path: str) -> Answer:
-        """Send a GET request and return the response, whatever it is. Raise ClientError if there is none."""
+        """Send a GET request and return the response, whatever its status. Raise ClientError if there is none."""
         try:
             return self._exchange("GET", path, {})
         except (OSError, http.client.HTTPException) as error:
             raise ClientError(f"no response from {self.address} to GET {path}: {error}") from error
 
     def post(self, path: str, members: Collection[str]) -> Any:
-        """Send a POST request and return the JSON object of the response. Raise ClientError if that fails."""
+        """Send a POST request and return the JSON object of the response.
+
+        Raise ClientError if the request fails or the object lacks one of `members`.
+        """
         return self.change("POST", path, members)
 
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
-        """Send a request that changes state and return the JSON object of the response.
+        """Send a request that changes the agent's state and return the JSON object of the response.
 
-        Raise ClientError if that fails.
+        Raise ClientError if the request fails or the object lacks one of `members`.
         """
         if isinstance(self.address, Path):
             return self._ask(method, path, members, {})
@@ -155,11 +158,11 @@ class Client:
 
 
 class _NotGpumonError(Exception):
-    """Raised if a response does not come from gpumon. The message describes the response."""
+    """Raised if a response is not one of this version of gpumon. The message describes the response."""
 
 
 def _printable(value: Any) -> Any:
-    """Return a JSON value with control characters replaced, because any process may have answered."""
+    """Return a JSON value with control characters replaced. Any process may have sent the response."""
     if isinstance(value, dict):
         return {_printable(key): _printable(member) for key, member in value.items()}
     if isinstance(value, list):
@@ -170,9 +173,9 @@ def _printable(value: Any) -> Any:
 
 
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:
-    """Return the JSON object of a response. Raise RefusedError for an error status.
+    """Return the JSON object of a response. Raise RefusedError if the status is an error.
 
-    Raise _NotGpumonError if it is no JSON object or lacks one of `members`.
+    Raise _NotGpumonError if the body is not a JSON object or lacks one of `members`.
     """
     try:
         document = _printable(json.loads(body))

@@ -1,4 +1,4 @@
-"""The argument parser of commands: help with examples, and errors that name the command and the nearest valid name."""
+"""The argument parser of commands. Its help has examples; its errors name the command and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from gpumon.cli.errors import USAGE_ERROR
 
 WIDTH = 100
-"""Width of help in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`."""
+"""Width of help texts in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`.
+"""
 INDENT = "  "
 
 
@@ -19,7 +20,7 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, width=WIDTH)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap each line of the text, except indented lines, which are examples."""
+        """Wrap each line of a help text. Leave indented lines, which are examples, as they are."""
         lines = text.splitlines()
         return "\n".join(
             line if line.startswith(INDENT) else super(_Formatter, self)._fill_text(line, width, indent)
@@ -28,22 +29,22 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The argument parser of gpumon, of a command, or of an action of a command."""
+    """The argument parser of `gpumon`, of a subcommand, or of an action such as `start` of a subcommand."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
         self.usage_error = USAGE_ERROR
         """Exit code for invalid arguments."""
         self.on_error: Callable[[str], object] = lambda _: None
-        """Called with the message of a usage error, for programs that read standard output."""
+        """Function that is called with the message of a usage error before the parser exits."""
         self.default_action = ""
-        """Name of the action that runs if the command is given without an action."""
+        """Name of the action that is used if the command line names none."""
         self.examples: tuple[str, ...] = ()
         self.set_defaults(parser=self)
         self._action_parsers: Any = None
 
     def add_action(self, name: str, meaning: str, *examples: str) -> CommandParser:
-        """Add an action with its help text and examples to this command, and return the action's parser."""
+        """Add an action, such as `start`, to this subcommand with its help text and examples. Return its parser."""
         if self._action_parsers is None:
             self._action_parsers = self.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
         parser: CommandParser = self._action_parsers.add_parser(name, help=meaning, description=meaning)
@@ -51,12 +52,15 @@ class CommandParser(argparse.ArgumentParser):
         return parser
 
     def set_examples(self, *commands: str) -> None:
-        """Set the examples that the help shows at its end."""
+        """Set the example commands that the help shows at its end."""
         self.examples = commands
         self.epilog = "\n".join(["Examples:", *(f"{INDENT}{command}" for command in commands)])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. The error for an unknown argument names the command that it was given to."""
+        """Parse the arguments. Exit with an error that names this command if one is unknown.
+
+        If no action is named, use `default_action`.
+        """
         if self.default_action and (not args or args[0].startswith("-")) and not {"-h", "--help"} & set(args):
             args = [self.default_action, *args]
         parsed, unknown = super().parse_known_args(args, namespace)

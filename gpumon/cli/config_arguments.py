@@ -1,4 +1,4 @@
-"""Flags that subcommands share, and what they determine: the configuration, or the client of an agent."""
+"""Flags that subcommands share, and functions that return the configuration, or a client for an agent, from them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_client_flags(parser: argparse.ArgumentParser, *, changes: bool = True) -> None:
-    """Add the flags of the commands that send requests to an agent: --json, --socket, --url.
+    """Add the flags --json, --socket and --url for a command that sends requests to an agent.
 
-    With `changes` also --token-file, for a command that may change state.
+    With `changes`, add --token-file too, for a command that may change state.
     """
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
@@ -48,14 +48,14 @@ def add_reason_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def reason(args: argparse.Namespace) -> dict[str, str]:
-    """Return the query parameter of --reason; empty if it was not given."""
+    """Return the value of --reason as the query parameter `reason`; an empty dict if the flag was not given."""
     return {"reason": args.reason} if args.reason else {}
 
 
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
-    """Return a function that loads the configuration from flags, environment and file, at the start and at each reload.
+    """Return a function that loads the configuration from flags, environment and file.
 
-    The function raises ConfigurationError if the configuration is invalid.
+    It is called at the start and at each reload. It raises ConfigurationError if the configuration is invalid.
     """
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
@@ -64,14 +64,17 @@ def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
 
 
 def profile_names() -> list[str]:
-    """Return the names of the nodes that can be simulated."""
+    """Return the names of the profiles: the nodes that can be simulated."""
     from gpumon.sim.profiles import PROFILES  # noqa: PLC0415 - a real host has no use for the simulation
 
     return sorted(PROFILES)
 
 
 def configuration(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. If it is invalid, raise UserError, which lists every mistake."""
+    """Return the configuration from flags, environment and file.
+
+    If it is invalid, raise UserError with every mistake.
+    """
     try:
         return reader(args)()
     except ConfigurationError as error:
@@ -79,7 +82,7 @@ def configuration(args: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. Raise UserError if it is invalid, or if its recording or scenario is."""
+    """Return the configuration. Raise UserError if it is invalid, or if its recording or scenario is invalid."""
     settings = configuration(args)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
@@ -92,7 +95,7 @@ def configuration_to_start(args: argparse.Namespace) -> Configuration:
 def simulation_problem(profile: str, scenario: Path | None) -> str:
     """Return what is wrong with a recording or scenario; an empty string if both are valid.
 
-    Another process reads them, because the reader imports NVML's C functions and this process must not.
+    A child process reads them, because reading imports NVML's C functions and this process must not have them.
     """
     if scenario is None and not is_recording(profile):
         return ""
@@ -102,7 +105,7 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
 
 
 def client(args: argparse.Namespace) -> Client:
-    """Return a client of the agent that the flags name or, without flags, of this host's agent.
+    """Return a client for the agent that the flags name or, without flags, for this host's agent.
 
     Raise UserError if the flags or the configuration are invalid.
     """
@@ -113,7 +116,7 @@ def client(args: argparse.Namespace) -> Client:
 
 
 def _local_socket(args: argparse.Namespace) -> Path:
-    """Return the socket's path from the configuration or, if that has none, the path of a running agent's socket."""
+    """Return the path of the agent's unix socket: as configured or, if it is not, where an agent's socket exists."""
     settings = configuration(args)
     if settings.web.socket is not None:
         return settings.web.socket

@@ -1,4 +1,4 @@
-"""Parses durations, such as 5m, among the arguments of a subcommand."""
+"""Parse durations, such as 5m, in the arguments of a subcommand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ _NEGATIVE = re.compile(r"-\.?[0-9]")
 def accept_negative_values(parser: argparse.ArgumentParser) -> None:
     """Make the parser read `-5m` as a value, so that the command can reject it with a reason.
 
-    By default argparse takes it for an unknown flag. No flag of this parser may begin with a digit.
+    By default argparse reads it as an unknown flag. No flag of this parser may begin with a digit.
     """
     parser._negative_number_matcher = _NEGATIVE  # noqa: SLF001 - argparse has no public setting for this
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a duration, as `type` of an argument."""
+    """Return the seconds of a duration such as 5m, for `type=` of argparse.
+
+    Raise ArgumentTypeError if it is invalid.
+    """
     seconds = durations.seconds(text)
     if not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 90s, 5m or 1h30m")
@@ -28,7 +31,7 @@ def duration(text: str) -> float:
 
 
 def parse_duration(text: str, flag: str = "") -> float:
-    """Return the seconds of a duration, such as 1h30m, above 0.
+    """Return the seconds of a duration such as 1h30m. It must be above 0.
 
     Raise UserError, which names `flag`, if it is invalid.
     """

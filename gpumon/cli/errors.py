@@ -1,4 +1,4 @@
-"""The error that every subcommand may raise, and the exit code of invalid arguments."""
+"""The error that every subcommand may raise, and the exit code for it and for invalid arguments."""
 
 USAGE_ERROR = 2
 

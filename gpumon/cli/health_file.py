@@ -15,10 +15,10 @@ from gpumon.config.default_paths import HEALTH_FILE_VERSION, StrPath
 from gpumon.health.verdict import Level
 
 Document = Mapping[str, Any]
-"""A verdict, or another object of the file; docs/check.md documents them."""
+"""A JSON object of the health file, such as a verdict; docs/check.md documents them."""
 LEVELS = {level.word: level for level in Level}
 MAX_AGE_SECONDS = 30.0
-"""Age in seconds from which the file is stale. The agent evaluates its checks every 5 s."""
+"""Age in seconds above which the health file is stale. The agent evaluates its checks every 5 s."""
 MAX_BYTES = 4_000_000
 VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_text", "since"})
 START = "start the agent (systemctl start gpumon)"
@@ -33,16 +33,16 @@ class CheckError(Exception):
 
 
 class GpuHealth(NamedTuple):
-    """A GPU in the health file: its index, uuid, PCI address and MIG instances, and whether it is read."""
+    """A GPU in the health file: its indexes, uuid, PCI address and MIG instances, and why it is not read."""
 
     number: int | None
-    """Index that the agent shows. It does not change until the next boot."""
+    """Index that the agent shows, which does not change until the next boot; None if the GPU has none."""
     uuid: str
     bus_id: str
     nvml_index: int | None = None
     """Current NVML index, which CUDA and nvidia-smi use; None if the driver does not list the GPU."""
     migs: tuple[str, ...] = ()
-    """uuids of its MIG instances."""
+    """The uuids of the GPU's MIG instances."""
     unwatched: str = ""
     """Why the current state of the GPU is unknown; empty if the GPU is read."""
 
@@ -67,21 +67,21 @@ class NodeHealth(NamedTuple):
     """The content of a health file: the verdicts, GPUs and maintenance of the node."""
 
     level: Level = Level.OK
-    """The worst level of the node."""
+    """Worst level of the node's verdicts."""
     groups: tuple[VerdictGroup, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0
-    """Expected GPUs that the driver does not count. During boot this is not a verdict yet."""
+    """Number of expected GPUs that the driver does not count. Soon after boot this is not a verdict yet."""
     maintenance: str | None = None
-    """The active maintenance window as text; None without one."""
+    """The maintenance in force as text, with its end and reason; None without one."""
     stale: str = ""
-    """Why the content may be out of date; empty if it is current."""
+    """Why the content may be out of date, such as a stopped agent; empty if it is current."""
 
 
 def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     """Read the health file. Raise CheckError if it cannot be read or is invalid.
 
-    A file that is older than `max_age` seconds is stale.
+    If it is older than `max_age` seconds, or its agent has stopped, `stale` of the result states that.
     """
     document = _document(path)
     try:
@@ -155,7 +155,7 @@ def _stale(document: Any, max_age: float) -> str:
 def _maintenance(window: Document | None, boot: str) -> str | None:
     """Return the maintenance window as text; None if there is none or it is over.
 
-    The boot clock determines whether it is over or, after a reboot, the wall clock.
+    Whether it is over is determined by the boot clock or, after a reboot, by the wall clock.
     """
     if window is None:
         return None

@@ -1,4 +1,4 @@
-"""`gpumon inventory`: show the expected GPUs and ports; `gpumon inventory accept`: expect only those present."""
+"""`gpumon inventory`: show the expected GPUs and ports. `gpumon inventory accept`: expect only those present."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.outputs.inventory_table import render_inventory
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
-"""Seconds to wait for the response: longer than the agent waits for its store."""
+"""Seconds to wait for the agent's response. The agent waits less long for its store."""
 
 
 def add(parser: CommandParser) -> None:

@@ -1,4 +1,4 @@
-"""Determines the GPUs of a job: from flags, or from the variables that CUDA and Slurm set. Pure.
+"""Determines the GPUs of a job from flags, or from environment variables that CUDA and Slurm set. Pure.
 
 A number is a GPU's current NVML index. In Slurm's variables it is the index since boot, because Slurm counts device
 nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES counts from 0 among these. Slurm's own variables do
@@ -25,14 +25,14 @@ GPUs.
 
 
 class GpuNames(NamedTuple):
-    """The names of a job's GPUs, and the flag or variable that lists them."""
+    """The indexes, uuids or PCI addresses of a job's GPUs, and the flag or environment variable that lists them."""
 
     origin: str
     names: tuple[str, ...]
 
 
 def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
-    """Return the names of the job's GPUs. Raise CheckError if neither a flag nor a variable lists them."""
+    """Return the names of the job's GPUs. Raise CheckError if no flag and no environment variable lists them."""
     if flags:
         return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
     cuda = environ.get(CUDA)
@@ -48,7 +48,7 @@ def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
 
 
 def _from_flag(text: str) -> tuple[str, ...]:
-    """Return the GPU names in a --gpu flag. Raise CheckError if there are none.
+    """Return the GPUs that the value of a --gpu flag names. Raise CheckError if it names none.
 
     An empty flag is a mistake in a script, not a job without GPUs.
     """
@@ -59,7 +59,7 @@ def _from_flag(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the single names of a list: 0-2 is 0, 1 and 2."""
+    """Yield the GPU names in a list separated by commas. 0-2 yields 0, 1 and 2."""
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in NO_DEVICE:
             return
@@ -122,5 +122,5 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
 
 
 def _list_names(gpus: Iterable[GpuHealth]) -> str:
-    """Return the names of GPUs as --gpu accepts them, separated by commas."""
+    """Return a text with index and uuid of each GPU, for an error message."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

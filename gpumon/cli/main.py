@@ -1,4 +1,4 @@
-"""The command line of gpumon: one row for each subcommand. A subcommand's module is imported when it runs."""
+"""The command line of gpumon. COMMANDS lists the subcommands; the module of each is imported when it runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FOREIGN_ANSWER = (
 
 
 class Command(NamedTuple):
-    """A subcommand. The module gpumon.cli.<name> has its functions `add` (arguments) and `run`."""
+    """A subcommand. Its arguments and its code are the functions `add` and `run` of module gpumon.cli.<name>."""
 
     name: str
     help: str
     runs: bool = False
-    """True if the arguments after `--` are a program to run and its arguments."""
+    """True if the subcommand runs a program, which the arguments after `--` name."""
 
     @property
     def module(self) -> Any:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
     """Return the parser of the command line.
 
-    Only commands in `complete` have their arguments, because imports take time.
+    Only the subcommands in `complete` get their arguments, because that imports their modules, which takes time.
     """
     parser = CommandParser(prog="gpumon", description="Monitor the GPUs of this host.")
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sends(section: NotificationsSection) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield name and sending function of each configured receiver."""
+    """Yield the name of each configured receiver, with a function that sends it the test alert."""
     alert = replace(example(section.labels), since=time.time())
     for alertmanager in alertmanagers(section):
         yield alertmanager.name, partial(alertmanager.post, [(alert, alert.since + TEST_SECONDS)])

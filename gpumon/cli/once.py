@@ -1,4 +1,4 @@
-"""`gpumon once`: read GPUs and ports once and print them, by child processes as an agent starts them."""
+"""`gpumon once`: read GPUs and ports once and print them. The same child processes as the agent's read them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
-"""Maximum seconds for the poll: longer than the slowest driver takes to open its GPUs."""
+"""Maximum seconds for the poll of the GPUs. Even a slow driver opens its GPUs in less time."""
 LINKS_SECONDS = 5.0
-"""Maximum seconds to wait for the ports after the GPUs were read. A port may never answer."""
+"""Maximum seconds to wait for the ports after the GPUs were read, because the read of a port may block for ever."""
 FAILED = 1
 
 
@@ -67,14 +67,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 class SingleReading:
-    """One poll of all GPUs and ports, without an agent.
+    """Reads all GPUs and ports once, without an agent.
 
-    It ends early if the driver fails or the sampler keeps crashing.
+    It ends early if the driver fails or the sampler child keeps crashing.
     """
 
     def __init__(self, settings: Configuration) -> None:
         self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
-        """Why the poll did not end by itself; None once the GPUs were read, or the driver reported that it is down."""
+        """Why no GPU could be read; None once the GPUs were read, or the driver reported that it is down."""
         self._linked = False
         self._loop = Loop()
         self._monitor = Monitor(initial_report(settings), reducer_settings(settings))

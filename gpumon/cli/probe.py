@@ -1,7 +1,7 @@
 """`gpumon probe allreduce`: make the agent run a probe, wait for it, and print its result.
 
-Exit codes: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped. `gpumon probe history` is in probe_history.py,
-`hold` and `unhold` are in probe_hold.py.
+Exit codes: 0 ok, 1 any other outcome, 2 no agent answered or the request was refused, 3 skipped. `gpumon probe history`
+is in probe_history.py, `hold` and `unhold` are in probe_hold.py.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from gpumon.probe.core.result import ProbeResult, from_document
 
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Maximum seconds from the end of a run until the agent returns its result."""
+"""Seconds after the request of a run in which a response 404 is retried, because the agent may not have recorded the
+run yet.
+"""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
 ACTIONS = {"history": probe_history.run, "hold": probe_hold.begin, "unhold": probe_hold.end}
-"""Actions of the command that are not probes, with their functions."""
+"""Actions of `gpumon probe` that are not probes, with the functions that execute them."""
 
 
 def add(parser: CommandParser) -> None:
@@ -64,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _begin(agent: Client, args: argparse.Namespace) -> str:
-    """Request a run of a probe and return the id of the run. A run that is skipped has an id too."""
+    """Request a run of a probe and return the run's id. A run that is skipped has an id too."""
     try:
         return str(agent.post(f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
     except RefusedError as refusal:
@@ -100,7 +102,7 @@ def _bar(progress: Mapping[str, Any]) -> str:
 
 
 def _show(line: str) -> None:
-    """Replace the progress line on a terminal. Print nothing if standard error is not a terminal."""
+    """Replace the progress line on the terminal. Print nothing if standard error is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""`gpumon probe history`: print the stored runs, a line each."""
+"""`gpumon probe history`: print the stored probe runs, one per line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon.probe.core.probes import PROBES
 
 PATH, MEMBERS = "/api/v1/probes", ("probes",)
 PAGE = 1000
-"""Maximum number of runs in one response of the agent."""
+"""Number of runs that are requested from the agent at a time."""
 
 
 def add(parser: CommandParser) -> None:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
-    """Yield the stored runs, newest first, requested page by page."""
+    """Yield the stored probe runs as JSON objects, the newest first. They are requested page by page."""
     parameters = {"since": args.since, "probe": args.probe, "limit": PAGE}
     while True:
         query = urlencode({name: value for name, value in parameters.items() if value is not None})

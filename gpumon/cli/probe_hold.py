@@ -1,7 +1,7 @@
-"""`gpumon probe hold` and `unhold`: hold probes off the GPUs while a job uses them.
+"""`gpumon probe hold` and `unhold`: keep probes off the GPUs while a job uses them, for a scheduler's prolog.
 
-For a scheduler's prolog. Exit code 0: no process of a probe is on a GPU, nor will be before the hold ends. 1: this is
-not certain, for example because no agent answers. 2: the request is invalid or was refused.
+Exit code 0: no process of a probe is on a GPU, nor will be before the hold ends. 1: this is not certain, for example
+because no agent answers. 2: the request is invalid or was refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from gpumon.outputs.window_sentences import holds
 PATH, CHANGED = "/api/v1/probes/hold", ("hold", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
-"""Seconds to wait for an agent that answers, starts or restarts. The agent has 3 s to end the processes of a run."""
+"""Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a hold within about
+2.5 s.
+"""
 RETRY_SECONDS = 0.1
 UNCERTAIN = 1
 NO_HOLD = "No hold is in force."
@@ -60,7 +62,7 @@ def add(parser: CommandParser) -> None:
 
 
 def begin(args: argparse.Namespace) -> int:
-    """Begin a hold on probes. Return the exit code when no process of a run is left."""
+    """Begin a hold, and wait until no process of a probe is on a GPU. Return the exit code."""
     problem = reason_problem(args.reason) or owner_problem(args.owner)
     if problem:
         raise UserError(f"{problem} Use a shorter or simpler text.")
@@ -75,7 +77,7 @@ def end(args: argparse.Namespace) -> int:
 
 
 def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: str) -> int:
-    """Send the request to the agent, print the result, and return the exit code."""
+    """Send a request about a hold to the agent, print the result, and return the exit code."""
     agent = replace(client(args), timeout=PATIENCE_SECONDS)
     try:
         response = _retry(agent, request)
@@ -97,9 +99,9 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
 
 
 def _retry(agent: Client, request: Callable[[Client], Any]) -> Any:
-    """Return the response. Retry for PATIENCE_SECONDS while no agent answers.
+    """Send a request and return the response. Retry for PATIENCE_SECONDS while no agent listens.
 
-    An agent that is starting must receive the hold of a job that begins meanwhile.
+    If a job begins while the agent starts, the agent must still get the job's hold.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -1,6 +1,6 @@
-"""Runs a sampler child that records its driver calls: first for a survey, then for polls.
+"""Runs sampler children that record the driver's answers: one for a survey, then one for polls.
 
-Only the child loads the driver.
+Only these children load the driver.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_child import call_deadline
 
 SURVEY_SECONDS = 120.0
-"""Maximum seconds for the survey. It makes some hundred calls for each GPU."""
+"""Maximum seconds for the survey, which makes some hundred driver calls for each GPU."""
 OPENING_SECONDS = 75.0
-"""Maximum seconds until the first poll has ended."""
+"""Maximum seconds from the start of the second child until its first poll has ended."""
 POLL_SECONDS = 0.25
 DEADLINES = SAMPLER_DEADLINES
 LINE_LIMIT = 16 * 1024 * 1024
@@ -30,22 +30,22 @@ LINE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a recording, for its header and the exit code."""
+    """What a recording achieved, for the recording's header and the exit code of `gpumon record`."""
 
     up: bool = False
-    """True if the driver was initialised."""
+    """True if NVML could be initialised."""
     polls: int = 0
     seconds: float = 0.0
-    """Duration of the recording."""
+    """Duration of the recording in seconds."""
     remarks: list[str] = field(default_factory=list)
-    """What went wrong; empty if the recording is complete."""
+    """Sentences that state what went wrong; empty if the recording is complete."""
 
 
 class Recording:
-    """One recording of this host's NVML answers. Call `run` once.
+    """Makes one recording of the answers of NVML on this host. Call `run` once.
 
-    `orders` returns the orders of a sampler child. Its argument is the descriptor of the page in which the child notes
-    its call.
+    `orders` returns the orders of a sampler child. Its argument is the descriptor of the shared memory (call page) in
+    which the child shows its current driver call.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the time is over or the operator presses ^C, and return the outcome."""
+        """Record until the time is over, an error occurs or the operator presses ^C. Return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:
@@ -146,7 +146,7 @@ class Recording:
             self._loop.stop()
 
     def _abandon(self, child: FramedChild, reader: int) -> None:
-        """Stop without waiting for a child that SIGKILL does not end, because the driver blocks it in the kernel."""
+        """Stop without a child that SIGKILL does not end, because the driver blocks it in the kernel."""
         self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)
         self._builder.child_ended(child.call.since)

@@ -19,7 +19,7 @@ from gpumon.outputs.window_sentences import releases
 
 PATH, MEMBERS = "/api/v1/release", ("windows",)
 WAIT_SECONDS = 30.0
-"""Seconds to wait for the response: longer than the agent waits for its processes to close the GPUs."""
+"""Seconds to wait for the agent's response. The agent waits less long for its processes to close the GPUs."""
 STILL_OPEN = 1
 
 

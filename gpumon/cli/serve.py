@@ -14,7 +14,7 @@ from gpumon.config.configuration_error import ConfigurationError
 
 FALLBACK = "--simulate.fallback"
 DRIVER_SECONDS = 60.0
-"""Maximum seconds to wait for the driver to initialise."""
+"""Maximum seconds to wait for NVML to initialise. If it takes longer, the driver counts as present."""
 
 
 def add(parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ def add(parser: CommandParser) -> None:
 
 
 def _profile(name: str) -> str:
-    """Return the name if it is the name of a profile. Raise ArgumentTypeError if not."""
+    """Return the name of a profile, for `type=` of argparse. Raise ArgumentTypeError if there is no such profile."""
     names = profile_names()
     if name not in names:
         raise argparse.ArgumentTypeError(f"there is no profile {name!r}: use one of {', '.join(names)}")
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _driver_loads() -> bool:
-    """Return True if the driver initialises or hangs, False if it fails.
+    """Return True if NVML initialises or hangs, False if it fails.
 
-    A child tries it, because the call may crash.
+    A child process tries it, because the call may crash.
     """
     command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
     try:

@@ -1,6 +1,6 @@
 """`gpumon simulate PROFILE -- PROGRAM`: run another Python program, unmodified, on a simulated node.
 
-`gpumon simulate fleet` serves many simulated nodes.
+`gpumon simulate fleet` serves the pages of many simulated nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpumon.sim.guest.sitecustomize import OLDEST, SIMULATION
 from gpumon.sim.profiles import PROFILES
 
 FLEET = "fleet"
-"""Word in the place of a profile that selects the fleet."""
+"""Value of the argument PROFILE that selects a fleet of simulated nodes."""
 FLEET_HELP = (
     "Serve N nodes from one agent for the healthy ones and one for each kind of fault. These are whole agents (polls, "
     "health checks, pages): values are live, verdicts real. Simplified: nodes of one agent have the same values and "
@@ -44,13 +44,13 @@ QUESTION = "import importlib.util, sys; print(*sys.version_info[:2], importlib.u
 PYTHON = re.compile(r"python[\d.]*t?")
 SHELLS = frozenset({"sh", "bash", "dash"})
 LONG_PATH = re.compile(rb"^'''exec' [\"']?(?P<python>/[^\"']+?)[\"']? \"\$0\" \"\$@\"")
-"""Matches the second line of a script whose interpreter's path is too long for the first line."""
+"""Matches the second line of a script whose interpreter's path is too long for the first line, as pip writes it."""
 ISOLATING = re.compile(r"-[a-zA-Z]*[EI]")
 """Matches options with which Python ignores PYTHONPATH."""
 
 
 class Program(NamedTuple):
-    """A Python program: the path of its interpreter, and the interpreter's arguments."""
+    """A Python program to run: the path of its interpreter, and the interpreter's arguments."""
 
     python: str
     arguments: Sequence[str]
@@ -80,7 +80,10 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve a fleet, or replace this process by the program, which receives signals and sets the exit code."""
+    """Serve a fleet, or replace this process by the program.
+
+    The program then receives the signals and sets the exit code.
+    """
     if args.profile == FLEET:
         from gpumon.cli import simulate_fleet  # noqa: PLC0415 - programs need no HTTP server
 
@@ -147,7 +150,7 @@ def _check_interpreter(python: str, name: str) -> None:
 
 
 def find_program(name: str, arguments: Sequence[str]) -> Program:
-    """Return the interpreter and arguments of a program.
+    """Return how to run a Python program with these arguments: its interpreter and the interpreter's arguments.
 
     Raise UserError if it is missing or is not a Python program.
     """
@@ -173,7 +176,7 @@ def find_program(name: str, arguments: Sequence[str]) -> Program:
 def _interpreter(first: bytes, second: bytes) -> list[str] | None:
     """Return the interpreter and options that a script's first line names; None if it names none.
 
-    An env command, or a shell that executes the interpreter, is resolved to the interpreter.
+    If the line names env, or a shell that executes the interpreter, return the interpreter itself.
     """
     if not first.startswith(b"#!"):
         return None

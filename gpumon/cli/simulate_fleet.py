@@ -1,4 +1,4 @@
-"""`gpumon simulate fleet`: serve the pages of many simulated nodes, made from those of a few agents."""
+"""`gpumon simulate fleet`: serve the pages of many simulated nodes, made from those of a few simulated agents."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ FAULTS = (
     "gpus: {0: {remap: {uncorrectable: 1, failed: 1}}}",
     "gpus: {0: {set: {temperature: 95, utilization: 100}}}",
 )
-"""Scenarios of the broken nodes, which have them in turn."""
+"""Scenarios of the broken nodes. With more than four broken nodes, several have the same scenario."""
 START_SECONDS = 60.0
-"""Maximum seconds until an agent has polled its GPUs."""
+"""Maximum seconds from the start of an agent until it has polled its GPUs."""
 FRESH_SECONDS = 1.0
-"""Seconds for which the page of an agent is used again."""
+"""Seconds for which a page of an agent is served from the cache."""
 MAX_PAGES = 64
-"""Number of pages in the cache of an agent."""
+"""Maximum number of pages in an agent's cache. A full cache is emptied."""
 MAX_PORT = 65535
 FILES_PER_NODE = 4
-"""Descriptors: a listening socket, and a connection for each scrape job and a reader."""
+"""Open files needed for each node: a listening socket, and connections of two scrape jobs and of a reader."""
 OTHER_FILES = 200
 
 
 class FleetNode(NamedTuple):
-    """One node of the fleet."""
+    """One node of the fleet: its name, the agent whose pages it serves, and the identities of its GPUs."""
 
     name: str
     agent: FleetAgent
@@ -58,7 +58,7 @@ class FleetNode(NamedTuple):
 
 
 class FleetAgent:
-    """An agent on a simulated node, whose pages the nodes of one kind share."""
+    """An agent on a simulated node. All healthy nodes share one, and all nodes with the same fault share one."""
 
     def __init__(self, folder: Path, profile: str, scenario: Path | None) -> None:
         self._client = Client(folder / "agent.sock")
@@ -80,7 +80,7 @@ class FleetAgent:
         self._pages: dict[str, tuple[float, asyncio.Task[tuple[Answer, AgentPage]]]] = {}
 
     def wait(self) -> None:
-        """Return when the agent has polled its GPUs. Raise UserError if it ends or takes too long."""
+        """Wait until the agent has polled its GPUs. Raise UserError if it ends before or takes too long."""
         deadline = boot_clock() + START_SECONDS
         while self.process.poll() is None and boot_clock() < deadline:
             with contextlib.suppress(ClientError):
@@ -90,7 +90,10 @@ class FleetAgent:
         raise UserError(f"an agent of the fleet did not start; its log ends with: {self.log.read_text()[-500:]}")
 
     async def page(self, path: str) -> tuple[Answer, AgentPage]:
-        """Return the agent's response, from the cache if it is fresh. Clients that ask at one time share a request."""
+        """Return the agent's response for this path, from the cache if it is fresh.
+
+        Requests for the same path at the same time share one request to the agent.
+        """
         fetched, task = self._pages.get(path, (0.0, None))
         now = boot_clock()
         if task is None or now - fetched > FRESH_SECONDS:
@@ -106,7 +109,7 @@ class FleetAgent:
 
 
 class Fleet:
-    """ASGI application that serves each node at its own port. The first node has the lowest port."""
+    """ASGI application that serves each node of the fleet at a port of its own. The first node has the lowest port."""
 
     def __init__(self, nodes: Sequence[FleetNode], first_port: int) -> None:
         self._nodes = nodes
@@ -128,7 +131,7 @@ class Fleet:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the fleet until SIGINT or SIGTERM."""
+    """Serve the fleet until SIGINT or SIGTERM. Return the exit code."""
     _check(args)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the agents end
     host, _, port = args.listen_address.rpartition(":")
@@ -153,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise UserError if the arguments are invalid."""
+    """Raise UserError if the arguments of `gpumon simulate fleet` are invalid."""
     if args.nodes is None or args.nodes < 1:
         raise UserError("--nodes is missing: give the number of nodes, as in: gpumon simulate fleet --nodes 100")
     if not 0 <= args.broken <= args.nodes:
@@ -170,7 +173,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
-    """Return a listening socket for each node, at consecutive ports. Raise UserError."""
+    """Return a listening socket for each node, at consecutive ports. Raise UserError if that fails."""
     wanted, (limit, most) = OTHER_FILES + FILES_PER_NODE * nodes, resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < wanted:
         raise UserError(f"{nodes} nodes need {wanted} open files, and the limit is {most}: raise it with `ulimit -Hn`")
@@ -183,7 +186,7 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run the agents: first the healthy one, then one for each fault of the broken nodes."""
+    """Run the agents within a context: first the healthy one, then one for each fault of the broken nodes."""
     faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()
@@ -206,7 +209,7 @@ def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]
 
 
 def _write_targets(file: Path | None, addresses: Mapping[str, str]) -> None:
-    """Write the targets as file_sd_configs reads them, or print them."""
+    """Write the address of each node in the format of Prometheus's file_sd_configs. Without a file, print it."""
     groups = [{"targets": [address], "labels": {"instance": name}} for name, address in addresses.items()]
     text = json.dumps(groups, indent=0 if file is None else None) + "\n"
     if file is None:

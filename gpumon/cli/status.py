@@ -1,4 +1,4 @@
-"""`gpumon status`: show the GPUs and what is wrong, the worst first."""
+"""`gpumon status`: show the GPUs of a node and what is wrong, the worst first."""
 
 from __future__ import annotations
 

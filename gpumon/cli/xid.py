@@ -28,7 +28,7 @@ def add(parser: CommandParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """An Xid or SXid to explain: its text in the kernel log, if one is given, and its explanation."""
+    """An Xid or SXid to explain, with its text in the kernel log ("" if none is given) and its explanation."""
 
     kind: str
     code: int
