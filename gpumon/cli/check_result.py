@@ -16,19 +16,20 @@ REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
 }
-"""What was done since a verdict's fault was last present, by the `repair` member of the verdict."""
+"""Repair that was made since the fault of a verdict was last observed, by the `repair` member of the verdict."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
-"""Checks that report why a GPU does not answer. If one of them is ignored, its silent GPU does not make the result
-unknown.
+"""Checks that report why a GPU does not answer. If the verdict of such a check is ignored, its GPU does not make the
+result unknown.
 """
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that report missing GPUs. If one of them is ignored, missing GPUs do not make the result unknown."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
 """Levels in ascending order of priority if the current state of the node is known."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order of priority if the current state is unknown. A warning does not hide that, a failure does.
+"""Levels in ascending order of priority if the current state is unknown. A warning does not hide this, but a failure
+does.
 """
 
 
@@ -163,7 +164,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return the action of a verdict as text, or that the node was rebooted or the GPU reset since."""
+    """Return the text about a verdict's action, with the reboot or reset that was made since, if any."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."

@@ -67,7 +67,7 @@ class NodeHealth(NamedTuple):
     """The content of a health file: the verdicts, GPUs and maintenance of the node."""
 
     level: Level = Level.OK
-    """Worst level of the node's verdicts."""
+    """Worst level of the node's verdicts; UNKNOWN before the agent's first evaluation of its checks."""
     groups: tuple[VerdictGroup, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0

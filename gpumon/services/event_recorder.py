@@ -36,7 +36,7 @@ log = logging.getLogger("gpumon.services.event_recorder")
 READ_SECONDS = 1.0
 """Interval in seconds at which the kernel log is read if a selector cannot watch it or it could not be opened."""
 UPDATE_SECONDS = 1.0
-"""Interval in seconds at which new errors of a known event are recorded. All errors in an interval are one change."""
+"""Interval in seconds at which further errors of an event are recorded. All errors in an interval are one change."""
 POSITION_SECONDS = 60.0
 """Interval in seconds at which the position in the kernel log is stored if it has changed without an error."""
 RECENT_SECONDS = 60.0

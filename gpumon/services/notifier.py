@@ -239,7 +239,11 @@ class Notifier:
             sender.start()
 
     def tick(self) -> None:
-        """Pass the alerts that fire now to the senders, unless verdicts are not restored and evaluated yet."""
+        """Pass the alerts that fire now to the senders.
+
+        Do nothing before the verdicts are restored and evaluated, or while one is not exported yet
+        (Report.hides_verdicts).
+        """
         report = self._latest()
         if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}

@@ -142,7 +142,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Alertmanager:
-    """Sends alerts to one Alertmanager, which must get firing alerts again and again, as from Prometheus."""
+    """Sends alerts to one Alertmanager. Firing alerts must be sent repeatedly, as Prometheus does."""
 
     url: str
     token: Secret

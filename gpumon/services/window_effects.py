@@ -34,7 +34,7 @@ class HoldEffect:
     """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
 
     answer_seconds = 2.5
-    """Maximum seconds until the request is answered. A rank that takes longer to close a GPU is in the answer."""
+    """Maximum seconds until the request is answered. The answer names a rank that takes longer to close a GPU."""
 
     def __init__(self, probing: ProbeRuns) -> None:
         self._probing = probing

@@ -47,7 +47,9 @@ class EventQuery:
     source: str | None = None
     since: float | None = None
     until: float | None = None
-    """Unix time in seconds. An event matches if it lasted at any time between `since` and `until`."""
+    """Unix time in seconds. An event matches if the time from its first to its last error overlaps the time from
+    `since` to `until`.
+    """
     before: tuple[float, int] | None = None
     """Place (StoredEvent.place) of the last event of the previous page; None for the first page."""
     limit: int = 100

@@ -28,7 +28,7 @@ class FirmwareErrors:
         self._severities: dict[str, str] = {}
         """Severity of the section that is being read, by the number of its report."""
         self._pcie: set[str] = set()
-        """Numbers of the reports whose section is a PCIe error without a device so far."""
+        """Numbers of the reports whose current section is a PCIe error, but whose device has not been read yet."""
 
     def read(self, text: str) -> Line | None:
         """Return the uncorrected PCIe error whose report is complete with this record; None if there is none."""

@@ -1,6 +1,6 @@
 """Parse lines that the kernel and its drivers log about errors of GPUs and their links.
 
-Parsing never raises. The text of a parsed line names no process.
+Parsing never raises. Names and ids of processes are removed from the text of a parsed line.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ PCI_ADDRESS = (
 )
 _MIG = r"(?:\s+GPU-I:(?P<gpu_instance>\d{1,4}))?(?:\s+GPU-CI:(?P<compute_instance>\d{1,4}))?"
 _TASK = re.compile(r".{0,15}\[\d+\]:? ", re.DOTALL)
-"""Start of the kernel's messages about a task, such as `name[pid]: segfault at ... in file[...]`. Any user chooses the
-name, of 15 bytes, and the name of the file."""
+"""Start of the kernel's messages about a task, such as `name[pid]: segfault at ... in file[...]`. They are not parsed,
+because any user can choose the names of the process and of the file.
+"""
 _XID = re.compile(
     rf"NVRM: Xid \({PCI_ADDRESS}{_MIG}(?: [\w-]+:\w+)*\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?\s*",
     re.IGNORECASE | re.DOTALL,
@@ -56,7 +57,7 @@ _OFF_THE_BUS = re.compile(
 )
 _INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
 _LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
-"""Patterns of driver messages that report a lost GPU without an Xid number, each after the Xid for the same error."""
+"""Pairs of an Xid and the pattern of a driver message that reports the same error, a lost GPU, without its number."""
 _NVLINK_DISCOVERY = re.compile(
     r"NVRM: (?:GPU\d+ )?knvlink(?:DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed!|"
     r"UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask!)"

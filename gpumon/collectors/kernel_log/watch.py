@@ -61,7 +61,8 @@ class KernelLogWatch:
     def resume(self, stored: LogPosition | None) -> None:
         """Continue from the stored position. Later records of this boot are new; after a reboot all records are new.
 
-        Without a stored position the agent runs for the first time, and all existing records are history.
+        Without a stored position the agent runs for the first time on this host, and existing errors are marked as
+        historical.
         """
         if self._resumed:
             return

@@ -73,7 +73,10 @@ class Tree:
 
 
 class NotedTree:
-    """A file tree that shows each read on the call page under `subject` while it lasts. `shown` formats the path."""
+    """A file tree that shows each read on the call page, a small shared memory file that the daemon reads.
+
+    `subject` is the device or collector that is shown. `shown` formats the path.
+    """
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files

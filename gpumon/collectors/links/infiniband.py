@@ -79,7 +79,7 @@ class PortReader:
         self.left_out = 0
         """Number of ports beyond MAX_PORTS."""
         self.read_errors = ReadErrors()
-        """Errors of the last poll of states and of the last poll of counters."""
+        """Read errors of the last poll, and of the last poll that read counters."""
 
     def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
         """Return the readings of all ports. Read their counters if `counting`; otherwise repeat the last values."""

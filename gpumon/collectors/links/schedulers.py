@@ -31,7 +31,7 @@ class Scheduler:
     commands: tuple[str, ...] = ()
     """Process names as the kernel truncates them, to 15 characters."""
     variable: str = ""
-    """Environment variable that the scheduler sets in its jobs. The agent itself may run as such a job."""
+    """Environment variable that the scheduler sets in its jobs. The agent has it if it runs as such a job."""
 
 
 TABLE = (

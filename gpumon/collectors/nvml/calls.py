@@ -70,7 +70,10 @@ class FabricInfo(NamedTuple):
 
 
 def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
-    """Return the fabric info by the newest struct version that the driver accepts (580: 3, from 550 on: 2)."""
+    """Return the GPU's NVLink fabric info, read with the newest version of the struct that the driver accepts.
+
+    Driver 580 accepts version 3, drivers from 550 on version 2.
+    """
 
     def ask(function: str, info: ctypes.Structure) -> Any:
         library.raw(function, handle, ctypes.byref(info), bus_id=bus_id)
@@ -211,4 +214,6 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "ComputeRunningProcesses": _processes("Compute"),
     "GraphicsRunningProcesses": _processes("Graphics"),
 }
-"""Getters by the name that rows of metric tables use. Any other name is a function `nvmlDeviceGet<name>` of pynvml."""
+"""gpumon's own getters, by the name that metric tables use. Any other name is a function `nvmlDeviceGet<name>` of
+pynvml.
+"""

@@ -45,7 +45,10 @@ class AbsentError(Exception):
 
 
 class Device:
-    """A GPU or MIG instance, queried through NVML. Answers are cached until the same tier is read again."""
+    """A GPU or MIG instance, queried through NVML.
+
+    Answers are cached until the metrics with the same poll interval (Tier) are read again.
+    """
 
     def __init__(self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int]) -> None:
         self.library = library
@@ -72,7 +75,8 @@ class Device:
         self.denied: set[str] = set()
         """Names of the collectors, such as a metric's name, whose last query failed with "no permission"."""
         self.missed: set[Tier] = set()
-        """Tiers whose last reading had errors. ONCE and RARE are then read again with the next SLOW."""
+        """Tiers (poll intervals) whose last reading had errors. ONCE and RARE are then read again with the next SLOW.
+        """
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
@@ -87,7 +91,7 @@ class Device:
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Begin to read a tier: discard its cached answers, and remove it from `missed`."""
+        """Begin to read the metrics of a tier: discard its cached answers, and remove it from `missed`."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)

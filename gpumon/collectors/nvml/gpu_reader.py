@@ -1,4 +1,7 @@
-"""Read one GPU, tier by tier. An error of one metric does not affect the others, nor does a fault of another GPU."""
+"""Read one GPU. Its metrics are in tiers: FAST, SLOW, RARE and ONCE, which are read at different intervals.
+
+An error of one metric does not affect the others, nor does a fault of another GPU.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class LinkReader:
     def stop_reading(self, link: int) -> None:
         """Stop reading the fields that this link does not support.
 
-        The link must be up; then no link of the GPU supports them.
+        The link must be up. What it does not support, no other link of the GPU supports.
         """
         for row in rows(self._table).values():
             for field in _fields(row.source):

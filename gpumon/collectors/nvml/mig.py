@@ -1,6 +1,6 @@
 """Read the MIG instances of one GPU.
 
-Handles are opened anew in each reading, because they become invalid or refer to other instances when the layout
+Handles are opened again in each reading, because they become invalid or refer to other instances when the layout
 changes.
 """
 
@@ -51,7 +51,7 @@ class Instances:
         self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """Read all current instances and set `readings`. Yield after each driver step, so that other GPUs can be read.
+        """Read all current instances and set `readings`. Yield in between, so that other GPUs can be read.
 
         Raise GpuFaultError if the whole GPU fails.
         """

@@ -126,11 +126,11 @@ class NodePoll:
         """If True, each poll reads the processes of each GPU and, if that is fast enough, the slow tier."""
         self.blind_since: float | None = None
         """Boot clock since which every GPU has failed without a stated cause, perhaps because the kernel module was
-        reloaded; None if not so.
+        reloaded; None if that is not the case.
         """
 
     def poll(self) -> Snapshot:
-        """Read the tiers that are due and return the Snapshot. Raises NvmlError only if the driver itself is gone."""
+        """Read the metrics whose tiers are due and return them. Raise NvmlError only if the driver itself is gone."""
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()

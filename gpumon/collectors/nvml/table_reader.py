@@ -54,7 +54,7 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Function that returns the value of a GPM metric by its name. Raises AbsentError, NvmlError."""
+"""Function that returns the value of a GPM metric by its name. It raises AbsentError or NvmlError without one."""
 
 
 def no_gpm(_metric: str) -> float:

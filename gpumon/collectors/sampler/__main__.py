@@ -54,7 +54,7 @@ REMEDIES = {
 class SendMessages(Protocol):
     """Function that sends messages to the daemon in one write.
 
-    The daemon may end this child as soon as it has read the first.
+    The daemon may end this child as soon as it has read the first message.
     """
 
     def __call__(self, *messages: ChildMessage) -> None: ...
