@@ -57,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         self.epilog = "\n".join(["Examples:", *(f"{INDENT}{command}" for command in commands)])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. Exit with an error that names this command if one is unknown.
+        """Parse the arguments. Exit with an error that names this command if an argument is unknown.
 
         If no action is named, use `default_action`.
         """

@@ -118,8 +118,8 @@ class Sender(threading.Thread):
 class MessageSender(Sender):
     """Sends one message when an alert begins to fire, and one when it is resolved.
 
-    The alerts of which the receiver was notified are stored. Comparing them with the firing alerts shows what must be
-    sent, also after a restart.
+    Alerts with the label page=never are not sent. The alerts of which the receiver was notified are stored. Comparing
+    them with the firing alerts shows what must be sent, also after a restart.
     """
 
     def __init__(

@@ -133,7 +133,7 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
 
 
 def _is_intact(path: Path) -> bool:
-    """Return True for a store or a missing file, False for a damaged store.
+    """Return True for a store, or a missing or empty file; False for a damaged store.
 
     Raise StoreError if the file belongs to another program.
     """

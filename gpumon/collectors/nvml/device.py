@@ -229,7 +229,10 @@ class Device:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """Return the cached answer of a field. Raise AbsentError if it was not read, NvmlError if its read failed."""
+        """Return the cached answer of a field.
+
+        Raise AbsentError if there is none, NvmlError if the field's read failed.
+        """
         answer = self._answers.get(scoped)
         if answer is None:
             raise AbsentError

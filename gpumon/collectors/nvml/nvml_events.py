@@ -51,7 +51,7 @@ class Events:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU that does not answer, because the event set fails for every GPU while it contains that one."""
+        """Remove a GPU from the event set, which fails for every GPU while it contains one that does not answer."""
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
