@@ -10,7 +10,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench scale soak truth pages hardware lock build clean
+.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -35,10 +35,10 @@ check: .venv/.test ## Check format, lint, types, import layers and generated fil
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m scripts.generate --check
+	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate --check
 
 generate: .venv/.test ## Regenerate files from code: reference pages, alert rules, dashboards
-	$(BIN)/python -m scripts.generate
+	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate
 
 captures: .venv/.test ## Record tests/captures/ from the simulation; takes two minutes
 	$(BIN)/python -m scripts.record_captures
@@ -47,9 +47,13 @@ bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on s
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 	$(BIN)/python -m benchmarks.probe $(ARGS)
 
+pictures: .venv/.test ## Draw the dashboards with a simulated fleet (docs/dashboards/), in 10 minutes (ARGS: --healthy --out FOLDER)
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium
+	$(BIN)/python -W ignore::DeprecationWarning -m benchmarks.pictures $(ARGS)
+
 scale: .venv/.test ## Measure how many simulated nodes one Prometheus scrapes (docs/scale.md), in half an hour (ARGS: --nodes 100,500)
 	@scripts/debian.sh prometheus
-	$(BIN)/python -m benchmarks.scale $(ARGS)
+	$(BIN)/python -W ignore::DeprecationWarning -m benchmarks.scale $(ARGS)
 
 soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)

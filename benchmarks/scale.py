@@ -25,7 +25,9 @@ from agents import cpu_seconds, eventually, free_port, running
 
 from benchmarks import scale_page
 from benchmarks.scale_page import INTERVAL, LINKS_INTERVAL, Step
-from dashboards import overview
+from dashboards.answers import Source
+from dashboards.generate import DASHBOARDS
+from gpumon.health.alert_rules import JOB
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +40,7 @@ SETTLE_SECONDS = LINKS_INTERVAL + INTERVAL
 """Time until every node has been scraped for both jobs after a step."""
 MEASURE_SECONDS = 60.0
 BOARD_SECONDS = 600.0
-"""Range of the board's queries."""
+"""Range of the dashboards' queries."""
 QUERY_SECONDS = 60.0
 PRIORITY = -10
 """Nice value of Prometheus and the fleet, so that other programs on this machine disturb less. It needs root."""
@@ -56,7 +58,7 @@ class Prometheus:
         configuration = {
             "global": {"scrape_interval": f"{INTERVAL:g}s", "evaluation_interval": f"{INTERVAL:g}s"},
             "rule_files": [str(ROOT / "alert_rules" / "gpumon.yml")],
-            "scrape_configs": [job | found for job in shipped["scrape_configs"]],
+            "scrape_configs": [job | found for job in shipped["scrape_configs"] if job["job_name"].startswith(JOB)],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
         self.arguments = [
@@ -154,19 +156,18 @@ def measured(prometheus: Prometheus, pids: tuple[int, int], nodes: int) -> Step:
 
 def board_times(prometheus: Prometheus) -> Iterator[float]:
     """Yield the duration of each query of the shipped board, in seconds, with every node selected."""
-    for query, instant in ((query, panel.instant) for panel in PANELS for query in panel.queries):
-        text = query.replace("$__rate_interval", "1m")
-        text = re.sub(r"\$(instance|gpu|uuid)", ".*", text)
+    for panel in (panel for dashboard in DASHBOARDS for panel in dashboard.panels):
         now, began = time.time(), time.perf_counter()
-        if instant:
-            prometheus.ask("query", query=text)
-        else:
-            span = {"start": f"{now - BOARD_SECONDS}", "end": f"{now}", "step": f"{INTERVAL:g}"}
-            prometheus.ask("query_range", query=text, **span)
-        yield time.perf_counter() - began
-
-
-PANELS = [panel for section in overview.SECTIONS for panel in section.panels]
+        source = Source(
+            url=f"http://127.0.0.1:{prometheus.port}",
+            start=now - BOARD_SECONDS,
+            end=now,
+            step=INTERVAL,
+            scrape_interval=INTERVAL,
+            variables={},
+        )
+        source.answers(panel)
+        yield (time.perf_counter() - began) / len(panel.queries)
 
 
 def pages(address: str) -> tuple[int, int]:

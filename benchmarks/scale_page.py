@@ -165,8 +165,8 @@ also ran the simulated fleet and, as the last column shows, other programs, at a
 
 Nodes of the fleet share the values of a few agents, and pages are not compressed ([simulation.md](simulation.md)).
 Memory is the highest within a minute, a few minutes after the start: it holds samples of minutes, not the two hours
-that Prometheus keeps in memory. Rules is one evaluation of all groups. Board is each query of the shipped dashboard
-over ten minutes, with all nodes selected.
+that Prometheus keeps in memory. Rules is one evaluation of all groups. Board is a query of each panel of the shipped
+dashboards over ten minutes, with all nodes selected.
 """
 PAPER_HEAD = """\
 ## On paper

@@ -24,6 +24,7 @@ from gpumon.probe.runner.process_marks import end_orphans
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 from gpumon.supervisor import capabilities
+from gpumon.supervisor.process_tree import descendants, resident_memory
 
 _log = logging.getLogger("gpumon")
 
@@ -157,6 +158,10 @@ class Daemon:
             kernel_log_denied=kernel_log.denied,
             http_refused=dict(services.front.refusals.counts),
             notifications=services.notifier.counts,
+            resident_memory={
+                "daemon": resident_memory([os.getpid()]),
+                "children": resident_memory(descendants(os.getpid())),
+            },
             next_probe=services.schedule.next_run() if self._configuration.probe.enabled else None,
             probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | services.notices(),

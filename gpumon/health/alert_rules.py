@@ -168,7 +168,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
             f"{UTILIZATION} < {SCALE_IN:g}",
             "job",
             "The GPUs of the fleet were busy for {{ $value | humanizePercentage }} of the last hour: fewer suffice.",
-            "1. The dashboard lists the idle GPUs with the processes that hold them.\n",
+            "1. The dashboard gpumon-fleet lists the GPUs that are held but idle.\n",
         ),
         _of_fleet(
             WATCHDOG,

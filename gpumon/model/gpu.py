@@ -332,7 +332,6 @@ class Gpu:
         "Performance state, 0 (highest performance) to 15.",
         Call("PerformanceState", unknown=32),
         every=SLOW,
-        detail=True,
     )
     ecc_mode: float | None = reading("1 if ECC is enabled.", Field("ECC_CURRENT"), every=RARE)
     ecc_mode_pending: float | None = reading(

@@ -113,6 +113,11 @@ class Node:
     driver_calls_total: float | None = agent("NVML calls since the start of the agent.")
     store_up: float | None = agent("1 if events and results can be written to disk.")
     exposed_series: float | None = agent("Number of series on /metrics.")
+    resident_memory_bytes: dict[str, float] | None = agent(
+        "Resident memory of the agent: of its daemon, and of all its child processes.",
+        label="process",
+        note="Pages that child processes share count once for each. Ranks of a running probe are children too.",
+    )
     dropped_series_total: dict[str, float] | None = agent(
         "Series dropped because of a limit, by reason.", label="reason", zeros=False
     )

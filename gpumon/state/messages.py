@@ -161,6 +161,8 @@ class AgentStatus:
     """Number of refused connections and requests, by reason."""
     notifications: Mapping[str, float] = field(default_factory=dict)
     """Number of notifications by "receiver,outcome"."""
+    resident_memory: Mapping[str, float] = field(default_factory=dict)
+    """Resident memory in bytes of the daemon and of its children."""
     next_probe: float | None = None
     """Wall time of the next scheduled probe run; None if probes are disabled."""
     probe_unkillable: tuple[int, ...] = ()

@@ -190,6 +190,7 @@ def _agent_status(report: Report, status: AgentStatus) -> Report:
         store_up=float(status.store_up),
         http_refused_total=dict(status.http_refused),
         notifications_total=dict(status.notifications) or None,
+        resident_memory_bytes=dict(status.resident_memory),
         kernel_log_up=None if status.kernel_log_up is None else float(status.kernel_log_up),
         kernel_log_overruns_total=status.kernel_log_overruns,
         collector_denied=denied | ({"kernel_log": 1.0} if status.kernel_log_denied else {}),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import resource
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 PROC = Path("/proc")
+_RSS = 21
+"""Index in the result of stat() of the number of resident pages, the 24th field of /proc/PID/stat."""
 
 
 def become_subreaper() -> None:
@@ -38,6 +41,11 @@ def stat(pid: int) -> list[str]:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def resident_memory(pids: Iterable[int]) -> float:
+    """Return the resident memory of these processes in bytes. Pages that they share count once for each."""
+    return float(resource.getpagesize() * sum(int(fields[_RSS]) for pid in pids if (fields := stat(pid))))
 
 
 def _read_pids(path: Path) -> Iterator[int]:

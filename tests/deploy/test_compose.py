@@ -61,7 +61,7 @@ def test_every_mounted_path_exists() -> None:
 
 def test_agent_answers_to_the_name_that_prometheus_uses() -> None:
     """Targets are the container's host name, because the agent rejects others; one job is that of the rules."""
-    job, links = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
+    job, links, *_ = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
     assert job["job_name"] == JOB != links["job_name"]
     assert links["metrics_path"] == Page.LINKS.value
     assert job["static_configs"] == [{"targets": [f"{SERVICES[node]['hostname']}:17400" for node in NODES]}]

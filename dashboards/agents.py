@@ -1,0 +1,177 @@
+"""DASHBOARD: the alerts and the agents."""
+
+from __future__ import annotations
+
+from dashboards.panels import NODE, Column, Dashboard, Section, Words, graph, increments, stat, table, timeline
+from dashboards.promql import FIRING, MAX_SERIES, TARGETS, alerts, biggest, count, increase, rate, series
+from gpumon.health.last_verdicts import LAST_SEEN
+
+_HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."
+_SEVERITY: Words = {1: ("info", "blue"), 2: ("warning", "orange"), 3: ("critical", "red")}
+_DAY = 86400
+_STAT = {"width": 6}
+_UNDELIVERED = series("gpumon_notifications_total", 'outcome!="delivered"')
+
+
+def _most(expression: str) -> str:
+    return f"topk({MAX_SERIES}, {expression})"
+
+
+def _by_severity() -> str:
+    ranked = (('severity="critical"', 3), ('severity="warning"', 2), ('severity="info"', 1))
+    return " or ".join(
+        f"{rank} * {biggest('alertname, instance', alerts(FIRING, severity))}" for severity, rank in ranked
+    )
+
+
+def _lost(share: str) -> str:
+    """Return the seconds of a day for which a value between 0 and 1 was not 1, by node."""
+    return f"{_DAY} * (1 - {biggest('instance', f'avg_over_time({share}[1d])')}) > 0"
+
+
+_ACTIVE = f"last_over_time({alerts(FIRING)}[1d])"
+
+DASHBOARD = Dashboard(
+    uid="gpumon-agents",
+    title="gpumon: alerts and agents",
+    description="Does a fault reach a person, and does each agent see its GPUs?",
+    sections=(
+        Section(
+            title="Does a fault reach a person, once?",
+            panels=(
+                stat(
+                    "Alerts that fire?",
+                    "gpumon's alerts that fire in Prometheus now.",
+                    count(alerts(FIRING), TARGETS),
+                    colors={None: "green", 1: "orange"},
+                    **_STAT,
+                ),
+                stat(
+                    "Notifications for each alert, 24 hours?",
+                    "Notifications that left Alertmanager, divided by the alerts that fired in Prometheus. Reminders "
+                    "and resolved messages count. Alertmanager must be scraped, and have no other alerts.",
+                    "sum(increase(alertmanager_notifications_total[1d])) / "
+                    f"count(count by (alertname, instance, gpu, device, port) ({_ACTIVE}))",
+                    **_STAT,
+                ),
+                stat(
+                    "Notifications that failed, 24 hours?",
+                    "Not delivered by Alertmanager, or by Prometheus to Alertmanager. They are sent again.",
+                    "sum(increase(alertmanager_notifications_failed_total[1d])) + "
+                    "sum(increase(prometheus_notifications_errors_total[1d]))",
+                    colors={None: "green", 1: "red"},
+                    **_STAT,
+                ),
+                stat(
+                    "Notifications that an agent could not deliver, 24 hours?",
+                    "Of agents that notify by themselves (docs/notifications.md).",
+                    f"sum(increase({_UNDELIVERED}[1d]))",
+                    colors={None: "green", 1: "red"},
+                    empty="none notifies",
+                    **_STAT,
+                ),
+                timeline(
+                    "Which alerts fired, where and when?",
+                    "gpumon's alerts in Prometheus, by node.",
+                    _by_severity(),
+                    "{{instance}} {{alertname}}",
+                    _SEVERITY,
+                    width=24,
+                    empty="no alert fired",
+                ),
+            ),
+        ),
+        Section(
+            title="Does each agent see its GPUs?",
+            panels=(
+                table(
+                    "Which agents do not answer, and since when?",
+                    "Prometheus cannot scrape them. Last answer: as far as Prometheus remembers, for a day.",
+                    [
+                        f"{biggest('instance', TARGETS)} == 0",
+                        f"1000 * {biggest('instance', series(LAST_SEEN))} and on (instance) {TARGETS} == 0",
+                    ],
+                    [Column("instance", NODE), Column("B", "last answer", unit="dateTimeFromNow")],
+                    empty="all answer",
+                ),
+                table(
+                    "How long was each node blind in 24 hours?",
+                    "Time in which the agent did not answer, or its driver did not.",
+                    [_lost(TARGETS), _lost(series("gpumon_nvml_up"))],
+                    [
+                        Column("instance", NODE),
+                        Column("A", "agent silent", unit="s"),
+                        Column("B", "driver silent", unit="s"),
+                    ],
+                    empty="none",
+                    sort="agent silent",
+                ),
+                graph(
+                    "How old are the readings?",
+                    f"Time since the last complete poll, with Prometheus' clock. {_HIGHEST}",
+                    {"{{instance}}": _most(f"time() - {series('gpumon_snapshot_timestamp_seconds')}")},
+                    unit="s",
+                ),
+                graph(
+                    "How long does a poll take?",
+                    f"Duration of the last poll of each tier, mostly time in the driver. {_HIGHEST}",
+                    {"{{instance}} {{tier}}": _most(series("gpumon_poll_duration_seconds"))},
+                    unit="s",
+                    minimum=0,
+                ),
+                increments(
+                    "Which driver calls failed?",
+                    "Calls and fields that failed between points. Unsupported ones are not counted.",
+                    increase("gpumon_poll_errors_total", "instance, tier, error"),
+                    "{{instance}} {{tier}} {{error}}",
+                ),
+                increments(
+                    "Why was a sampler replaced?",
+                    "Replacements of the child that calls the driver. deadline: a driver call did not return.",
+                    increase("gpumon_sampler_restarts_total", "instance, reason"),
+                    "{{instance}} {{reason}}",
+                ),
+            ),
+        ),
+        Section(
+            title="What do the agents cost?",
+            panels=(
+                graph(
+                    "How much memory does an agent take?",
+                    f"The daemon and its child processes, with the ranks of a running probe. {_HIGHEST}",
+                    {"{{instance}}": _most(f"sum by (instance) ({series('gpumon_resident_memory_bytes')})")},
+                    unit="bytes",
+                    minimum=0,
+                ),
+                graph(
+                    "How many series does an agent export?",
+                    f"Series on /metrics. Each costs memory in Prometheus (docs/scale.md). {_HIGHEST}",
+                    {"{{instance}}": _most(series("gpumon_exposed_series"))},
+                    minimum=0,
+                ),
+                graph(
+                    "How often is the driver called?",
+                    f"NVML calls per second. {_HIGHEST}",
+                    {"{{instance}}": _most(rate("gpumon_driver_calls_total"))},
+                    unit="reqps",
+                    minimum=0,
+                ),
+                table(
+                    "Which versions run where?",
+                    "Versions of gpumon, Python and the driver.",
+                    [
+                        biggest("instance, version, python", series("gpumon_build_info")),
+                        biggest("instance, driver, cuda", series("gpumon_driver_info")),
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("version", "gpumon"),
+                        Column("python", "Python"),
+                        Column("driver", "driver"),
+                        Column("cuda", "CUDA"),
+                    ],
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,272 @@
+"""DASHBOARD: the fleet of all nodes."""
+
+from __future__ import annotations
+
+from dashboards.panels import (
+    GPU,
+    LEVELS,
+    NODE,
+    UUID,
+    Column,
+    Dashboard,
+    Section,
+    Words,
+    bars,
+    graph,
+    matrix,
+    stat,
+    table,
+    timeline,
+)
+from dashboards.promql import EACH_GPU, FIRING, TARGETS, alerts, biggest, count, rate, series, share_of_time
+from gpumon.health.fleet_rules import GPUS
+
+NO_ANSWER = -1
+"""Value of a node whose agent does not answer, below those of the verdict levels."""
+STATES: Words = {NO_ANSWER: ("no answer", "gray"), **LEVELS}
+_SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1, "width": 3}
+_GOOD = {None: "red", 0.95: "orange", 0.99: "green"}
+
+_HEALTH = biggest("instance", series("gpumon_node_health"))
+_STATE = f"{_HEALTH} or {biggest('instance', f'{TARGETS} == 0')} {NO_ANSWER}"
+"""The worst verdict of each node, or NO_ANSWER."""
+_FAILED = f"({series('gpumon_node_health')} == bool 3)[7d:5m]"
+_EPISODES = f"ceil((changes({_FAILED}) + last_over_time({_FAILED})) / 2)"
+"""How often each node failed in 7 days. A failure is two changes, or one if it lasts or began earlier."""
+_REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", series("gpumon_health_check_info"))
+_ALERT = f"alertname, severity, device, port, {EACH_GPU}"
+_ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
+_BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
+_HELD_IDLE = f"({_BUSY}) < 0.05 and min_over_time({series('gpumon_gpu_processes')}[1h]) > 0"
+FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
+
+
+def _hours(state: str, window: str) -> str:
+    """Return the share of the expected GPU-hours in which GPUs were in a state, of all GPUs that should exist."""
+    hours, expected = (f"sum(sum_over_time({series(f'{GPUS}:{name}')}[{window}]))" for name in (state, "expected"))
+    return f"{hours} / {expected}"
+
+
+def _versions(what: str, metric: str, label: str) -> str:
+    """Return the number of nodes by a label of an info series, in the labels `what` and `value`."""
+    nodes = f"count by ({label}) (count by ({label}, instance) ({series(metric)}))"
+    return f'label_replace(label_replace({nodes}, "value", "$1", "{label}", "(.*)"), "what", "{what}", "", "")'
+
+
+def _quantile(quantile: float) -> str:
+    return f"quantile({quantile}, {share_of_time('gpumon_gpu_busy_seconds_total')})"
+
+
+DASHBOARD = Dashboard(
+    uid="gpumon-fleet",
+    title="gpumon: fleet",
+    description="Is the fleet good? Where are GPUs lost, which nodes are bad, and what must be done?",
+    sections=(
+        Section(
+            title="Is it good?",
+            panels=(
+                stat(
+                    "Healthy, 24 hours?",
+                    "Share of the expected GPU-hours in which the GPU was healthy. Hours without an answer "
+                    "count as not healthy.",
+                    _hours("healthy", "1d"),
+                    colors=_GOOD,
+                    **_SHARE,
+                ),
+                stat(
+                    "Healthy, 7 days?",
+                    "The same share over 7 days.",
+                    _hours("healthy", "7d"),
+                    colors=_GOOD,
+                    **_SHARE,
+                ),
+                stat(
+                    "In use, 24 hours?",
+                    "Share of the expected GPU-hours in which a process was on the GPU.",
+                    _hours("busy", "1d"),
+                    **_SHARE,
+                ),
+                stat("In use, 7 days?", "The same share over 7 days.", _hours("busy", "7d"), **_SHARE),
+                stat(
+                    "Nodes unfit for work?",
+                    "Nodes with a fail verdict: the node or one of its GPUs is unfit for work.",
+                    count(f"{series('gpumon_node_health')} == 3", series("gpumon_node_health")),
+                    colors={None: "green", 1: "red"},
+                    width=3,
+                ),
+                stat(
+                    "Nodes that do not answer?",
+                    "Agents that Prometheus cannot scrape. Whether their GPUs work is unknown.",
+                    count(f"{TARGETS} == 0", TARGETS),
+                    colors={None: "green", 1: "red"},
+                    width=3,
+                ),
+                stat(
+                    "Hours between failures?",
+                    "Hours that a node was healthy or warned in 7 days, divided by how often a node began to fail.",
+                    f"sum(count_over_time({series('gpumon_node_health')}[7d:5m])) / 12 / (sum({_EPISODES}) > 0)",
+                    unit="h",
+                    empty="no failure",
+                    width=3,
+                ),
+                stat(
+                    "Simulated nodes?",
+                    "Agents that monitor a simulated node, not hardware.",
+                    f"sum({series('gpumon_simulated')})",
+                    colors={None: "text", 1: "purple"},
+                    width=3,
+                ),
+            ),
+        ),
+        Section(
+            title="What is wrong, and what must be done?",
+            panels=(
+                bars(
+                    "Where are GPUs lost between installed and in use?",
+                    "Expected: configured, accepted or learned. In use: with a process. Unknown is not healthy: "
+                    "no check can judge these now, for example because their agent or driver does not answer.",
+                    {
+                        name: f"sum({series(f'{GPUS}:{state}')})"
+                        for name, state in (
+                            ("expected", "expected"),
+                            ("answering", "up"),
+                            ("healthy", "healthy"),
+                            ("in use", "busy"),
+                            ("unknown", "unknown"),
+                        )
+                    },
+                    minimum=0,
+                    width=8,
+                ),
+                table(
+                    "What is wrong, and what must be done?",
+                    "One line for each fault that no other fault explains.",
+                    [_REASON],
+                    [
+                        Column("instance", NODE),
+                        Column("gpu", GPU),
+                        Column("device", "port of"),
+                        Column("reason", "reason"),
+                        Column("action", "action"),
+                        Column("check", "check"),
+                        Column("uuid", UUID),
+                    ],
+                    empty="nothing is wrong",
+                    width=16,
+                ),
+                matrix(
+                    "Which check is bad on which node?",
+                    "`worst` is the worst verdict of the node. No color: the check is ok there, or there is no answer.",
+                    f"{biggest('instance, check', series('gpumon_health_check'))} or "
+                    f'label_replace({_STATE}, "check", "worst", "", "")',
+                    Column("instance", NODE),
+                    columns="check",
+                    words=STATES,
+                ),
+                table(
+                    "Which alerts fire, and for how long?",
+                    "gpumon's alerts that fire in Prometheus. Age: time since the condition began.",
+                    [f"time() - {biggest(_ALERT, _ACTIVE_SINCE)} and on ({_ALERT}) {alerts(FIRING)}"],
+                    [
+                        Column("instance", NODE),
+                        Column("gpu", GPU),
+                        Column("alertname", "alert"),
+                        Column("severity", "severity"),
+                        Column("A", "age", unit="s"),
+                        Column("uuid", UUID),
+                    ],
+                    sort="age",
+                    empty="no alert fires",
+                ),
+                timeline(
+                    "How has each node been?",
+                    "The worst verdict of each node. Grey: its agent did not answer.",
+                    _STATE,
+                    "{{instance}}",
+                    STATES,
+                    width=24,
+                ),
+            ),
+        ),
+        Section(
+            title="Which nodes cost the most?",
+            panels=(
+                table(
+                    "Which nodes fail again and again?",
+                    "Of 7 days: how often the node began to fail, and how long it failed.",
+                    [f"sum by (instance) ({_EPISODES}) > 0", f"sum by (instance) ({series(FAULT_SECONDS)}) > 0"],
+                    [Column("instance", NODE), Column("A", "failures"), Column("B", "failed for", unit="s")],
+                    sort="failed for",
+                    empty="no node failed",
+                ),
+                table(
+                    "Do all nodes run the same versions?",
+                    "Number of nodes by version. A version on few nodes is drift.",
+                    [
+                        " or ".join(
+                            _versions(*row)
+                            for row in (
+                                ("gpumon", "gpumon_build_info", "version"),
+                                ("driver", "gpumon_driver_info", "driver"),
+                                ("VBIOS", "gpumon_gpu_info", "vbios"),
+                                ("GPU", "gpumon_gpu_info", "name"),
+                            )
+                        )
+                    ],
+                    [Column("what", "of"), Column("value", "version"), Column("A", "nodes")],
+                ),
+            ),
+        ),
+        Section(
+            title="Is it used?",
+            panels=(
+                graph(
+                    "How is the load spread over the GPUs?",
+                    "Share of time in which a kernel ran, of the median GPU and of those near the ends. One busy tenth "
+                    "and an idle median: most GPUs wait. A kernel may use a small part of the GPU.",
+                    {
+                        "most busy tenth": _quantile(0.9),
+                        "median": _quantile(0.5),
+                        "least busy tenth": _quantile(0.1),
+                    },
+                    unit="percentunit",
+                    minimum=0,
+                    maximum=1,
+                ),
+                table(
+                    "Which GPUs are held but idle?",
+                    "A process has been on the GPU for an hour, and kernels ran less than 5 % of the time.",
+                    [
+                        f"{biggest(EACH_GPU, _HELD_IDLE)}",
+                        f"{biggest(EACH_GPU, series('gpumon_gpu_memory_used_bytes'))} and on (uuid) {_HELD_IDLE}",
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("gpu", GPU),
+                        Column("A", "busy", unit="percentunit"),
+                        Column("B", "memory used", unit="bytes"),
+                        Column("uuid", UUID),
+                    ],
+                    empty="none",
+                ),
+                graph(
+                    "How much power do the GPUs draw?",
+                    "Mean between points, from the energy counters, of all selected GPUs.",
+                    {"all GPUs": f"sum({rate('gpumon_gpu_energy_joules_total')})"},
+                    unit="watt",
+                    minimum=0,
+                    width=18,
+                    height=6,
+                ),
+                stat(
+                    "Energy, 24 hours?",
+                    "Energy of all selected GPUs in 24 hours, from the energy counters.",
+                    f"sum(increase({series('gpumon_gpu_energy_joules_total')}[1d]))",
+                    unit="joule",
+                    width=6,
+                    height=6,
+                ),
+            ),
+        ),
+    ),
+)

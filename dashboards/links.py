@@ -1,0 +1,267 @@
+"""DASHBOARD: NVLink, fabric, InfiniBand and RoCE, and the all-reduce that measures what they do together."""
+
+from __future__ import annotations
+
+from dashboards.panels import (
+    GPU,
+    NODE,
+    UUID,
+    YES_NO,
+    Column,
+    Dashboard,
+    Panel,
+    Section,
+    Words,
+    graph,
+    increments,
+    stat,
+    table,
+    timeline,
+)
+from dashboards.promql import EACH_GPU, MAX_SERIES, ON_NODE, biggest, count, increase, rate, series
+from gpumon.health.fleet_rules import MIN_NODES, ratio_at_best_size
+
+_LOWEST = f"Shows the {MAX_SERIES} lowest series at each time: select nodes to see others."
+_HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."
+_RUN = "instance, backend, algorithm"
+_EACH_RUN = "{{instance}} {{backend}} {{algorithm}}"
+_PORT = "instance, device, port"
+_GOOD_IF_0 = {None: "green", 1: "red"}
+_STAT = {"colors": _GOOD_IF_0, "width": 6}
+
+_BELOW = f"{series('gpumon_gpu_nvlinks_expected')} - {series('gpumon_gpu_nvlinks_active')}"
+_PORT_INFO, _PORT_UP = series("gpumon_infiniband_port_info"), series("gpumon_infiniband_port_up")
+_FABRIC_PORTS = series("gpumon_infiniband_port_info", 'role="fabric"')
+_PORTS = f"{_PORT_UP} * on (cluster, {_PORT}) group_left () {_FABRIC_PORTS}"
+_FLEET_RATIO = ratio_at_best_size(f"{{{', '.join(ON_NODE)}}}")
+_OUTSIDE = f"(({series('gpumon_fabric_state')} > 0) < 3 or {series('gpumon_fabric_status')} > 0)"
+"""GPUs whose registration is not completed, or completed with an error."""
+_STATES: Words = {1: ("not started", "orange"), 2: ("in progress", "orange"), 3: ("completed", "green")}
+
+
+def _probe(metric: str) -> str:
+    return series(f"gpumon_probe_allreduce_{metric}")
+
+
+def _service(metric: str, name: str) -> str:
+    return f'label_replace({biggest("instance", series(f"gpumon_{metric}_up"))}, "service", "{name}", "", "")'
+
+
+def _worst(expression: str) -> str:
+    return f"bottomk({MAX_SERIES}, {expression})"
+
+
+def _most(expression: str) -> str:
+    return f"topk({MAX_SERIES}, {expression})"
+
+
+def _ratio(title: str, description: str, legend: str, expression: str) -> Panel:
+    return graph(
+        title,
+        f"{description} The ratio may exceed 100 %. {_LOWEST}",
+        {legend: _worst(expression)},
+        unit="percentunit",
+        minimum=0,
+        empty="no run to compare",
+    )
+
+
+DASHBOARD = Dashboard(
+    uid="gpumon-links",
+    title="gpumon: links and collectives",
+    description="Are the links up and without errors, and how fast is an all-reduce over them?",
+    sections=(
+        Section(
+            title="Are all links up?",
+            panels=(
+                stat(
+                    "NVLinks down?",
+                    "Links that should be up and are not.",
+                    f"sum({_BELOW})",
+                    **_STAT,
+                ),
+                stat(
+                    "Fabric ports down?",
+                    "InfiniBand and RoCE ports that connect the jobs of several nodes.",
+                    count(f"{_PORTS} == 0", _FABRIC_PORTS),
+                    **_STAT,
+                ),
+                stat(
+                    "GPUs outside their fabric?",
+                    "GPUs whose registration with the NVLink fabric is not completed, or failed.",
+                    count(_OUTSIDE, series("gpumon_fabric_state")),
+                    **_STAT,
+                ),
+                stat(
+                    "Fabric managers or IMEX down?",
+                    "Services without which jobs cannot use NVLink.",
+                    f"count(({series('gpumon_fabric_manager_up')} or {series('gpumon_imex_up')}) == 0) or "
+                    f"0 * count({series('gpumon_build_info')})",
+                    **_STAT,
+                ),
+                table(
+                    "Which NVLinks are down?",
+                    "From /metrics/links, which the shipped configuration scrapes once a minute.",
+                    [f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0"],
+                    [Column("instance", NODE), Column("gpu", GPU), Column("link", "link"), Column("uuid", UUID)],
+                    empty="all are up",
+                ),
+                table(
+                    "Which ports are down?",
+                    "Ports with the role other connect storage or management: they do not fail a node.",
+                    [f"{biggest(f'{_PORT}, role, link_layer, gpu', _PORT_INFO)} and on ({_PORT}) {_PORT_UP} == 0"],
+                    [
+                        Column("instance", NODE),
+                        Column("device", "device"),
+                        Column("port", "port"),
+                        Column("role", "role"),
+                        Column("link_layer", "network"),
+                        Column("gpu", "nearest GPU"),
+                    ],
+                    empty="all are up",
+                ),
+                table(
+                    "Which GPUs are outside their fabric?",
+                    "Jobs that use NVLink cannot run on such a GPU. code: NVML status of a completed registration.",
+                    [
+                        f"{biggest(EACH_GPU, series('gpumon_fabric_state'))} and on ({EACH_GPU}) {_OUTSIDE}",
+                        f"{biggest(EACH_GPU, series('gpumon_fabric_status'))} > 0",
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("gpu", GPU),
+                        Column("A", "state", words=_STATES),
+                        Column("B", "code"),
+                        Column("uuid", UUID),
+                    ],
+                    empty="all are inside",
+                ),
+                timeline(
+                    "Which services of the links ran?",
+                    "Fabric manager and IMEX, where they are installed.",
+                    f"{_service('fabric_manager', 'fabric manager')} or {_service('imex', 'IMEX')}",
+                    "{{instance}} {{service}}",
+                    YES_NO,
+                ),
+            ),
+        ),
+        Section(
+            title="Do they have errors, and what do they carry?",
+            panels=(
+                increments(
+                    "Which NVLinks had errors?",
+                    "New errors between points, by link. From /metrics/links.",
+                    increase("gpumon_nvlink_errors_total", "instance, gpu, link, kind"),
+                    "{{instance}} GPU {{gpu}} link {{link}} {{kind}}",
+                ),
+                increments(
+                    "Which ports had errors?",
+                    "New errors between points, by kind. From /metrics/links.",
+                    increase("gpumon_infiniband_errors_total", f"{_PORT}, kind"),
+                    "{{instance}} {{device}}:{{port}} {{kind}}",
+                ),
+                increments(
+                    "Which ports went down and came back?",
+                    "How often the link went down between points. If it repeats, the cable or module is bad.",
+                    increase("gpumon_infiniband_link_downs_total", _PORT),
+                    "{{instance}} {{device}}:{{port}}",
+                ),
+                increments(
+                    "Which NVSwitches had errors?",
+                    "New SXids between points, from the kernel log.",
+                    increase("gpumon_nvswitch_errors_total", "instance, nvswitch, sxid"),
+                    "{{instance}} {{nvswitch}} SXid {{sxid}}",
+                ),
+                graph(
+                    "Which nodes use NVLink most?",
+                    f"Payload received by all GPUs of a node. {_HIGHEST}",
+                    {"{{instance}}": _most(f"sum by (instance) ({rate('gpumon_gpu_nvlink_receive_bytes_total')})")},
+                    unit="Bps",
+                    minimum=0,
+                ),
+                graph(
+                    "Which nodes use their ports most?",
+                    f"Bytes received by all ports of a node. {_HIGHEST}",
+                    {"{{instance}}": _most(f"sum by (instance) ({rate('gpumon_infiniband_receive_bytes_total')})")},
+                    unit="Bps",
+                    minimum=0,
+                ),
+            ),
+        ),
+        Section(
+            title="How fast is an all-reduce?",
+            panels=(
+                graph(
+                    "How fast is an all-reduce on each node?",
+                    "Bus bandwidth of the last successful run at its best size. gloo runs on CPUs and does not measure "
+                    f"GPUs. {_LOWEST}",
+                    {_EACH_RUN: _worst(biggest(_RUN, _probe("busbw_bytes_per_second")))},
+                    unit="Bps",
+                    minimum=0,
+                ),
+                _ratio(
+                    "Is a node slower than it was?",
+                    "Last run compared with the median of this host's own runs. Below 90 % twice is degraded.",
+                    _EACH_RUN,
+                    biggest(_RUN, _probe("baseline_ratio")),
+                ),
+                _ratio(
+                    "Is a node slower than the fleet?",
+                    f"Compared with the median of at least {MIN_NODES} nodes with the same GPU and number of ranks.",
+                    "{{instance}} {{algorithm}}",
+                    f"min by (instance, algorithm) ({_FLEET_RATIO})",
+                ),
+                _ratio(
+                    "Is a node slower than published figures?",
+                    "Published for the same hardware. Below 85 % is degraded.",
+                    _EACH_RUN,
+                    biggest(_RUN, _probe("expected_ratio")),
+                ),
+                table(
+                    "When was each node last measured, and with what result?",
+                    "If the last success is older than the last run, that run did not succeed. Wrong elements above 0 "
+                    "are silent data corruption: drain the node.",
+                    [
+                        biggest("instance", f"1000 * {_probe('last_run_timestamp_seconds')}"),
+                        biggest("instance", f"1000 * {_probe('last_success_timestamp_seconds')}"),
+                        biggest("instance", _probe("duration_seconds")),
+                        biggest("instance", _probe("ranks")),
+                        biggest("instance", _probe("wrong_elements")),
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("A", "last run", unit="dateTimeFromNow"),
+                        Column("B", "last success", unit="dateTimeFromNow"),
+                        Column("C", "duration", unit="s"),
+                        Column("D", "ranks"),
+                        Column("E", "wrong elements", colors={None: "text", 1: "red"}),
+                    ],
+                    empty="no run yet",
+                ),
+                graph(
+                    "How long ago was each node measured?",
+                    f"Time since the last successful run. {_HIGHEST}",
+                    {
+                        "{{instance}}": _most(
+                            f"time() - {biggest('instance', _probe('last_success_timestamp_seconds'))}"
+                        )
+                    },
+                    unit="s",
+                    minimum=0,
+                ),
+                increments(
+                    "How did runs end?",
+                    "Runs between points, by outcome.",
+                    increase("gpumon_probe_allreduce_runs_total", "outcome", 'outcome!="skipped"'),
+                    "{{outcome}}",
+                ),
+                increments(
+                    "Why were runs skipped?",
+                    "Skipped runs between points, by reason.",
+                    increase("gpumon_probe_allreduce_skips_total", "reason"),
+                    "{{reason}}",
+                ),
+            ),
+        ),
+    ),
+)

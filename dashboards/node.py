@@ -1,0 +1,276 @@
+"""DASHBOARD: one node."""
+
+from __future__ import annotations
+
+from dashboards.panels import (
+    GPU,
+    LEVELS,
+    UUID,
+    YES_NO,
+    Column,
+    Dashboard,
+    Section,
+    graph,
+    increments,
+    matrix,
+    stat,
+    table,
+    timeline,
+)
+from dashboards.promql import EACH_GPU, biggest, increase, rate, recent_xids, series, share_of_time
+
+EACH = "GPU {{gpu}}"
+_OF_GPU = [Column("gpu", GPU), Column("uuid", UUID)]
+_SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
+_PORT = "instance, device, port"
+_ACTIVE = series("gpumon_gpu_clock_event_active", 'reason!="idle"')
+
+
+_LEVEL = biggest(f"{EACH_GPU}, check", series("gpumon_health_check", 'gpu!=""'))
+_INFO = biggest(f"{EACH_GPU}, check, action", series("gpumon_health_check_info"))
+
+
+def _each(metric: str) -> str:
+    return biggest(EACH_GPU, series(metric))
+
+
+def _window(name: str, condition: str) -> str:
+    return f'label_replace(max ({condition}), "window", "{name}", "", "")'
+
+
+MARGIN = (
+    f"({series('gpumon_gpu_thermal_margin_celsius')} or "
+    f"({series('gpumon_gpu_temperature_slowdown_celsius')} - {series('gpumon_gpu_temperature_celsius')}))"
+)
+"""The driver's margin, else the distance of the core temperature from the slowdown temperature."""
+
+DASHBOARD = Dashboard(
+    uid="gpumon-node",
+    title="gpumon: node",
+    description="How is each GPU of this node, what must be done, and what happened when?",
+    one_node=True,
+    sections=(
+        Section(
+            title="Is this node fit for work?",
+            panels=(
+                stat(
+                    "Fit for work?",
+                    "The worst verdict of the node. fail: unfit for work.",
+                    biggest("instance", series("gpumon_node_health")),
+                    words=LEVELS,
+                ),
+                stat("GPUs expected?", "Configured, accepted or learned.", f"max({series('gpumon_gpus_expected')})"),
+                stat("GPUs that answer?", "GPUs that the driver can read.", f"sum({series('gpumon_gpu_up')})"),
+                stat(
+                    "Does the driver answer?",
+                    "The last poll reached the driver.",
+                    f"max({series('gpumon_nvml_up')})",
+                    words=YES_NO,
+                ),
+                stat(
+                    "Age of the readings?",
+                    "Time since the last complete poll, with Prometheus' clock.",
+                    f"max(time() - {series('gpumon_snapshot_timestamp_seconds')})",
+                    unit="s",
+                    colors={None: "green", 30: "orange", 120: "red"},
+                ),
+                stat(
+                    "In maintenance until?",
+                    "No alert pages until then.",
+                    f"1000 * max({series('gpumon_maintenance_end_timestamp_seconds')} > time())",
+                    unit="dateTimeFromNow",
+                    empty="no maintenance",
+                ),
+                table(
+                    "How is each GPU?",
+                    "Readings of a GPU that does not answer are n/a; its worst verdict and the action for it remain.",
+                    [
+                        _each("gpumon_gpu_health"),
+                        f"topk by ({EACH_GPU}) (1, {_LEVEL} * on ({EACH_GPU}, check) group_left (action) {_INFO})",
+                        biggest(EACH_GPU, MARGIN),
+                        *(
+                            _each(f"gpumon_gpu_{name}")
+                            for name in ("power_watts", "utilization_ratio", "memory_used_bytes", "processes")
+                        ),
+                    ],
+                    [
+                        Column("gpu", GPU),
+                        Column("A", "verdict", words=LEVELS),
+                        Column("action", "do"),
+                        Column("C", "margin", unit="celsius", colors={None: "red", 0: "orange", 5: "text"}),
+                        Column("D", "power", unit="watt"),
+                        Column("E", "time busy", unit="percentunit"),
+                        Column("F", "memory used", unit="bytes"),
+                        Column("G", "processes"),
+                        Column("uuid", UUID),
+                    ],
+                    height=9,
+                ),
+                table(
+                    "Why is it so, and what must be done?",
+                    "One line for each fault that no other fault explains, about the node, a GPU or a port.",
+                    [biggest(f"{EACH_GPU}, device, port, check, reason, action", series("gpumon_health_check_info"))],
+                    [
+                        Column("gpu", GPU),
+                        Column("device", "port of"),
+                        Column("check", "check"),
+                        Column("reason", "reason"),
+                        Column("action", "action"),
+                        Column("uuid", UUID),
+                    ],
+                    empty="nothing is wrong",
+                    height=9,
+                ),
+            ),
+        ),
+        Section(
+            title="What happened when?",
+            panels=(
+                timeline(
+                    "How has each GPU been?",
+                    "The worst verdict about each GPU.",
+                    _each("gpumon_gpu_health"),
+                    EACH,
+                    LEVELS,
+                ),
+                timeline(
+                    "Which windows were open?",
+                    "When alerts did not page, the driver was released, or the agent's own probe loaded the GPUs.",
+                    " or ".join(
+                        (
+                            _window(
+                                "maintenance", f"{series('gpumon_maintenance_end_timestamp_seconds')} > bool time()"
+                            ),
+                            _window("release", f"{series('gpumon_release_end_timestamp_seconds')} > bool time()"),
+                            _window("probe", series("gpumon_probe_allreduce_running")),
+                        )
+                    ),
+                    "{{window}}",
+                    {0: ("no", "transparent"), 1: ("yes", "blue")},
+                ),
+                timeline(
+                    "Which Xids occurred?",
+                    "Each Xid is shown for 5 minutes. `gpumon xid CODE` explains a code.",
+                    recent_xids("instance, gpu, uuid, xid"),
+                    f"{EACH} Xid {{{{xid}}}}",
+                    {1: ("Xid", "red")},
+                    empty="none",
+                ),
+                increments(
+                    "Were there memory errors?",
+                    "New ECC errors between points.",
+                    increase("gpumon_gpu_ecc_errors_total", "instance, gpu, uuid, severity, location"),
+                    f"{EACH} {{{{severity}}}} {{{{location}}}}",
+                ),
+                timeline(
+                    "Why were clocks reduced?",
+                    "Reasons other than idle. sw_power_cap is common under load; hw_slowdown, hw_thermal and "
+                    "hw_power_brake are not.",
+                    f"{biggest(f'{EACH_GPU}, reason', _ACTIVE)} == 1",
+                    f"{EACH} {{{{reason}}}}",
+                    {1: ("reduced", "orange")},
+                    empty="never",
+                ),
+                timeline(
+                    "In which performance state was each GPU?",
+                    "0 is the highest performance, 8 is common for an idle GPU.",
+                    _each("gpumon_gpu_performance_state"),
+                    EACH,
+                    {state: (f"P{state}", color) for state, color in ((0, "green"), (2, "yellow"), (8, "blue"))},
+                ),
+            ),
+        ),
+        Section(
+            title="What do the GPUs do?",
+            panels=(
+                graph(
+                    "How long do kernels run?",
+                    "Share of time in which at least one kernel ran: a small kernel counts like a big one.",
+                    {EACH: share_of_time("gpumon_gpu_busy_seconds_total")},
+                    **_SHARE,
+                ),
+                graph(
+                    "How much of the GPU is used?",
+                    "Share of multiprocessors with work, averaged over time. Hopper and later.",
+                    {EACH: share_of_time("gpumon_gpu_sm_active_seconds_total")},
+                    **_SHARE,
+                ),
+                graph(
+                    "How much memory is used?",
+                    "Share of the GPU's memory that is allocated.",
+                    {EACH: f"{series('gpumon_gpu_memory_used_bytes')} / {series('gpumon_gpu_memory_total_bytes')}"},
+                    **_SHARE,
+                ),
+                graph(
+                    "How near is the power limit?",
+                    "Power divided by the enforced limit. Near 100 % the limit reduces clocks.",
+                    {EACH: f"{series('gpumon_gpu_power_watts')} / {series('gpumon_gpu_power_limit_watts')}"},
+                    unit="percentunit",
+                    minimum=0,
+                ),
+                graph(
+                    "How hot are the GPUs?",
+                    "Core temperature. Limits differ between boards: compare the margin.",
+                    {EACH: series("gpumon_gpu_temperature_celsius")},
+                    unit="celsius",
+                ),
+                graph(
+                    "How near is the thermal limit?",
+                    "Margin to slowdown: the driver's, else slowdown threshold minus core temperature.",
+                    {EACH: MARGIN},
+                    unit="celsius",
+                ),
+            ),
+        ),
+        Section(
+            title="Are its links up?",
+            panels=(
+                matrix(
+                    "Which NVLinks are up?",
+                    "From /metrics/links, which the shipped configuration scrapes once a minute.",
+                    biggest(f"{EACH_GPU}, link", series("gpumon_nvlink_up")),
+                    Column("gpu", GPU),
+                    columns="link",
+                    words={0: ("down", "red"), 1: ("up", "green")},
+                    empty="no NVLink is expected",
+                ),
+                table(
+                    "How are the ports?",
+                    "Ports with the role fabric connect the jobs of several nodes; only they fail a node.",
+                    [
+                        biggest(f"{_PORT}, role, link_layer, gpu", series("gpumon_infiniband_port_info")),
+                        biggest(_PORT, series("gpumon_infiniband_port_up")),
+                        biggest(_PORT, series("gpumon_infiniband_port_speed_bytes_per_second")),
+                    ],
+                    [
+                        Column("device", "device"),
+                        Column("port", "port"),
+                        Column("role", "role"),
+                        Column("link_layer", "network"),
+                        Column("gpu", "nearest GPU"),
+                        Column("B", "up", words=YES_NO),
+                        Column("C", "speed", unit="Bps"),
+                    ],
+                    empty="no ports",
+                ),
+                graph(
+                    "How much do the GPUs exchange?",
+                    "Payload of all NVLinks of a GPU, received.",
+                    {EACH: rate("gpumon_gpu_nvlink_receive_bytes_total")},
+                    unit="Bps",
+                    minimum=0,
+                ),
+                graph(
+                    "How much do the ports carry?",
+                    "Bytes received and sent.",
+                    {
+                        "{{device}}:{{port}}": f"{rate('gpumon_infiniband_receive_bytes_total')} + "
+                        f"{rate('gpumon_infiniband_transmit_bytes_total')}"
+                    },
+                    unit="Bps",
+                    minimum=0,
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""PromQL of the dashboards, built from the metric tables: a query for an unknown metric raises an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from gpumon.health.alert_rules import JOB, WATCHDOG, rules
+from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
+from gpumon.health.last_verdicts import LAST_SEEN
+from gpumon.outputs.metric_catalogue import catalogue
+
+ON_NODE = ('cluster=~"$cluster"', 'instance=~"$instance"')
+ON_GPU = ('gpu=~"$gpu"', 'uuid=~"$uuid"')
+OTHER_METRICS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", LAST_SEEN, *RECORDING_RULES, *DAILY_RULES})
+"""Series of Prometheus itself and of the recording rules."""
+MAX_SERIES = 20
+"""Maximum number of series in one graph."""
+EACH_GPU = "instance, gpu, uuid"
+_ALERT_NAMES = "|".join(rule.name for rule in rules() if rule.name != WATCHDOG)
+_NAMED = f'alertname=~"{_ALERT_NAMES}", instance=~"$instance|"'
+
+
+@cache
+def labels() -> Mapping[str, tuple[str, ...]]:
+    """Return the labels of each metric of the agent by its name."""
+    return {entry.name: entry.labels for entry in catalogue()}
+
+
+def series(metric: str, *matchers: str) -> str:
+    """Return the series of a metric on the selected nodes and GPUs. Raise KeyError for an unknown metric."""
+    on_gpu = metric not in OTHER_METRICS and "uuid" in labels()[metric]
+    chosen = (*ON_NODE, *ON_GPU) if on_gpu else ON_NODE
+    return f"{metric}{{{', '.join((*chosen, *matchers))}}}"
+
+
+def alerts(*matchers: str, metric: str = "ALERTS") -> str:
+    """Return gpumon's alerts in Prometheus of the selected nodes and of the fleet, without the watchdog."""
+    return f"{metric}{{{', '.join((_NAMED, *matchers))}}}"
+
+
+FIRING = 'alertstate="firing"'
+TARGETS = series("up", f'job="{JOB}"')
+"""One series for each agent that Prometheus scrapes: 1 if it answers."""
+
+
+def count(expression: str, among: str) -> str:
+    """Return PromQL that counts series. It is 0 only if `among` has series, else absent."""
+    return f"count({expression}) or 0 * count({among})"
+
+
+def biggest(by: str, expression: str) -> str:
+    """Return the maximum by these labels."""
+    return f"max by ({by}) ({expression})"
+
+
+def increase(metric: str, by: str, *matchers: str) -> str:
+    """Return the increase between two points of a graph, only where there is one."""
+    return f"sum by ({by}) (increase({series(metric, *matchers)}[$__rate_interval])) > 0"
+
+
+def rate(metric: str, *matchers: str) -> str:
+    """Return the increase per second."""
+    return f"rate({series(metric, *matchers)}[$__rate_interval])"
+
+
+def share_of_time(metric: str) -> str:
+    """Return the share of the observed time in which a GPU was in the state that this counter of seconds measures.
+
+    When a GPU stops answering, its counter ends before the observed time, and their ratio may exceed 1.
+    """
+    return f"clamp_max({rate(metric)} / {rate('gpumon_gpu_observed_seconds_total')}, 1)"
+
+
+XID_SECONDS = 300
+"""Seconds for which a timeline shows an Xid after it occurred."""
+
+
+def recent_xids(by: str) -> str:
+    """Return 1 for each Xid that occurred in the last XID_SECONDS. increase() would miss the first one of a code."""
+    recent = f"{series('gpumon_gpu_xid_last_timestamp_seconds')} > time() - {XID_SECONDS}"
+    return f"0 * {biggest(by, recent)} + 1"

@@ -1,0 +1,194 @@
+"""A fleet of eight simulated nodes with known faults, scraped by a real Prometheus, for the dashboards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from agents import Agent, eventually, free_port, running
+
+from gpumon.clock import boot_clock
+from gpumon.health.rule_file import DAILY_SECONDS
+
+ROOT = Path(__file__).parents[1]
+HOUR = 3600
+FAILED = (6, 14)
+"""Hours of the last day in which `faulty` failed."""
+SIMULATED = 4
+"""Number of nodes without a fault, sim-1 to sim-4."""
+BUSY: Mapping[str, Any] = {"busy": True, "gpus": {0: {"set": {"utilization": 0}}}}
+"""Scenario of the node named faulty at first: a process on each GPU, and one that waits."""
+FAULTS: Mapping[str, Any] = {
+    "busy": True,
+    "gpus": {
+        0: {"set": {"utilization": 0}, "xids": [48], "fabric": {"status": 999}},
+        1: {"remap": {"uncorrectable": 1, "pending": 1, "failed": 1}},
+        2: {
+            "set": {"pcie_width": 8, "pcie_replays": {"value": 5, "rate": 2}},
+            "nvlinks": {3: {"state": "down"}, 9: {"crc": {"value": 10, "rate": 5}}},
+            "ecc": {"corrected_dram": {"value": 3, "rate": 1}},
+            "xids": [13],
+        },
+        3: {"lost": True},
+        4: {"set": {"temperature": 95, "utilization": 100}},
+        5: {"hang": ["nvmlDeviceGetTemperature*"]},
+        6: {"fail": {"nvmlDeviceGetUtilizationRates": "UNKNOWN"}, "fabric": {"state": 2}},
+        7: {"mig": ["3g.40gb", "3g.40gb"]},
+    },
+    "ports": {
+        "mlx5_3": {"state": "down", "counters": {"link_downed": {"value": 1, "rate": 0.2}}},
+        "mlx5_4": {"counters": {"symbol_error": {"value": 0, "rate": 12}}},
+    },
+}
+"""Scenario of the node named faulty."""
+SXID = (
+    "4,1,{microseconds},-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress error (First)\n"
+)
+
+
+class DashboardFleet:
+    """Eight nodes: sim-1 to sim-4, faulty, driverless, rack (GB200 without IMEX) and silent, whose agent was killed.
+
+    sim-1 and sim-2 are busy. sim-3 and sim-4 have run the all-reduce.
+    """
+
+    def __init__(self, folder: Path, interval: int) -> None:
+        """`interval`: seconds between two scrapes."""
+        self.folder, self.interval, self.port = folder, interval, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._targets, self._alertmanager, self._kernel_log = folder / "fleet.json", free_port(), folder / "kmsg"
+        self._kernel_log.touch()
+        self.agents = {name: self._agent(name) for name in ("faulty", "driverless", "rack", "silent")}
+
+    def _agent(self, name: str) -> Agent:
+        folder = self.folder / name
+        folder.mkdir()
+        agent = Agent(folder, profile="gb200x4" if name == "rack" else "h100x8")
+        agent.environment["GPUMON_PROBE__ENABLED"] = "false"
+        if name == "faulty":
+            agent.environment["GPUMON_KERNEL_LOG__PATH"] = str(self._kernel_log)
+            agent.environment["GPUMON_NOTIFICATIONS__WEBHOOK_URL"] = f"http://127.0.0.1:{free_port()}/"
+            agent.simulate(BUSY)
+        return agent
+
+    def _backfill(self) -> None:
+        """Write the last day of the nodes into Prometheus: all were healthy, but `faulty` failed twice for an hour."""
+        text, now = [], int(time.time())
+        for name in (*self.agents, *(f"sim-{number}" for number in range(1, SIMULATED + 1))):
+            gpus = 4 if name == "rack" else 8
+            for metric, value in {"expected": gpus, "healthy": gpus, "busy": gpus // 2}.items():
+                text += _samples(f"instance:gpumon_gpus:{metric}", name, now, [value] * 24)
+            failed = FAILED if name == "faulty" else ()
+            text += _samples("gpumon_node_health", name, now, [3 * (hour in failed) for hour in range(24)])
+        file = self.folder / "history"
+        file.write_text("\n".join([*sorted(text, key=_metric), "# EOF\n"]), encoding="utf-8")
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(self.folder / "tsdb")]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    @contextlib.contextmanager
+    def up(self, *, broken: bool = True) -> Iterator[DashboardFleet]:
+        """Run the nodes, Prometheus and Alertmanager. Yield when all nodes were scraped twice and have their faults.
+
+        `broken`: False for a fleet without faults.
+        """
+        busy = self.folder / "busy.yml"
+        busy.write_text("busy: true\n", encoding="utf-8")
+        flags = [f"--nodes={SIMULATED}", f"--targets={self._targets}", f"--listen-address=127.0.0.1:{free_port()}"]
+        fleet = [sys.executable, "-m", "gpumon", "simulate", "fleet", *flags, "--broken=2", f"--scenario={busy}"]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(running(fleet, self.folder / "fleet.log"))
+            for agent in self.agents.values():
+                agent.start()
+                stack.callback(agent.stop)
+            eventually(self._targets.exists)
+            self._backfill()
+            stack.enter_context(running(self._prometheus(), self.folder / "prometheus.log"))
+            stack.enter_context(running(self._alerting(), self.folder / "alertmanager.log"))
+            nodes = SIMULATED + len(self.agents)
+            eventually(lambda: len(self.ask("count_over_time(gpumon_build_info[5m]) >= 2")) == nodes)
+            if broken:
+                self._break()
+            yield self
+
+    def _break(self) -> None:
+        self.agents["faulty"].simulate(FAULTS)
+        self.agents["driverless"].simulate({"driver": "not_loaded"})
+        self.agents["rack"].simulate({"services": {"imex": "stopped"}})
+        self.agents["silent"].kill()
+        with self._kernel_log.open("a", encoding="utf-8") as log:
+            log.write(SXID.format(microseconds=int(boot_clock() * 1e6)))
+
+    def ask(self, query: str) -> list[Any]:
+        """Return the result of an instant query."""
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return list(json.load(answer)["data"]["result"])
+
+    def _prometheus(self) -> list[str]:
+        shipped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+        nodes = {
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{agent.port}"], "labels": {"instance": name}}
+                for name, agent in self.agents.items()
+            ],
+            "file_sd_configs": [{"files": [str(self._targets)]}],
+        }
+        own = {"prometheus": _only(self.port), "alertmanager": _only(self._alertmanager)}
+        configuration = {
+            "global": {"scrape_interval": f"{self.interval}s", "evaluation_interval": f"{self.interval}s"},
+            "rule_files": [str(self._rules())],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._alertmanager}"]}]}]},
+            "scrape_configs": [
+                job | {"scrape_interval": f"{self.interval}s"} | own.get(job["job_name"], nodes)
+                for job in shipped["scrape_configs"]
+            ],
+        }
+        file = self.folder / "prometheus.yml"
+        file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+        listen = f"--web.listen-address=127.0.0.1:{self.port}"
+        return ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={self.folder / 'tsdb'}", listen]
+
+    def _rules(self) -> Path:
+        """Return the file of the rules. Those over a day are evaluated as often as the others."""
+        text = (ROOT / "alert_rules" / "gpumon.yml").read_text(encoding="utf-8")
+        file = self.folder / "rules.yml"
+        file.write_text(text.replace(f"interval: {DAILY_SECONDS}s", f"interval: {self.interval}s"), encoding="utf-8")
+        return file
+
+    def _alerting(self) -> list[str]:
+        """Return the command of an Alertmanager whose receiver, Prometheus, refuses each notification."""
+        hook = {"url": self.url}
+        receivers = [{"name": "pager", "webhook_configs": [hook]}]
+        file = self.folder / "alertmanager.yml"
+        file.write_text(yaml.safe_dump({"route": {"receiver": "pager", "group_wait": "1s"}, "receivers": receivers}))
+        return [
+            "prometheus-alertmanager",
+            f"--config.file={file}",
+            f"--storage.path={self.folder / 'alertmanager'}",
+            f"--web.listen-address=127.0.0.1:{self._alertmanager}",
+            "--cluster.listen-address=",
+        ]
+
+
+def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str]:
+    """Return a sample each minute of the last day but for the last ten minutes. `hours`: the value in each hour."""
+    first = now - 24 * HOUR
+    times = range(first, now - HOUR // 6, 60)
+    return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
+
+
+def _metric(line: str) -> str:
+    return line.partition("{")[0]
+
+
+def _only(port: int) -> Mapping[str, Any]:
+    return {"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
