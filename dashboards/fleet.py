@@ -37,7 +37,7 @@ _REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", seri
 _ALERT = f"alertname, severity, device, port, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
-_HELD_IDLE = f"({_BUSY}) < 0.05 and min_over_time({series('gpumon_gpu_processes')}[1h]) > 0"
+_HELD_IDLE = f"(({_BUSY}) < 0.05 and min_over_time({series('gpumon_gpu_processes')}[1h]) > 0)"
 FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
 
 
@@ -162,6 +162,14 @@ DASHBOARD = Dashboard(
                     Column("instance", NODE),
                     columns="check",
                     words=STATES,
+                    width=24,
+                ),
+                timeline(
+                    "How has each node been?",
+                    "The worst verdict of each node. Grey: its agent did not answer.",
+                    _STATE,
+                    "{{instance}}",
+                    STATES,
                 ),
                 table(
                     "Which alerts fire, and for how long?",
@@ -177,14 +185,6 @@ DASHBOARD = Dashboard(
                     ],
                     sort="age",
                     empty="no alert fires",
-                ),
-                timeline(
-                    "How has each node been?",
-                    "The worst verdict of each node. Grey: its agent did not answer.",
-                    _STATE,
-                    "{{instance}}",
-                    STATES,
-                    width=24,
                 ),
             ),
         ),
@@ -237,7 +237,7 @@ DASHBOARD = Dashboard(
                     "Which GPUs are held but idle?",
                     "A process has been on the GPU for an hour, and kernels ran less than 5 % of the time.",
                     [
-                        f"{biggest(EACH_GPU, _HELD_IDLE)}",
+                        biggest(EACH_GPU, _HELD_IDLE),
                         f"{biggest(EACH_GPU, series('gpumon_gpu_memory_used_bytes'))} and on (uuid) {_HELD_IDLE}",
                     ],
                     [

@@ -19,7 +19,7 @@ from dashboards.promql import biggest, increase, rate, recent_xids, series, shar
 
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
 _IDENTITIES = ("name", "serial", "uuid", "pci_bus_id", "vbios", "inforom", "gsp")
-_SMALL = {"width": 3}
+_SMALL = {"width": 6}
 
 
 def _now(metric: str) -> str:
@@ -57,7 +57,8 @@ DASHBOARD = Dashboard(
                     "Identity of the board, for a return to its vendor.",
                     [f"max by ({', '.join(_IDENTITIES)}) ({series('gpumon_gpu_info')})"],
                     [Column(name, name) for name in _IDENTITIES],
-                    height=4,
+                    width=24,
+                    height=3,
                 ),
                 table(
                     "What is wrong with it?",

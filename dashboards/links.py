@@ -166,11 +166,17 @@ DASHBOARD = Dashboard(
                     increase("gpumon_infiniband_link_downs_total", _PORT),
                     "{{instance}} {{device}}:{{port}}",
                 ),
-                increments(
+                table(
                     "Which NVSwitches had errors?",
-                    "New SXids between points, from the kernel log.",
-                    increase("gpumon_nvswitch_errors_total", "instance, nvswitch, sxid"),
-                    "{{instance}} {{nvswitch}} SXid {{sxid}}",
+                    "SXids since the agent's store was created, from the kernel log.",
+                    [biggest("instance, nvswitch, sxid", f"{series('gpumon_nvswitch_errors_total')} > 0")],
+                    [
+                        Column("instance", NODE),
+                        Column("nvswitch", "NVSwitch"),
+                        Column("sxid", "SXid"),
+                        Column("A", "count"),
+                    ],
+                    empty="none",
                 ),
                 graph(
                     "Which nodes use NVLink most?",

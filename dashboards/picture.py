@@ -189,7 +189,9 @@ def _graph(panel: Panel, answers: Answers, source: Source) -> str:
     values = [value for series in found for _, value in series.points if math.isfinite(value)]
     low = min([*values, *([] if panel.minimum is None else [panel.minimum])], default=0.0)
     high = max([*values, *([] if panel.maximum is None else [panel.maximum])], default=1.0)
-    frame = Frame(56, panel.width * COLUMN - 24, panel.height * CELL - 74, source, low, max(high, low + 1e-9))
+    frame = Frame(
+        56, panel.width * COLUMN - 24, panel.height * CELL - 74, source, low, high if high > low else low + 1.0
+    )
     draw = _columns if panel.increments else _curve
     drawn = "".join(draw(series, color, frame) for series, color in zip(found, cycle(PALETTE), strict=False))
     svg = f"<svg width={frame.right} height={frame.bottom + 12}>{_axis(panel, frame)}{drawn}</svg>"

@@ -17,6 +17,7 @@ import yaml
 from agents import Agent, eventually, free_port, running
 
 from gpumon.clock import boot_clock
+from gpumon.health.fleet_rules import BUSBW
 from gpumon.health.rule_file import DAILY_SECONDS
 
 ROOT = Path(__file__).parents[1]
@@ -67,14 +68,16 @@ class DashboardFleet:
         self.url = f"http://127.0.0.1:{self.port}"
         self._targets, self._alertmanager, self._kernel_log = folder / "fleet.json", free_port(), folder / "kmsg"
         self._kernel_log.touch()
+        self._results = free_port()
         self.agents = {name: self._agent(name) for name in ("faulty", "driverless", "rack", "silent")}
 
     def _agent(self, name: str) -> Agent:
         folder = self.folder / name
         folder.mkdir()
         agent = Agent(folder, profile="gb200x4" if name == "rack" else "h100x8")
-        agent.environment["GPUMON_PROBE__ENABLED"] = "false"
-        if name == "faulty":
+        if name != "faulty":
+            agent.environment["GPUMON_PROBE__ENABLED"] = "false"
+        else:
             agent.environment["GPUMON_KERNEL_LOG__PATH"] = str(self._kernel_log)
             agent.environment["GPUMON_NOTIFICATIONS__WEBHOOK_URL"] = f"http://127.0.0.1:{free_port()}/"
             agent.simulate(BUSY)
@@ -111,6 +114,9 @@ class DashboardFleet:
                 stack.callback(agent.stop)
             eventually(self._targets.exists)
             self._backfill()
+            (self.folder / "results").write_text(_measured(), encoding="utf-8")
+            serve = [sys.executable, "-m", "http.server", f"--directory={self.folder}", "--bind=127.0.0.1"]
+            stack.enter_context(running([*serve, str(self._results)], self.folder / "results.log"))
             stack.enter_context(running(self._prometheus(), self.folder / "prometheus.log"))
             stack.enter_context(running(self._alerting(), self.folder / "alertmanager.log"))
             nodes = SIMULATED + len(self.agents)
@@ -120,6 +126,7 @@ class DashboardFleet:
             yield self
 
     def _break(self) -> None:
+        self.agents["faulty"].post("/probe/allreduce")  # skipped: it is busy
         self.agents["faulty"].simulate(FAULTS)
         self.agents["driverless"].simulate({"driver": "not_loaded"})
         self.agents["rack"].simulate({"services": {"imex": "stopped"}})
@@ -143,13 +150,20 @@ class DashboardFleet:
             "file_sd_configs": [{"files": [str(self._targets)]}],
         }
         own = {"prometheus": _only(self.port), "alertmanager": _only(self._alertmanager)}
+        results: dict[str, Any] = {
+            "job_name": "results",
+            "metrics_path": "/results",
+            "honor_labels": True,
+            **_only(self._results),
+        }
+        own["results"] = {}
         configuration = {
             "global": {"scrape_interval": f"{self.interval}s", "evaluation_interval": f"{self.interval}s"},
             "rule_files": [str(self._rules())],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self._alertmanager}"]}]}]},
             "scrape_configs": [
                 job | {"scrape_interval": f"{self.interval}s"} | own.get(job["job_name"], nodes)
-                for job in shipped["scrape_configs"]
+                for job in (*shipped["scrape_configs"], results)
             ],
         }
         file = self.folder / "prometheus.yml"
@@ -184,6 +198,22 @@ def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str
     first = now - 24 * HOUR
     times = range(first, now - HOUR // 6, 60)
     return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
+
+
+def _measured() -> str:
+    """Return results of NCCL, which a simulated node cannot measure: sim-1 is slower than it was and than others."""
+    run, hardware = 'backend="nccl"', 'bytes="1073741824",name="NVIDIA H100 80GB HBM3",ranks="8"'
+    results = (
+        ("gpumon_probe_allreduce_baseline_ratio", run, 1.0, 0.8),
+        ("gpumon_probe_allreduce_expected_ratio", run, 1.0, 0.6),
+        (BUSBW, hardware, 300e9, 210e9),
+    )
+    lines = [
+        f'{metric}{{algorithm="default",{labels},instance="sim-{number}"}} {slow if number == 1 else good:g}'
+        for metric, labels, good, slow in results
+        for number in range(1, SIMULATED + 1)
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _metric(line: str) -> str:

@@ -91,7 +91,7 @@ def test_a_panel_is_described(panel: Panel) -> None:
 def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> None:
     """Every selector names a metric of the tables, of a recording rule or of Prometheus, and uses the variables."""
     for query in panel.queries:
-        selectors = re.findall(r"\b([a-zA-Z_:]+)\{(.*?)\}", query.expr)
+        selectors = re.findall(r"\b([\w:]+)\{(.*?)\}", query.expr)
         assert selectors or any(name in query.expr for name in SERVERS)
         for name, matchers in selectors:
             own = name not in OTHER_METRICS
@@ -104,6 +104,7 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
 def test_counters_are_shown_as_rates(panel: Panel) -> None:
     """Absolute values are shown only for counters that survive restarts, or since the driver was loaded."""
     lasting = {"gpumon_gpu_xid_errors_total", "gpumon_gpu_rows_remapped_total", "gpumon_gpu_ecc_errors_total"}
+    lasting |= {"gpumon_nvswitch_errors_total"}
     for query in panel.queries:
         raw = re.findall(r"(?<!rate\()(?<!increase\()\b(\w+_total)\{", query.expr)
         assert set(raw) <= lasting
