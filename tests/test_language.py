@@ -16,7 +16,7 @@ FOLDERS = ("deploy", "alert_rules", "dashboards", "docs", ".ci")
 PAGES = sorted(
     path
     for path in (*ROOT.glob("*"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")))
-    if path.is_file() and path.name != ".git" and path.suffix not in {".py", ".pyc", ".db"}
+    if path.is_file() and path.name != ".git" and path.suffix not in {".py", ".pyc", ".db", ".png"}
 )
 WORD_LIST = re.compile(r"^\| (?:instead of|[^|]*) \|[^|]*\|$", re.MULTILINE)
 
