@@ -69,7 +69,10 @@ class DashboardFleet:
         self._targets, self._alertmanager, self._kernel_log = folder / "fleet.json", free_port(), folder / "kmsg"
         self._kernel_log.touch()
         self._results = free_port()
+        self.started = time.time()
         self.agents = {name: self._agent(name) for name in ("faulty", "driverless", "rack", "silent")}
+        for name in self.agents:
+            self._simulate(name, BUSY if name == "faulty" else {})
 
     def _agent(self, name: str) -> Agent:
         folder = self.folder / name
@@ -80,8 +83,11 @@ class DashboardFleet:
         else:
             agent.environment["GPUMON_KERNEL_LOG__PATH"] = str(self._kernel_log)
             agent.environment["GPUMON_NOTIFICATIONS__WEBHOOK_URL"] = f"http://127.0.0.1:{free_port()}/"
-            agent.simulate(BUSY)
         return agent
+
+    def _simulate(self, name: str, scenario: Mapping[str, Any]) -> None:
+        """Replace the scenario of an agent, whose GPUs have uuids of their own."""
+        self.agents[name].simulate({"seed": 1 + list(self.agents).index(name), **scenario})
 
     def _backfill(self) -> None:
         """Write the last day of the nodes into Prometheus: all were healthy, but `faulty` failed twice for an hour."""
@@ -127,9 +133,9 @@ class DashboardFleet:
 
     def _break(self) -> None:
         self.agents["faulty"].post("/probe/allreduce")  # skipped: it is busy
-        self.agents["faulty"].simulate(FAULTS)
-        self.agents["driverless"].simulate({"driver": "not_loaded"})
-        self.agents["rack"].simulate({"services": {"imex": "stopped"}})
+        self._simulate("faulty", FAULTS)
+        self._simulate("driverless", {"driver": "not_loaded"})
+        self._simulate("rack", {"services": {"imex": "stopped"}})
         self.agents["silent"].kill()
         with self._kernel_log.open("a", encoding="utf-8") as log:
             log.write(SXID.format(microseconds=int(boot_clock() * 1e6)))
