@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import example_node as example
 import example_parts
-from sample_windows import MAINTENANCE, window
+from sample_windows import MAINTENANCE, RELEASE, window
 
 from gpumon.health import evaluation, table
 from gpumon.health.clear_request import ClearRequest, requested_clearance
@@ -169,8 +169,14 @@ class Ward:
         )
         self.report = replace(self.report, windows=time_window.start(self.report.windows, one))
 
-    def end_maintenance(self) -> None:
-        """End the maintenance window before its deadline."""
+    def release(self, index: int, seconds: float) -> None:
+        """Start a release of one GPU."""
+        bus_id, boot_id = self.report.gpus[index].bus_id, self.report.boot_id
+        one = window(RELEASE, start=self.wall, start_at=self.at, seconds=seconds, bus_id=bus_id, boot_id=boot_id)
+        self.report = replace(self.report, windows=time_window.start(self.report.windows, one))
+
+    def end_windows(self) -> None:
+        """End all windows before their deadline."""
         ids = frozenset(one.id for one in self.report.windows)
         message = WindowsEnded(ids=ids, by="api", wall=self.wall, at=self.at)
         self.report = replace(self.report, windows=time_window.end(self.report.windows, message))

@@ -68,10 +68,13 @@ class GpuCase(_DeviceCase):
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Yield the GPU's error events since this check's verdict on it was last cleared, newest last."""
+        """Yield the GPU's error events since this check's verdict on it was last cleared, newest last.
+
+        Those in a release of the GPU are left out: a reset logs errors. Those in maintenance count until a reset.
+        """
         cleared = self.cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
-            if event.last_wall > cleared:
+            if event.last_wall > cleared and not self.facts.in_release(event, self.state.bus_id):
                 yield event
 
 

@@ -156,14 +156,25 @@ class Facts:
         """Return whether the error event began and ended within one maintenance window. Such events do not count."""
         return self._in_maintenance(event.first_wall, event.last_wall)
 
-    def is_planned(self, event: ErrorEvent) -> bool:
-        """Return whether the error event belongs to planned work: a maintenance, or a release of a GPU.
+    def is_planned(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
+        """Return whether the error event belongs to planned work: a maintenance, or a release as of `in_release`."""
+        return self.in_release(event, bus_id) or self.in_maintenance(event)
+
+    def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
+        """Return whether the error event occurred in a release of this GPU or of all GPUs; NODE: of any GPU.
 
         A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
         """
-        released = ((begin, end + RELEASED_SECONDS) for begin, end in _times(self, self.releases))
-        in_release = any(begin <= event.first_wall and event.last_wall <= end for begin, end in released)
-        return in_release or self.in_maintenance(event)
+        return any(
+            begin <= event.first_wall and event.last_wall <= end + RELEASED_SECONDS
+            for scope, (begin, end) in self._release_times
+            if NODE in (bus_id, scope) or scope == bus_id
+        )
+
+    @cached_property
+    def _release_times(self) -> tuple[tuple[str, tuple[float, float]], ...]:
+        """Return scope and (start, end) of each release."""
+        return tuple(zip((window.bus_id for window in self.releases), _times(self, self.releases), strict=True))
 
     def was_in_maintenance(self, transition: VerdictTransition) -> bool:
         """Return whether a verdict that this transition cleared was raised and last active in maintenance.

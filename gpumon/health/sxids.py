@@ -17,6 +17,10 @@ ALWAYS_FATAL = frozenset(
 """Fatal to the fabric even if the line has no severity: GPUs and NVSwitches must be reset together."""
 
 
+THERMAL = frozenset({10004, 10005})
+"""Begin and end of a thermal event: by the guide not fatal, whatever severity the line has."""
+
+
 def is_fatal(code: int, *, fatal: bool | None) -> bool:
     """Return whether all NVSwitches must be reset. `fatal`: severity in the line; None if the line has none."""
-    return code in ALWAYS_FATAL or (bool(fatal) and code not in LINK_DOWN)
+    return code in ALWAYS_FATAL or (bool(fatal) and code not in LINK_DOWN | THERMAL)

@@ -95,7 +95,7 @@ def test_maintenance_mutes_what_pages() -> None:
     alerts.ward.maintain(HOUR)
     assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": RESOLVED}
     assert alerts.ward.verdict("gpu_thermal_margin_low", 1)
-    alerts.ward.end_maintenance()
+    alerts.ward.end_windows()
     assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": FIRING}
 
 

@@ -224,7 +224,7 @@ def test_a_reboot_in_maintenance_is_no_repair_if_the_verdict_clears_later() -> N
         node.go_on(60)
         node.reboot(f"boot-{number + 2}")
         node.go_on(60)
-        node.end_maintenance()
+        node.end_windows()
         node.go_on(HOUR, every=MINUTE).go_on(DAY - HOUR, every=HOUR)
         ended = node.transitions[-1]
         assert (ended.change, ended.cleared_by, ended.muted) == (VerdictChange.CLEARED, Clearance.REBOOT, False)
@@ -278,7 +278,7 @@ def test_a_failure_that_outlasts_maintenance_lowers_the_score() -> None:
     ward.event(1, 95)
     assert ward.go_on(60).report.health.score == 100.0
     assert ward.level("gpu_xid_critical", 1) is FAIL
-    ward.end_maintenance()
+    ward.end_windows()
     assert ward.go_on().report.health.score == 80.0
 
 

@@ -159,11 +159,12 @@ def _errors(gpu: GpuCase, growth: CounterGrowth, text: str, make: Callable[..., 
 def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
     """Yield the PCIe errors of the GPU that the kernel reported after `since`, in seconds since the epoch.
 
-    Errors of a port that leads only to this GPU count too.
+    Errors of a port that leads only to this GPU count too. Those of planned work are left out.
     """
-    own = {gpu.state.bus_id, gpu.state.port_above}
-    for event in gpu.facts.events:
-        if event.kind == AER and event.bus_id in own and not event.historical and event.last_wall > since:
+    own, facts = {gpu.state.bus_id, gpu.state.port_above}, gpu.facts
+    for event in facts.events:
+        current = event.kind == AER and event.bus_id in own and not event.historical and event.last_wall > since
+        if current and not facts.is_planned(event, gpu.state.bus_id):
             yield event
 
 

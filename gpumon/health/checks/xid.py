@@ -12,7 +12,7 @@ from gpumon.health.check_row import DAY, Check, Latch, Paging, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.sxids import LINK_DOWN, is_fatal
+from gpumon.health.sxids import ALWAYS_FATAL, LINK_DOWN, is_fatal
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -223,6 +223,9 @@ CHECKS = (
 """,
         node=nvswitch_error,
         latch=Latch(),
+        # A GPU that falls off the bus takes its link down. A code that is always fatal is no consequence of that.
+        inhibited_by=dict.fromkeys(("gpu_lost", "gpu_missing"), "any"),
+        inhibited_if=lambda verdict, _cause, together: together and verdict.evidence.get("sxid") not in ALWAYS_FATAL,
     ),
     Check(
         name="gpu_xid_recurring",

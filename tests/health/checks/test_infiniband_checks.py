@@ -210,7 +210,7 @@ def test_what_a_port_does_in_maintenance_does_not_count(full: bool) -> None:  # 
         ward.go_on(60)
         up(ward)
         ward.go_on(120)
-    ward.end_maintenance()
+    ward.end_windows()
     ward.go_on(600, every=15)
     for count in range(7, 10):
         assert of_port(ward, "ib_port_flapping") is None
@@ -472,6 +472,16 @@ def test_a_fault_that_the_driver_reports_of_an_adapter_is_a_verdict_on_its_port(
     found = {key: (one.level, one.action) for key, one in ward.verdicts.items()}
     assert found == {("nic_driver_fatal", "mlx5_1/1"): (level, action)}
     assert not ward.go_on(90000, every=600).verdicts
+
+
+def test_what_a_driver_reports_in_maintenance_is_no_fault() -> None:
+    """A firmware update logs errors of the adapter."""
+    ward = node()
+    ward.maintain(600)
+    ward.go_on(30)
+    ward.event(0, 1, kind=NIC, bus_id="00000000:01:00.0", uuid=None, text="device's health compromised")
+    ward.go_on(60).end_windows()
+    assert not ward.go_on(600).verdicts
 
 
 def test_the_configured_port_speed_does_not_apply_to_ethernet() -> None:

@@ -226,6 +226,22 @@ def test_a_lost_gpu_inhibits_its_pcie_verdicts() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
 
 
+def test_pcie_errors_of_planned_work_are_no_fault() -> None:
+    """A board that is swapped, or a GPU that is reset, logs PCIe errors; one of another GPU counts."""
+    ward = node()
+    ward.maintain(600)
+    ward.event(2, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
+    ward.go_on(60).end_windows()
+    ward.go_on(60).release(0, 600)
+    ward.event(0, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
+    ward.event(1, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
+    ward.go_on(60).end_windows()
+    ward.go_on(120)
+    assert [(one.check, one.device) for one in ward.report.health.primary] == [
+        ("pcie_fatal_error", ward.report.gpus[1].uuid)
+    ]
+
+
 def test_a_gpu_that_does_not_respond_keeps_its_pcie_verdicts() -> None:
     """A GPU that does not respond keeps its verdicts and gets no new PCIe verdict."""
     ward = node(utilization_ratio=0.6)

@@ -297,7 +297,7 @@ def test_xids_in_a_maintenance_do_not_count_as_recurring(step: float, *, reboote
     five(1)
     ward.maintain(2 * HOUR)
     five()
-    ward.end_maintenance()
+    ward.end_windows()
     ward.step(step)
     ward.go_on(HOUR, every=60)
     if rebooted:
@@ -333,7 +333,7 @@ def test_errors_that_repeat_only_in_a_maintenance_give_no_verdict() -> None:
         ward.go_on(5 * MINUTE, every=MINUTE)
     assert ward.verdicts.keys() == {("gpu_xid", ward.report.gpus[1].uuid)}
     assert ward.level("gpu_xid", 1) is Level.WARN
-    ward.end_maintenance()
+    ward.end_windows()
     assert ward.go_on(MINUTE).level("gpu_xid_app_repeated", 1) is Level.OK
     ward.event(1, 31)
     assert ward.go_on(MINUTE).level("gpu_xid_app_repeated", 1) is Level.OK
@@ -627,6 +627,38 @@ def test_a_switch_that_reports_planned_work_is_no_fault() -> None:
     ward.link(1, 3, up=None)
     ward.go_on(900)
     assert not [key for key in ward.report.health.open if key[0].startswith("nvswitch")]
+
+
+def test_an_xid_in_a_release_of_its_gpu_is_no_fault() -> None:
+    """A reset logs errors of the GPU that is reset. An Xid of another GPU counts, and so does one after the release."""
+    ward = Ward(gpus=2)
+    ward.release(0, 600)
+    ward.go_on(60)
+    ward.event(0, 119)
+    ward.event(1, 119)
+    ward.end_windows()
+    assert ward.go_on(120).level("gpu_xid_critical", 1) is Level.FAIL
+    assert ward.level("gpu_xid_critical", 0) is Level.OK
+    ward.event(0, 119)
+    assert ward.go_on(60).level("gpu_xid_critical", 0) is Level.FAIL
+
+
+@each_case("code, inhibited", [(24007, True), (12020, False)])
+def test_a_switch_error_beside_a_lost_gpu(code: int, inhibited: bool) -> None:  # noqa: FBT001 - a case
+    """What a GPU that fell off the bus may cause is explained by it; an error that is always fatal is not."""
+    ward = Ward(gpus=2)
+    ward.gpu(1, state={"fault": "lost", "links": {}})
+    switch_line(ward, code, fatal=True)
+    verdict = ward.go_on(120).verdict("nvswitch_error")
+    assert verdict is not None
+    assert (verdict.inhibited_by is not None) == inhibited
+
+
+def test_a_thermal_event_of_a_switch_is_a_warning() -> None:
+    """It may put links to sleep; it is not fatal, though the line has that word."""
+    ward = Ward(gpus=2)
+    switch_line(ward, 10004, fatal=True)
+    assert ward.go_on(60).level("nvswitch_error") is Level.WARN
 
 
 def unplaced(ward: Ward, code: int) -> None:
