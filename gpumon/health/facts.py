@@ -71,6 +71,8 @@ class Facts:
     """PCI addresses of the GPUs that the configuration excludes."""
     bus: Mapping[str, str] | None = None
     """Bound kernel driver by PCI address, for each NVIDIA GPU on the bus; None until the bus was read."""
+    nvswitches: int = 0
+    """Number of NVSwitches on the PCI bus."""
     policy: Policy = Policy()
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     """Open verdicts."""

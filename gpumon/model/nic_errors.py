@@ -31,12 +31,20 @@ NIC_ERRORS: Mapping[int, NicError] = {
         fatal=True,
         action="reboot",
     ),
-    # Syndromes of the firmware, which the driver logs by their names.
+    # Syndromes of the firmware, which the driver logs by their names (Linux, mlx5/core/health.c).
     7: NicError(
-        r"synd 0x[0-9a-f]+: (?:unrecoverable hardware error|HW fatal error)",
-        "The adapter's hardware failed",
+        r"synd 0x[0-9a-f]+: (?:unrecoverable hardware error|HW fatal error|irisc not responding"
+        r"|firmware CRC error|ICM fetch PCI (?:data poisoned )?error|async EQ buffer overrun|EQ error"
+        r"|Invalid EQ referenced|FFSER error|Trust lockdown error)|Fatal error \d+ detected|PCI slot is unavailable",
+        "The adapter's hardware or firmware failed",
         fatal=True,
         action="reboot",
+    ),
+    8: NicError(
+        r"Health issue observed, .{0,200}|synd 0x[0-9a-f]+: firmware internal error",
+        "The adapter's firmware reports a problem",
+        fatal=False,
+        action="inspect",
     ),
     3: NicError(
         r"High temperature on sensors? with bit set[\w ,.]{0,80}",
@@ -58,7 +66,8 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="none",
     ),
     5: NicError(
-        r"The device didn't send any completion for admin cmd .{0,200}|Admin queue is closed",
+        r"The device didn't send any completion for admin cmd .{0,200}|Admin queue is closed"
+        r"|Wait for completion \(polling\) timeout|Reset indication didn't turn o(?:n|ff)",
         "The EFA device does not answer its driver",
         fatal=True,
         action="reboot",

@@ -106,6 +106,8 @@ class PciBus:
     """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
     slot_lanes: Mapping[str, int] = field(default_factory=dict)
     """Number of lanes that this port supports, by bus id of the GPU."""
+    nvswitches: int = 0
+    """Number of NVSwitches on the bus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

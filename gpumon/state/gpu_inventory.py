@@ -51,6 +51,8 @@ class GpuInventory:
     """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
     slot_lanes: Mapping[str, int] = field(default_factory=dict)
     """Number of lanes that this port supports, by bus id of the GPU."""
+    nvswitches: int = 0
+    """Number of NVSwitches on the PCI bus."""
     excluded: tuple[str, ...] = ()
     """Bus ids of GPUs that the configuration excludes."""
     place: str = HOST
@@ -154,6 +156,7 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
         place=bus.place,
         ports_above=bus.ports,
         slot_lanes=bus.slot_lanes,
+        nvswitches=bus.nvswitches,
     )
     return _owned(_learn(inventory, None))
 

@@ -58,6 +58,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         notices=report.notices,
         excluded=report.excluded,
         bus=internal.inventory.bus,
+        nvswitches=internal.inventory.nvswitches,
         policy=settings.policy,
         expectation=report.expectation,
         gone=frozenset(internal.inventory.removed) | port_inventory.removed(internal.ports),

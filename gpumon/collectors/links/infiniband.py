@@ -209,7 +209,8 @@ class PortReader:
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
-        if _text(files, f"{folder}/link_layer", ReadErrors()) == "Ethernet" and (
+        # An InfiniBand port may have an interface too (IPoIB), which goes down for reasons of its own.
+        if _text(files, f"{folder}/link_layer", ReadErrors()) != "InfiniBand" and (
             netdev := _netdev(files, device, port)
         ):
             downs, changes = (_text(files, f"{netdev}/{name}", ReadErrors()) or "" for name in _CARRIER)

@@ -110,12 +110,14 @@ class ProcessReader:
     def _examine(self) -> tuple[StuckProcess, ...] | None:
         pids = [name for name in self._files.names("proc") if name.isdecimal()]
         self.contained = self._link("proc/self/ns/pid") not in {_HOST, None}
+        if len(pids) > MAX_PROCESSES:
+            self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
+        # Any user may read names and states: a fabric manager in a container is found without permissions too.
+        sleeping = list(self._sleeping(pids[:MAX_PROCESSES]))
         self.denied = not self._may_examine()
         if self.denied:
             return None
-        if len(pids) > MAX_PROCESSES:
-            self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
-        asleep = {place: self._record(place, stat) for place, stat in self._sleeping(pids[:MAX_PROCESSES])}
+        asleep = {place: self._record(place, stat) for place, stat in sleeping}
         self._asleep = asleep
         stuck = [thread.stuck for thread in asleep.values() if thread.stuck is not None]
         return tuple(sorted(stuck, key=lambda process: process.since)[:MAX_STUCK])
@@ -137,7 +139,8 @@ class ProcessReader:
         own processes are left out.
         """
         self._kernel &= set(pids)
-        own, self.fabric_manager = self._own(), False
+        # With hidepid=2 only processes of the same user are listed: process 1, of root, is not among them.
+        own, self.fabric_manager = self._own(), False if "1" in pids else None
         for pid in pids:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:

@@ -12,7 +12,9 @@ from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
-"""PCI classes of VGA and 3D controllers. NVSwitches have 0680 and audio functions 0403."""
+"""PCI classes of VGA and 3D controllers. Audio functions have 0403."""
+NVSWITCH_CLASS = "0x0680"
+"""PCI class of a bridge. NVSwitches have it up to Hopper; later ones are not on the PCI bus."""
 
 MAX_LANES = 32
 """Highest number of lanes that a PCIe port can have. The kernel shows 255 for an unknown number."""
@@ -28,6 +30,16 @@ def functions(sysfs: Path) -> Mapping[str, str]:
             driver = device / "driver"
             drivers[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
     return drivers
+
+
+def nvswitches(sysfs: Path) -> int:
+    """Return the number of NVSwitches on the PCI bus. A guest has some if it owns all GPUs of the host."""
+    classes = (
+        _read(device / "class")[:6]
+        for device in (sysfs / "bus/pci/devices").glob("*")
+        if _read(device / "vendor") == NVIDIA
+    )
+    return list(classes).count(NVSWITCH_CLASS)
 
 
 def ports(sysfs: Path) -> Mapping[str, str]:

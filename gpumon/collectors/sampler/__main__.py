@@ -221,8 +221,16 @@ class Sampler:
                 self._polling.bus_changed = True
             excluded, around = tuple(sorted(self._excluded)), self._around
             place = SANDBOX if bus and not around.bus() else around.place
-            ports, lanes = dict(around.ports()), dict(around.slot_lanes())
-            self._send(PciBus(functions=bus, excluded=excluded, place=place, ports=ports, slot_lanes=lanes))
+            self._send(
+                PciBus(
+                    functions=bus,
+                    excluded=excluded,
+                    place=place,
+                    ports=dict(around.ports()),
+                    slot_lanes=dict(around.slot_lanes()),
+                    nvswitches=around.nvswitches(),
+                )
+            )
 
 
 def main() -> int:

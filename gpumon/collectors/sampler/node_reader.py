@@ -17,7 +17,7 @@ from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import place
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
-from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
+from gpumon.model.snapshot import GUEST, HOST, ChildMessage, DriverStatus
 
 log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -40,6 +40,8 @@ class HostContext:
     """Function that returns the bus id of the upstream PCIe port of each GPU, by bus id of the GPU."""
     slot_lanes: Callable[[], Mapping[str, int]] = dict
     """Function that returns how many lanes the upstream PCIe port of each GPU supports, by bus id of the GPU."""
+    nvswitches: Callable[[], int] = int
+    """Function that returns the number of NVSwitches on the PCI bus."""
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
@@ -56,7 +58,9 @@ def surroundings(orders: SamplerOrders) -> HostContext:
             uuids=lambda: pci.uuids(procfs),
             place=where,
             ports=lambda: pci.ports(sysfs),
-            slot_lanes=lambda: pci.slot_lanes(sysfs),
+            # The virtual port of a guest does not show the lanes of the physical slot.
+            slot_lanes=dict if where == GUEST else lambda: pci.slot_lanes(sysfs),
+            nvswitches=lambda: pci.nvswitches(sysfs),
         )
     else:
         around = _simulate(orders.simulation)

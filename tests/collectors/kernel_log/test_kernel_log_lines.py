@@ -271,7 +271,6 @@ def test_non_fatal_pcie_errors_have_a_code_of_their_own(printed: str, bus_id: st
         "mlx5_core 0000:86:00.1: mlx5_cmd_out_err:808:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad oper",
         "mlx5_core 0000:86:00.1 ens1f1np1: Link up",
         "mlx5_core 0000:86:00.1: Port module event: module 0, Cable unplugged",
-        "mlx5_core 0000:86:00.1: print_health_info:432:(pid 0): synd 0x1: firmware internal error",
         "mlx5_core 0000:86:00.1: print_health_info:434:(pid 0): ext_synd 0x8a08",
         "mlx5_ib: Mellanox Connect-IB Infiniband driver",
     ],
@@ -308,6 +307,21 @@ def test_corrected_and_routine_errors_are_ignored(printed: str) -> None:
             "synd 0xb: HW fatal error\n",
             7,
             "synd 0xb: HW fatal error",
+        ),
+        (
+            "print_health_info:432:(pid 0): synd 0x7: irisc not responding",
+            7,
+            "synd 0x7: irisc not responding",
+        ),
+        (
+            "poll_health:825:(pid 0): Fatal error 3 detected",
+            7,
+            "Fatal error 3 detected",
+        ),
+        (
+            "print_health_info:432:(pid 0): synd 0x1: firmware internal error",
+            8,
+            "synd 0x1: firmware internal error",
         ),
         (
             "temp_warn:171:(pid 0): High temperature on sensors with bit set 0 1",

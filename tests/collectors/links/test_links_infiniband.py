@@ -357,11 +357,12 @@ def test_the_state_of_an_efa_port_is_that_of_its_interface(
     write(device / "device", {"uevent": "DRIVER=efa\nPCI_SLOT_NAME=0000:86:00.0"})
     write(device / "hw_counters", {"no_completion_cmds": "2", "cmds_err": "3"})
     if operstate is not None:
-        add_netdev(tmp_path, "rdmap0s6", {"operstate": operstate})
+        add_netdev(tmp_path, "rdmap0s6", {"operstate": operstate, "carrier_down_count": "3"})
 
     (port,) = read_ports(tmp_path)
 
     assert (port.link.port_up, port.used) == (up, True)
+    assert port.counts.link_downs_total == (None if operstate is None else 3.0)
     assert port.counts.errors_total == {"rx_drops": 1.0, "no_completion_cmds": 2.0, "cmds_err": 3.0}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.root = folder
         self.now = 1000.0
+        self.process(1, "S", parent=0)
         self.process(DAEMON, "S")
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
@@ -359,3 +361,19 @@ def test_a_fabric_manager_of_root_is_found_by_its_name(host: Host, name: str, ui
     stat.write_text(stat.read_text().replace(f"({name}) S", f"({name}) Z"))
     host.poll()
     assert host.processes.fabric_manager is False, "it has ended, and its parent has not taken note"
+
+
+@pytest.mark.parametrize(("hidden", "found"), [(False, True), (True, None)])
+def test_a_fabric_manager_is_found_without_permissions(host: Host, hidden: bool, found: bool | None) -> None:  # noqa: FBT001 - a table
+    """Any user may read names and states, unless /proc is mounted with hidepid=2, where even process 1 is hidden."""
+    host.process(200, "S")
+    stat = host.root / "proc/200/stat"
+    stat.write_text(stat.read_text().replace("a) name", "nv-fabricmanage"))
+    (host.root / "proc/200/status").write_text("Name:\tnv-fabricmanage\nUid:\t0\t0\t0\t0\n")
+    if hidden:
+        shutil.rmtree(host.root / "proc/200")
+        shutil.rmtree(host.root / "proc/1")
+    processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
+    assert processes.poll() is None
+    assert processes.denied
+    assert processes.fabric_manager is found

@@ -39,3 +39,12 @@ def test_the_lanes_of_a_slot_are_those_of_the_port_above(tmp_path: Path) -> None
     add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
 
     assert pci.slot_lanes(tmp_path) == {"00000000:16:00.0": 8}
+
+
+def test_nvswitches_are_bridges_of_nvidia(tmp_path: Path) -> None:
+    """GPUs and bridges of other vendors do not count."""
+    add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
+    add(tmp_path, "pci0000:00/0000:00:06.0", "0x10de", "0x068000")
+    add(tmp_path, "pci0000:00/0000:00:07.0", "0x10de", "0x068000")
+    add(tmp_path, "pci0000:00/0000:00:08.0", "0x8086", "0x068000")
+    assert pci.nvswitches(tmp_path) == 2

@@ -151,6 +151,17 @@ def test_a_guest_needs_no_fabric_manager() -> None:
     assert not ward.verdicts
 
 
+def test_a_guest_with_nvswitches_runs_the_fabric_manager_itself() -> None:
+    """Clouds give the NVSwitches to a guest that has all GPUs (NVIDIA Fabric Manager user guide, full passthrough)."""
+    ward = Ward()
+    fabric(ward, 0, state=3.0, status=0.0)
+    inventory = replace(ward.report.internal.inventory, nvswitches=4)
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
+    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
+    ward.node(fabric_manager_up=0.0)
+    assert ward.go_on(330).level("fabric_manager_down") is Level.FAIL
+
+
 def test_every_fabric_check_has_a_description() -> None:
     """The reason describes each check of the fabric and contains no identifier."""
     ward = Ward()
