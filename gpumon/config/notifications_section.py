@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from gpumon.config.setting import NEEDS, Section, SomePath, check_url, number_to_text, setting, split
+from gpumon.config.setting import NEEDS, Section, SomePath, check_hook, check_url, number_to_text, setting, split
 
 _Url = Annotated[str, AfterValidator(check_url)]
 
@@ -42,7 +42,7 @@ class NotificationsSection(Section):
         example="/etc/gpumon/alertmanager.token",
         restart=True,
     )
-    webhook_url: _Url | None = setting(
+    webhook_url: Annotated[str, AfterValidator(check_hook)] | None = setting(
         None, "URL that gets each alert as a CloudEvent.", example="https://events.example.com/gpumon", restart=True
     )
     webhook_url_file: SomePath | None = setting(

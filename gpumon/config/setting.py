@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 NEEDS: Final = "needs"
 """Type of the pydantic error for a setting that depends on another one. The context of the error holds the remedy."""
 
+_HOOK = re.compile(r"https?://[^\s/?#]+[^\s#]*")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
@@ -59,7 +60,14 @@ def check_url(text: str) -> str:
     Raise ValueError for any other text, and for a URL with a query or fragment.
     """
     if _URL.fullmatch(text) is None:
-        raise ValueError("must be an absolute URL, such as https://wiki.example.com/gpumon")
+        raise ValueError("must be an absolute URL without a query, such as https://wiki.example.com/gpumon")
+    return text
+
+
+def check_hook(text: str) -> str:
+    """Return an absolute http or https URL unchanged, also one with a query; raise ValueError for any other text."""
+    if _HOOK.fullmatch(text) is None:
+        raise ValueError("must be an absolute URL, such as https://events.example.com/gpumon")
     return text
 
 

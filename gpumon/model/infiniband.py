@@ -46,6 +46,8 @@ EFA = "efa"
 """Kernel driver of the Elastic Fabric Adapter. It reports every port as active and has no port counters."""
 FABRIC, OTHER = ROLES = ("fabric", "other")
 """Roles of a port. Jobs communicate between nodes over fabric ports; the others are for management and storage."""
+BOND = "its network interface belongs to a bond"
+"""Placement.kind of a leg of a bond."""
 SWITCH, NUMA, APART = ("switch", "numa", "apart")
 """Positions of an adapter: below the PCIe switch of a GPU, on the NUMA node of one, or neither."""
 

@@ -67,6 +67,7 @@ def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, 
         yield f"{folder}/carrier_down_count", downs
         if nic.master:
             yield f"{folder}/master", _constant(f"../{nic.master}")
+            yield f"{folder}/master/uevent", _constant("DEVTYPE=bond\n" if nic.master.startswith("bond") else "")
 
 
 def _switch(gpu: int) -> str:

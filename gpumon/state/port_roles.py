@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gpumon.model.infiniband import APART, EFA, FABRIC, OTHER, SWITCH
+from gpumon.model.infiniband import APART, BOND, EFA, FABRIC, OTHER, SWITCH
 from gpumon.model.port_patterns import matches
 from gpumon.model.snapshot import PortReading
 
@@ -21,18 +21,31 @@ Speeds = Mapping[tuple[str, str], float | None]
 
 def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> tuple[PortReading, ...]:
     """Return the ports with their roles. `fabric`: patterns of the configuration that name the fabric's adapters."""
-    fabric_speed = _fabric_speed(ports, speeds)
-    roles = (_role(port, speeds.get((port.device, port.port)), fabric_speed, fabric) for port in ports)
+    roles = _roles(ports, speeds, fabric)
+    if not fabric and FABRIC not in {role for role, _ in roles}:
+        roles = _roles(tuple(map(_without_bond, ports)), speeds, fabric)  # the rails are bonds
     return tuple(
         port if (port.role, port.role_reason) == (role, reason) else replace(port, role=role, role_reason=reason)
         for port, (role, reason) in zip(ports, roles, strict=True)
     )
 
 
+def _without_bond(port: PortReading) -> PortReading:
+    is_leg = port.placement.kind == BOND
+    return replace(port, placement=replace(port.placement, kind="")) if is_leg else port
+
+
+def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
+    """Return role and reason of each port."""
+    fabric_speed = _fabric_speed(ports, speeds)
+    rails = any(not port.restricted and port.link_layer == INFINIBAND for port in ports)
+    return [_role(port, speeds.get((port.device, port.port)), fabric_speed, fabric, rails=rails) for port in ports]
+
+
 def _role(
-    port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str]
+    port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, rails: bool
 ) -> tuple[str, str]:
-    """Return role and reason of a port."""
+    """Return role and reason of a port. `rails`: whether the node has InfiniBand."""
     if port.restricted:
         return OTHER, RESTRICTED
     if fabric:
@@ -40,17 +53,27 @@ def _role(
         return (FABRIC, "named by links.fabric") if named else (OTHER, "not named by links.fabric")
     if port.link_layer == INFINIBAND or port.driver == EFA:
         return FABRIC, "EFA" if port.driver == EFA else INFINIBAND
-    return _ethernet_role(port, speed, fabric_speed)
+    return _ethernet_role(port, speed, fabric_speed, rails=rails)
 
 
-def _ethernet_role(port: PortReading, speed: float | None, fabric_speed: float | None) -> tuple[str, str]:
+def _ethernet_role(
+    port: PortReading, speed: float | None, fabric_speed: float | None, *, rails: bool
+) -> tuple[str, str]:
+    """Return role and reason of an Ethernet port.
+
+    `rails`: whether the node has InfiniBand. Then the Ethernet of a NUMA node is for storage. The link of a port on a
+    GPU's PCIe switch may have come up at half its speed.
+    """
     place = port.placement
     if place.position == APART:
         return OTHER, "neither on the PCIe switch nor on the NUMA node of a GPU"
     if place.position != SWITCH and place.kind:
         return OTHER, place.kind
-    if speed and fabric_speed and speed != fabric_speed:
+    lowest = 0.5 if place.position == SWITCH else 1.0
+    if speed and fabric_speed and not lowest * fabric_speed <= speed <= fabric_speed:
         return OTHER, f"its speed is {speed / _GIGABIT:.0f} Gb/s, that of the fabric {fabric_speed / _GIGABIT:.0f}"
+    if rails and place.position != SWITCH:
+        return OTHER, "Ethernet beside InfiniBand, and not on the PCIe switch of a GPU"
     return FABRIC, _NEAR.get(place.position, "on the NUMA node of a GPU")
 
 

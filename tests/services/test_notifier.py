@@ -58,6 +58,14 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
     return MessageSender(receiver, known, kept, QUICK), kept
 
 
+def test_the_url_of_a_webhook_may_have_a_query() -> None:
+    """Logic Apps and Teams sign their URLs in the query."""
+    url = "https://events.example.com/flow?sig=a1"
+    assert NotificationsSection(webhook_url=url).webhook_url == url
+    with pytest.raises(ValueError, match="absolute URL"):
+        NotificationsSection(webhook_url="events.example.com")
+
+
 def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_resolved(tmp_path: Path) -> None:
     """With labels and texts, and with the token of the file. Each is sent once."""
     (tmp_path / "token").write_text("s3cret\n")

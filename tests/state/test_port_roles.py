@@ -10,7 +10,7 @@ from each_case import each_case
 from reduced_reports import reduce_all
 
 from gpumon.collectors.links.infiniband import PortReader
-from gpumon.model.infiniband import OTHER, InfinibandLink, InfinibandPort
+from gpumon.model.infiniband import BOND, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.sim.infiniband import open_tree
@@ -40,8 +40,8 @@ def others(report: Report) -> dict[str, str]:
 @each_case(
     ("profile", "nics", "expected"),
     [
-        ("h100x8", "azure_vf", {"mlx5_an0": "its network interface belongs to a bond or to a virtual"}),
-        ("h100x8", "bond", {"mlx5_bond_0": "its network interface belongs to a bond or to a virtual"}),
+        ("h100x8", "azure_vf", {"mlx5_an0": "its network interface belongs to a virtual machine's"}),
+        ("h100x8", "bond", {"mlx5_bond_0": "its network interface belongs to a bond"}),
         ("h100x8", "storage", {"mlx5_21": "its speed is 200 Gb/s, that of the fabric 400"}),
         ("h100x8", "bluefield", {"mlx5_22": "it is a DPU"}),
         ("b200x8", "limited_pf", {"mlx5_20": "its counters may not be read (EINVAL)"}),
@@ -58,6 +58,41 @@ def test_ports_that_are_not_of_the_fabric_have_a_reason(
 
     assert found.keys() == expected.keys()
     assert all(found[device].startswith(reason) for device, reason in expected.items())
+
+
+def placed(
+    device: str, *, layer: str = "Ethernet", position: str = NUMA, kind: str = "", gigabits: int = 400
+) -> PortReading:
+    return PortReading(
+        device=device,
+        port="1",
+        link_layer=layer,
+        link=InfinibandLink(port_up=1.0, port_speed_bytes_per_second=gigabits * 1e9 / 8),
+        counts=InfinibandPort(),
+        placement=Placement(position=position, kind=kind),
+    )
+
+
+RAILS = tuple(placed(f"mlx5_{number}", layer="InfiniBand", position=SWITCH) for number in range(8))
+ROCE = tuple(placed(f"mlx5_{number}", position=SWITCH) for number in range(7))
+SYNTHETIC = "its network interface belongs to a virtual machine's synthetic interface"
+
+
+@each_case(
+    ("ports", "expected"),
+    [
+        ((*RAILS, placed("mlx5_8")), {"mlx5_8"}),
+        ((*RAILS, placed("mlx5_8", position=SWITCH)), set()),
+        ((*ROCE, placed("mlx5_7", position=SWITCH, gigabits=200)), set()),
+        ((*ROCE, placed("mlx5_7", position=SWITCH, gigabits=25)), {"mlx5_7"}),
+        (tuple(placed(f"mlx5_bond_{number}", kind=BOND, gigabits=200) for number in range(8)), set()),
+        ((*ROCE, placed("mlx5_bond_0", kind=BOND)), {"mlx5_bond_0"}),
+        ((placed("mlx5_an0", kind=SYNTHETIC),), {"mlx5_an0"}),
+    ],
+)
+def test_the_role_of_ethernet_depends_on_the_other_ports(ports: tuple[PortReading, ...], expected: set[str]) -> None:
+    """Storage beside InfiniBand is other; a rail may be slow; all rails may be bonds; a VM's own adapter is none."""
+    assert set(others(report_of(*ports))) == expected
 
 
 def test_the_configuration_decides_which_ports_are_of_the_fabric(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from contextlib import suppress
 
 from gpumon.collectors.links.files import Files, Reach
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.infiniband import APART, NUMA, SWITCH, Placement
+from gpumon.model.infiniband import APART, BOND, NUMA, SWITCH, Placement
 
 GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
+_MASTER = re.compile(r"^DEVTYPE=(\w+)", re.MULTILINE)
+"""Matches the kind of interface in the uevent file of a master: bond, vrf, bridge. A synthetic interface has none."""
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UNKNOWN_NODE = {"", "-1"}
 _BLUEFIELD = "MT416"
@@ -79,8 +81,14 @@ def _kind(files: Files, folder: str) -> str:
         netdevs = files.names(f"{folder}/device/net")
     except OSError:  # InfiniBand without IPoIB, or EFA
         netdevs = []
-    if any(files.exists(f"{folder}/device/net/{netdev}/master") for netdev in netdevs):
-        return "its network interface belongs to a bond or to a virtual machine's synthetic interface"
+    for netdev in netdevs:
+        master = f"{folder}/device/net/{netdev}/master"
+        if files.exists(master):
+            kind = _MASTER.search(_content(files, f"{master}/uevent"))
+            if kind is None:
+                return "its network interface belongs to a virtual machine's synthetic interface"
+            if kind[1] == "bond":
+                return BOND
     return "it is a DPU" if _content(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
 
 

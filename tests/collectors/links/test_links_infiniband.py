@@ -11,7 +11,7 @@ from sysfs import add_port, write
 
 from gpumon.collectors.links.files import ReadErrors, Tree
 from gpumon.collectors.links.infiniband import COLLECTOR, MAX_PORTS, PortReader
-from gpumon.model.infiniband import SWITCH
+from gpumon.model.infiniband import BOND, SWITCH
 from gpumon.model.snapshot import PortReading
 from gpumon.sim.infiniband import SimulatedTree, open_tree
 from gpumon.sim.scenario import ScenarioFile
@@ -339,7 +339,17 @@ def test_a_port_has_the_gpu_below_the_same_pcie_switch(tmp_path: Path) -> None:
     assert ports["mlx5_2"].position == SWITCH
     assert ports["mlx5_2"].gpus == ("00000000:52:00.0",)
     assert (ports["mlx5_21"].position, ports["mlx5_21"].gpus) == ("numa", ())
-    assert ports["mlx5_an0"].kind.startswith("its network interface belongs to a bond")
+    assert ports["mlx5_an0"].kind.startswith("its network interface belongs to a virtual machine's")
+
+
+@pytest.mark.parametrize(("uevent", "kind"), [("DEVTYPE=bond", BOND), ("DEVTYPE=vrf", ""), ("DEVTYPE=bridge", "")])
+def test_only_a_leg_of_a_bond_has_its_kind(tmp_path: Path, uevent: str, kind: str) -> None:
+    """A rail of the fabric may be in a VRF or a bridge."""
+    add_port(tmp_path, "mlx5_0", counters={})
+    add_netdev(tmp_path, "mlx5_0", {})
+    write(tmp_path / "class/infiniband/mlx5_0/device/net/eth0/master", {"uevent": f"{uevent}\nINTERFACE=one"})
+
+    assert read_ports(tmp_path)[0].placement.kind == kind
 
 
 def add_netdev(sysfs: Path, device: str, files: dict[str, str]) -> None:
