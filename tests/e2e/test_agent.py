@@ -349,6 +349,7 @@ def test_without_a_pci_bus_the_gpus_of_the_driver_are_read(agent: Agent) -> None
     assert "gpumon_gpus_on_pci_bus" not in page.families
     assert agent.get("/api/v1/inventory")["place"] == "sandbox"
     assert agent.log.read_text(encoding="utf-8").count("sysfs shows no NVIDIA GPU") == 1
+    eventually(lambda: "but only 7 can be opened" in agent.ask("/api/v1/health")[1].decode(), within=120)
 
     agent.simulate({"idle": True, "place": "sandbox", "gpus": {3: {"lost": True}}})
     eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="3", fault="lost") == 1)

@@ -12,7 +12,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
 from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, NVLINK_DISCOVERY, XID
-from gpumon.model.snapshot import CONTAINER
+from gpumon.model.snapshot import CONTAINER, SANDBOX
 
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """Bases of the expected number of GPUs that an operator has set."""
@@ -102,7 +102,7 @@ def _may_be_withheld(gpu: GpuCase) -> bool:
 
 
 def count(facts: Facts) -> Finding | None:
-    """Return a failure if the driver reports fewer GPUs than expected.
+    """Return a failure if the driver reports fewer GPUs than expected, or counts some that it cannot open.
 
     Unknown if a guest or container may have been given fewer. GPUs that are missing do not count, because each has its
     own verdict.
@@ -117,6 +117,9 @@ def count(facts: Facts) -> Finding | None:
         reason += _init_message(facts, *expected.unlisted)
         action = Action.REBOOT if expected.unlisted else Action.INSPECT
         return fail(reason, action, gpus_visible=visible, gpus_expected=expected.count)
+    if expected.place == SANDBOX and facts.bus is not None and visible > (opened := len(facts.bus)):
+        reason = f"{words}, but only {opened} can be opened; without the PCI bus the others have no name."
+        return fail(reason, Action.INSPECT, gpus_visible=visible, gpus_opened=opened)
     if expected.may is not None and expected.may > visible:
         more = f"expected may be {expected.may}, {BASES[expected.may_basis]}"
         given = f"this {expected.place} may have been given fewer"

@@ -12,7 +12,7 @@ from judging import Ward
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
-from gpumon.model.snapshot import CONTAINER, GUEST
+from gpumon.model.snapshot import CONTAINER, GUEST, SANDBOX
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 
@@ -308,3 +308,14 @@ def test_a_count_mismatch_clears_after_a_minute() -> None:
     ward.node(gpus_visible=7.0)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts
+
+
+def test_gpus_that_the_driver_counts_and_cannot_open_are_a_failure() -> None:
+    """Without a PCI bus in sight a lost GPU has no name; NVML still counts it."""
+    ward = Ward(gpus=4)
+    inventory = replace(ward.report.internal.inventory, bus={state.bus_id: "nvidia" for state in ward.report.gpus})
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
+    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=SANDBOX))
+    assert ward.go_on(120).level("gpu_count_mismatch") is Level.OK
+    ward.node(gpus_visible=5.0)
+    assert ward.go_on(120).level("gpu_count_mismatch") is Level.FAIL
