@@ -69,6 +69,7 @@ _LIKE_SM = ("graphics", "video")
 """Clock domains whose clock follows the SM clock. They are exported only with detailed metrics."""
 
 PCIE_ERRORS = {
+    # Not verified: the resource manager has a total of 32 bits too, and no source names the one that NVML returns.
     "correctable": Field("PCIE_COUNT_CORRECTABLE_ERRORS", bits=16),
     "non_fatal": Field("PCIE_COUNT_NON_FATAL_ERROR", bits=8),
     "fatal": Field("PCIE_COUNT_FATAL_ERROR", bits=8),

@@ -64,6 +64,10 @@ def test_a_host_without_nvlink_sharp_is_compared_with_the_ring() -> None:
         ({off: "0"}, "", False),
         ({}, "NCCL_DEBUG=WARN\nNCCL_NVLS_ENABLE = 0", False),
         ({off: "1"}, "NCCL_NVLS_ENABLE=0", True),
+        ({}, "NCCL_ALGO=Ring,Tree", False),
+        ({"NCCL_ALGO": "^NVLS"}, "", False),
+        ({"NCCL_ALGO": "NVLS,Ring"}, "", True),
+        ({"NCCL_ALGO": "^Tree"}, "", True),
     ]:
         plan, *_ = make_plans(
             PROBES["allreduce"], ("GPU-a", "GPU-b"), python="python", environment=environment, nccl_conf={"conf": conf}

@@ -174,10 +174,14 @@ class Plan:
     def uses_sharp(self) -> bool:
         """Return whether NCCL may use NVLink SHARP.
 
-        NCCL_NVLS_ENABLE=0 disables it, in the environment of the ranks or in the host's /etc/nccl.conf.
+        NCCL_NVLS_ENABLE=0 disables it, and so does an NCCL_ALGO without NVLS or with ^NVLS, in the environment of the
+        ranks or in the host's /etc/nccl.conf.
         """
-        lines = [line.replace(" ", "") for text in self.nccl_conf.values() for line in text.splitlines()]
-        return self.environment.get(NVLS, "0" if f"{NVLS}=0" in lines else "1") != "0"
+        lines = (line.replace(" ", "") for text in self.nccl_conf.values() for line in text.splitlines())
+        values = dict(line.split("=", 1) for line in lines if "=" in line) | dict(self.environment)
+        algorithms = values.get("NCCL_ALGO", "").upper()
+        allowed = not algorithms or ("NVLS" in algorithms) != algorithms.startswith("^")
+        return allowed and values.get(NVLS, "1") != "0"
 
     @property
     def command(self) -> tuple[str, ...]:
