@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import threading
 import urllib.parse
 import urllib.request
@@ -29,6 +30,7 @@ class AlertStack:
     def __init__(self, folder: Path, target: int) -> None:
         self.prometheus, self.alertmanager, self.webhook = free_port(), free_port(), free_port()
         self.folder = folder
+        self.alertmanager_process: subprocess.Popen[bytes]
         self.notifications: list[tuple[str, dict[str, str]]] = []
         """Each alert in each notification that left Alertmanager: firing or resolved, and its labels."""
         shortened = (replace(rule, for_seconds=min(rule.for_seconds, MAX_FOR_SECONDS)) for rule in rules())
@@ -75,7 +77,7 @@ class AlertStack:
         ]
         with (
             self._receiver(),
-            running(alertmanager, self.folder / "alertmanager.log"),
+            running(alertmanager, self.folder / "alertmanager.log") as self.alertmanager_process,
             running(scraping, self.folder / "prometheus.log") if prometheus else contextlib.nullcontext(),
         ):
             if prometheus:

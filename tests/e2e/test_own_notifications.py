@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,36 @@ def test_an_alertmanager_that_comes_back_gets_what_fires(agent: Agent, tmp_path:
     stack.scrape()
     with stack.up(prometheus=False):
         eventually(lambda: stack.notified("GpuLost") == ["firing"])
+
+
+def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: Agent, tmp_path: Path) -> None:
+    """It takes connections and is silent: the attempt fails, readings go on, and later it gets the alert once."""
+    stack = AlertStack(tmp_path, agent.port)
+    stack.scrape()
+    with stack.up(prometheus=False):
+        stack.alertmanager_process.send_signal(signal.SIGSTOP)
+        agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
+        agent.simulate(LOST)
+        eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
+        polls = agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
+        eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) > polls)
+        stack.alertmanager_process.send_signal(signal.SIGCONT)
+        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+
+
+def test_an_alertmanager_that_restarts_notifies_once(agent: Agent, tmp_path: Path) -> None:
+    """It forgets the alert and not the notification. The agent sends the alert again."""
+    stack = AlertStack(tmp_path, agent.port)
+    stack.scrape()
+    agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
+    with stack.up(prometheus=False):
+        agent.simulate(LOST)
+        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+    with stack.up(prometheus=False):
+        assert eventually(stack.firing, within=120) == {("GpuLost", "1")}
+        agent.simulate({"idle": True, "gpus": {0: {"lost": True}, 1: {"lost": True}}})
+        eventually(lambda: len(stack.notified_by_labels("GpuLost")) == 2)
+    assert stack.notified("GpuLost") == ["firing", "firing"], "one for each GPU"
 
 
 def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: Agent) -> None:
