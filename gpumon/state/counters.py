@@ -39,14 +39,14 @@ BELIEVED_SECONDS = 4 * SLOW.value
 meanwhile.
 """
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
-"""BELIEVED_SECONDS of counters that are read in the RARE tier, by metric. They need longer to be read several times."""
+"""Seconds like BELIEVED_SECONDS, by metric, for counters of the rare tier: they are read every five minutes."""
 WRAP_SHARE = 0.25
 """A counter has wrapped if it falls from the highest to the lowest share of its range. A counter at its maximum has
 stopped: it has restarted if it falls.
 """
 JITTER_SHARE = 0.99
-"""A sum over links has lost a part (a link is down) if it falls below this share of its last value and continues to
-count. A smaller decrease is noise.
+"""A counter that the driver sums over links misses a link that is down if it falls below this share of its last value
+and continues to count. A smaller decrease is noise.
 """
 
 

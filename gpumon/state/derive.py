@@ -25,7 +25,7 @@ from gpumon.state.report import GpuInputs, InternalState, Report
 NOT_READ = "not read yet"
 """`detail` of a GPU from the store until the end of the first poll that lists it."""
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
-"""Rows of Node that are absent while the whole driver is released: their values are unknown, and that is no fault."""
+"""Metrics of the node that are absent while the whole driver is released: their values are unknown, without a fault."""
 _T = TypeVar("_T")
 
 
@@ -194,7 +194,7 @@ def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSetting
 
 
 def _reading(gpu: GpuRecord) -> dict[str, Any]:
-    """Return the fields of GpuState that are left out while the GPU does not answer; empty without a reading."""
+    """Return the fields of GpuState that come from the GPU's last reading; empty while the GPU does not answer."""
     reading = gpu.reading
     if reading is None:
         return {}

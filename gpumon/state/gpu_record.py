@@ -72,7 +72,7 @@ class GpuRecord:
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     platform: Platform | None = None
-    """Part of the identity, which is kept while the GPU does not answer."""
+    """Location of the GPU in its rack, kept while the GPU does not answer; None if the platform does not report it."""
     reset_at: float | None = None
     """Boot clock at which a restart of the GPU's counters was last detected; None if never."""
     restored: bool = False

@@ -26,7 +26,7 @@ SETTLING_SECONDS = 30.0
 another.
 """
 MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort)) + 1
-"""Series of the two tables, and one info series."""
+"""Minimum number of series that a port exports: those of its two metric tables, and one info series."""
 
 Place = tuple[str, str]
 """Current device name and port number of a port."""

@@ -77,7 +77,7 @@ class InternalState:
     restored: bool = False
     """True after the store has been read."""
     lost_to: str = ""
-    """StoredState.lost_to."""
+    """New path of the damaged store that an empty one replaced at the start; empty if the store was intact."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
