@@ -194,7 +194,7 @@ def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSetting
 
 
 def _reading(gpu: GpuRecord) -> dict[str, Any]:
-    """Return the fields of GpuState that come from the GPU's last reading; empty while the GPU does not answer."""
+    """Return the fields of GpuState that come from the GPU's last reading; empty if it has none."""
     reading = gpu.reading
     if reading is None:
         return {}
