@@ -69,10 +69,11 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (path below the host's root, function that returns the content) for each file of the processes.
+    """Yield (path below the host's root, function that returns the content) for each file of process 1 and these.
 
     The processes always exist. Their state is D (uninterruptible sleep) while they are stuck, otherwise S.
     """
+    yield "proc/1/stat", _fixed(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
     yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
     for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
