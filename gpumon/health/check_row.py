@@ -39,7 +39,7 @@ class Paging(enum.StrEnum):
     DAY = "day"
     """In working hours: schedulers drain what is unfit for work until then."""
     NEVER = "never"
-    """Not at all: for dashboards."""
+    """Never: only dashboards and the API show the alert."""
 
 
 Where = Literal["same", "node", "peer", "any"]

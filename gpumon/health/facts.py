@@ -89,7 +89,7 @@ class Facts:
     maintenances: Windows = ()
     """Maintenance windows, newest last, including those that have ended."""
     releases: Windows = ()
-    """Windows in which a GPU was released, in the same order."""
+    """Windows in which a GPU was released, newest last, including those that have ended."""
     probe: ProbeState = ProbeState()
     """State of the all-reduce probe."""
     probe_interval: float = 21600.0

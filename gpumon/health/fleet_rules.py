@@ -69,7 +69,7 @@ DAILY_RULES: Mapping[str, str] = {
     "avg_over_time(cluster:gpumon_gpus:expected:sum[1d])",
     "instance:gpumon_fault_seconds:sum_7d": "300 * count_over_time((gpumon_node_health == 3)[7d:5m])",
 }
-"""The same, of rules over a day or longer."""
+"""PromQL by the name of the recorded series, for rules over a day or longer."""
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:

@@ -58,7 +58,7 @@ def stored_state_unread(facts: Facts) -> Finding | None:
 def store_down(facts: Facts) -> Finding | None:
     """Return a warning if the store cannot be written; None if that is unknown.
 
-    None too while the stored state has not been read: `gpumon_history_unread` reports that.
+    Also return None while the stored state has not been read: `gpumon_history_unread` reports that.
     """
     if facts.node.store_up is None or not facts.recalled:
         return None
@@ -70,7 +70,7 @@ def store_down(facts: Facts) -> Finding | None:
 def kernel_log_down(facts: Facts) -> Finding | None:
     """Return a warning if the kernel log cannot be read; None if the agent does not read it.
 
-    None too without permission to read it: gpumon_collector_denied reports that.
+    Also return None without permission to read it: gpumon_collector_denied reports that.
     """
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None

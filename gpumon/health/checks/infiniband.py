@@ -146,7 +146,7 @@ def slow_port(port: PortCase) -> Finding | None:
 def _required_speed(port: PortCase) -> float | None:
     """Return the configured minimum speed in bytes per second; None if unset.
 
-    None too for Ethernet ports, which may have other speeds.
+    Also return None for Ethernet ports, which may have other speeds.
     """
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 

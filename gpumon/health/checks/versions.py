@@ -39,7 +39,7 @@ def of_node(facts: Facts) -> Finding | None:
 def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
     """Yield (firmware, GPU indexes by version) for each firmware whose version differs between GPUs of one product.
 
-    Only if no version has a majority and none is configured.
+    A firmware with a configured version, or a version that most GPUs have, is left out.
     """
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
