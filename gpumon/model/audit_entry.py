@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class AuditEntry:
     """One entry of the audit log: the requested change, its client, time and reason.
 
-    A request over HTTP is recorded after it was answered.
+    A request over HTTP is recorded when its response begins.
     """
 
     wall: float

@@ -47,7 +47,10 @@ def create() -> int:
 
 @contextmanager
 def created() -> Iterator[int]:
-    """Yield the descriptor of a new page; close it on exit, after the child and the `Reader` have mapped it."""
+    """Yield the descriptor of a new shared memory file (page), and close the descriptor on exit.
+
+    The child and the `Reader` must have mapped the page by then.
+    """
     descriptor = create()
     try:
         yield descriptor

@@ -114,7 +114,10 @@ class ErrorEvent:
 
     @property
     def device(self) -> str:
-        """Return the `device` label of the error's counter: a GPU's uuid (or its substitute), else the PCI address."""
+        """Return the `device` label of the error's counter.
+
+        It is the GPU's uuid (or its substitute) for an Xid, and the PCI address for every other kind of error.
+        """
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 
     @property
@@ -124,9 +127,9 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance id that the errors name.
+    """Return the MIG instance id that all errors of a GPU with such an id have in common.
 
-    Return None if they name none or several: then the whole GPU is affected.
+    Return None if the errors have no id or different ids, because the whole GPU is then affected.
     """
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None
@@ -134,7 +137,7 @@ def common(instances: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorChange:
-    """The new state of a burst of errors, and the number of errors added to its count."""
+    """A burst of errors that was started or continued, and the number of errors that were added to its count."""
 
     event: ErrorEvent
     increase: int
@@ -154,7 +157,7 @@ class ErrorCounter:
 
     kind: str
     device: str
-    """Value of ErrorEvent.device: uuid of a GPU, or PCI address."""
+    """Value of ErrorEvent.device: uuid of the GPU (or its substitute) for an Xid, else the PCI address."""
     code: int
     count: int
     last_wall: float

@@ -1,7 +1,8 @@
 """Frames: messages of a child process to the daemon, one JSON object per line.
 
-Key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot contains only what changed
-since the previous one of the same child. For an unchanged part the daemon uses the object that it already has.
+Key "frame" names the type of the message. Attributes that are None are omitted. In a Snapshot, the readings of a GPU
+that did not change since the previous Snapshot of the child are omitted too, and a reading that became None is null.
+For an unchanged part the daemon uses the object that it already has.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Encoder:
         return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
     def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
-        """Return the values that changed since the last reading of this GPU; "same" lists the unchanged parts."""
+        """Return a GPU's reading as a JSON object, without the parts that are as in the previous reading of this GPU.
+
+        "gpu" has only changed attributes. "same" lists the names of the omitted parts.
+        """
         values, before = _attributes(reading), self._sent.get(reading.bus_id)
         self._sent[reading.bus_id] = reading
         if before is None:
@@ -95,7 +99,7 @@ class Decoder:
         self._received: dict[str, snapshot.GpuReading] = {}
 
     def decode(self, line: bytes) -> ChildMessage:
-        """Return the message. Raise FrameError for a line that is not a frame of this schema."""
+        """Return the message that the line contains. Raise FrameError for a line that is not a frame of this schema."""
         try:
             values = json.loads(line)
             kind = _KINDS[values.pop("frame")]

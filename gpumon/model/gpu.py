@@ -1,4 +1,4 @@
-"""Metric table of a GPU. Each row of `Gpu` is a metric."""
+"""Metric table of a GPU: each attribute of `Gpu` is a metric."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ PCIE_ERRORS = {
     "lane": Field("PCIE_COUNT_LANE_ERROR", bits=16),
     "l0_to_recovery": Field("PCIE_L0_TO_RECOVERY_COUNTER", bits=16),
 }
-"""Widths as in NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS of NVIDIA's kernel module."""
+"""NVML field of each PCIe error counter, by label value.
+
+The widths in bits are those of NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS in NVIDIA's kernel module.
+"""
 
 _SPARE_ROWS = ("max", "high", "partial", "low", "none")
 _LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))

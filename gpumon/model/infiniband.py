@@ -47,7 +47,7 @@ EFA = "efa"
 FABRIC, OTHER = ROLES = ("fabric", "other")
 """Roles of a port. Jobs communicate between nodes over fabric ports; the others are for management and storage."""
 BOND = "its network interface belongs to a bond"
-"""Placement.kind of a leg of a bond."""
+"""Value of Placement.kind for an adapter whose network interface belongs to a bond."""
 SWITCH, NUMA, APART = ("switch", "numa", "apart")
 """Positions of an adapter: below the PCIe switch of a GPU, on the NUMA node of one, or neither."""
 
@@ -61,7 +61,10 @@ class Placement:
     gpus: tuple[str, ...] = ()
     """PCI addresses of the GPUs below the same PCIe switch, in NVML's form."""
     kind: str = ""
-    """Why the adapter is probably not for the fabric unless it is beside a GPU: a leg of a bond, or a DPU."""
+    """Why the adapter is probably not for the fabric: it belongs to a bond (BOND), or it is a DPU. "" if neither.
+
+    With a reason the role of the port is OTHER, unless the adapter is below the PCIe switch of a GPU.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""An alert as receivers get it, and the record that one has got it."""
+"""A firing alert as it is sent to receivers, and the record that a receiver was notified of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SentAlert:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the texts by the names that the alert rules for Prometheus use; empty ones are left out."""
+        """Return the texts of the alert by annotation name of the alert rules for Prometheus. Leave out empty texts."""
         texts = {
             "summary": self.summary,
             "description": self.description,
@@ -46,7 +46,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedAlert:
-    """The record that a receiver was notified that an alert fires, and not yet that it is resolved."""
+    """A firing alert of which a receiver was notified. The receiver is not notified yet that it is resolved."""
 
     receiver: str
     alert: SentAlert

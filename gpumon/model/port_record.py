@@ -12,7 +12,7 @@ class PortRecord:
     identity: str
     """Id of the port that does not depend on its device name: GUID or PCI address of its card, and port number."""
     device: str
-    """Name of its device at the last reading."""
+    """Name of the RDMA device, such as mlx5_0, at the last reading of the port."""
     port: str
     bus_id: str
     """PCI address of its card at the last reading; "" for a device that is not on a PCI bus."""

@@ -31,7 +31,7 @@ FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
 
 class Page(enum.Enum):
-    """Path of the page on which Prometheus finds the series of a row. Single links are too many for every scrape."""
+    """URL path of the page that exports a metric. Single links have a page of their own, to be scraped less often."""
 
     METRICS = "/metrics"
     LINKS = "/metrics/links"
@@ -239,11 +239,11 @@ def primary_sources(source: Source) -> Iterator[Source]:
 
 
 WIDEST = 64
-"""Bits of a counter that does not wrap in the life of a host."""
+"""Width in bits from which a counter is assumed never to wrap."""
 
 
 def counter_range(source: Source, label: str = "") -> float:
-    """Return the number at which the counter of a label value wraps to 0; infinity if it never does."""
+    """Return the value in the metric's unit at which the counter for `label` wraps to 0; infinity if it never does."""
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
             return 2.0**bits * scale if 0 < bits < WIDEST else math.inf
@@ -279,11 +279,11 @@ class Row:
     """False if the page has no series for a value of 0."""
 
     def hidden(self, key: str) -> bool:
-        """Return True if this label value is exported only with detailed metrics."""
+        """Return True if the series with the label values `key` is exported only with detailed metrics."""
         return self.detail is True or (self.detail is not False and key in self.detail)
 
     def omits(self, key: str, value: float, *, detailed: bool) -> bool:
-        """Return True if the page has no series for this label value."""
+        """Return True if the series with the label values `key` and this value is not exported."""
         return not (detailed or self.page is LINKS or not self.hidden(key)) or not (self.zeros or value)
 
 
@@ -377,7 +377,7 @@ def samples(
 
 
 def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
-    """Return the number of series of a table on a page."""
+    """Return how many Prometheus series the values of a metric table have on a page, the `info` series included."""
     count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)
@@ -399,7 +399,7 @@ def info_page(table: type[Table]) -> Page | None:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return attribute, metric name and row of each row that is no identity; `names` limits them to these metrics."""
+    """Return (attribute, metric name, row) for each row of a table that is not an identity row, limited to `names`."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 

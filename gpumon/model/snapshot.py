@@ -103,9 +103,9 @@ class PciBus:
     place: str = HOST
     """Where the agent runs, one of PLACES."""
     ports: Mapping[str, str] = field(default_factory=dict)
-    """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
+    """PCI address of the PCIe port above each GPU, by bus id of the GPU."""
     slot_lanes: Mapping[str, int] = field(default_factory=dict)
-    """Number of lanes that this port supports, by bus id of the GPU."""
+    """Number of PCIe lanes that the port above the GPU supports, by bus id of the GPU."""
     nvswitches: int = 0
     """Number of NVSwitches on the bus."""
 
@@ -161,13 +161,13 @@ class PortReading:
     """Node GUID, which identifies the card in any slot; "" if the card has none."""
     firmware: str = ""
     driver: str = ""
-    """Kernel driver of its card; "" if it has none that sysfs names."""
+    """Kernel driver of the network adapter; "" if sysfs names none."""
     restricted: bool = False
-    """True if reading any of its counters is invalid: a function that the fabric manager or another host manages."""
+    """True if the counters must not be read, because the fabric manager or another host manages this PCI function."""
     placement: Placement = Placement()
     role: str = FABRIC
     role_reason: str = ""
-    """Role of the port, FABRIC or OTHER, and the reason for it. The daemon sets them."""
+    """Why the port has its `role`, FABRIC or OTHER. The daemon sets both attributes."""
 
     @property
     def used(self) -> bool:
@@ -188,7 +188,7 @@ class StuckProcess:
     gpus: tuple[str, ...] = ()
     """Minor numbers of the GPUs that the process has open; empty if they cannot be read."""
     in_driver: bool | None = None
-    """Whether it waits in NVIDIA's driver; None if its kernel stack cannot be read."""
+    """True if the process waits in NVIDIA's driver; None if its kernel stack cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """Sent by a trial child after it has read all tiers of this GPU successfully."""
+    """Message of a trial child: it has read all tiers of the quarantined GPU `bus_id` successfully."""
 
     bus_id: str
 

@@ -15,13 +15,13 @@ NODE = ""
 API, COMMAND, MARKER = "api", "command", "marker"
 REQUESTERS = (API, COMMAND, MARKER)
 DEADLINE, REPLACED, REBOOT = "deadline", "replaced", "reboot"
-"""Values of `ended_by` for a window that no request ended."""
+"""Values of `ended_by`: the deadline passed, a window with the same slot replaced this one, or the host rebooted."""
 MAX_REASON_LENGTH = 200
 MAX_OWNER_LENGTH = 100
 MAX_IN_FORCE = 256
-"""Maximum number of windows of one kind in force. Further requests are refused."""
+"""Maximum number of windows of one kind in force. Further requests are refused unless they replace a window."""
 MAX_ENDED = 20
-"""Maximum number of ended windows to keep, for each kind."""
+"""Number of ended windows of one kind to keep when another window of that kind starts."""
 STEP_SECONDS = 1.0
 """Difference in seconds between the boot clock and the wall clock from which the wall clock counts as stepped."""
 SETTLED_SECONDS = 600.0
@@ -74,9 +74,9 @@ class TimeWindow:
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """Return kind, scope and owner: a new window replaces the one with the same slot.
+        """Return kind, scope and owner of the window, and whether a marker file started it.
 
-        Windows of a marker file have slots of their own, so they never replace a requested window.
+        A new window replaces the window in force with the same slot. A marker file thus replaces no requested window.
         """
         return (self.kind, self.bus_id, self.owner, MARKER if self.by == MARKER else "")
 
@@ -87,8 +87,7 @@ class TimeWindow:
 
 
 Windows = tuple[TimeWindow, ...]
-"""Windows in the order of their start, the newest last. It has those in force, and of each kind the last MAX_ENDED
-that ended.
+"""Windows in the order of their start, the newest last: all that are in force, and the newest that have ended.
 """
 
 
