@@ -47,7 +47,7 @@ def occurrence(event: Mapping[str, Any]) -> str:
 
 
 def advice(event: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the meaning of the numbers in the event's log line, if there are any, then what to do."""
+    """Yield what the numbers in the event's kernel message mean, if that is documented, then what to do."""
     if event["detail"]:
         yield str(event["detail"])
     yield f"Do: {event['action']}"

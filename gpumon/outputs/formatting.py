@@ -98,9 +98,9 @@ def stage(name: str, count: int | None, algorithm: str) -> str:
 
 
 def participants(run: Mapping[str, Any]) -> str:
-    """Return a run's number of ranks as text.
+    """Return the number of ranks of a run as text, such as `8 ranks`.
 
-    For a partial run: how many of the host's GPUs, and their indexes then.
+    For a run that left out GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the GPU indexes then.
     """
     conditions = run["conditions"]
     if not is_partial(run):

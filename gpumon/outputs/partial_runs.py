@@ -9,7 +9,10 @@ from gpumon.probe.core.state import ProbeState
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return a note that the newest run had fewer GPUs; an empty string if it determines the probe's state."""
+    """Return a sentence that the newest run of a probe had fewer GPUs than the run that determines the probe's state.
+
+    Return an empty string if no run is newer than the run that determines the state.
+    """
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:
         return ""

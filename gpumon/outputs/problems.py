@@ -52,7 +52,8 @@ class NodeProblem:
 def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
 
-    They are ordered by severity, then those that can be observed now, then the oldest.
+    They are ordered by severity, worst first. Within a severity, those that can be observed now come first, then the
+    oldest.
     """
     unordered = (
         *_verdicts(report),
@@ -158,9 +159,9 @@ def _what_to_do(action: str, first_step: str) -> str:
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem for each fault of a GPU that has no verdict yet.
+    """Yield a problem for each GPU that has a fault and no verdict about it yet.
 
-    A fault without a start is omitted, because it is a consequence of the driver's fault.
+    Omit a fault whose `since` is None, because it is a consequence of a fault of the driver.
     """
     with_verdict = {device for check, device in report.health.open if check in _FAULT_CHECKS}
     for state in report.gpus:

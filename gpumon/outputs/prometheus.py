@@ -1,6 +1,6 @@
-"""Renders a Report in Prometheus's text format 0.0.4: a page of it. The page is cached for each Report.
+"""Renders the metrics of a Report as a page in Prometheus's text format 0.0.4.
 
-The beginning of each series' line, up to its value, is cached for later Reports.
+A page is rendered once per Report. The name and labels of each series are cached as text for later Reports.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Exposition:
 
 
 class Renderer:
-    """Renders one page. It caches the page of the latest Report, and the line of each series up to its value."""
+    """Renders one page. It caches the page of the latest Report, and the name and labels of each series as text."""
 
     def __init__(self, latest: Callable[[], Report], page: Page = METRICS) -> None:
         self._latest, self._path = latest, page
@@ -109,9 +109,9 @@ class Renderer:
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _forget(self, places: set[_Place]) -> None:
-        """Remove the caches of tables that no longer exist, such as those of a MIG instance.
+        """Remove cached text of metric tables that the Report no longer has, such as those of a deleted MIG instance.
 
-        `places` are the current tables.
+        `places` has the type and labels of each table of the Report.
         """
         for gone in self._prefixes.keys() - places:
             del self._prefixes[gone]

@@ -22,7 +22,10 @@ _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The runbook of one or more alerts. `name` is the last part of its URL, `subject` the heading that it is under."""
+    """The runbook of one or more alerts.
+
+    `name` is the last part of its URL. `subject` is the heading above it in the list of runbooks.
+    """
 
     name: str
     subject: str
@@ -76,7 +79,7 @@ def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return what ends a verdict of the check; empty if the check must have passed for a minute."""
+    """Return a phrase for what clears a verdict of the check; empty for the default (passing for one minute)."""
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

@@ -21,7 +21,10 @@ def title(verdict: Verdict) -> str:
 
 
 def is_unobserved(verdict: Verdict, report: Report) -> bool:
-    """Return True if the verdict is about readings of a GPU that cannot be read now."""
+    """Return True if a verdict stays open only because its GPU, which has a fault or is released, cannot be read now.
+
+    A latched or active verdict is never unobserved.
+    """
     check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
     is_read = state is None or (state.fault is None and not state.released)
     return not (verdict.active or is_read or check is None or check.latch is not None)
