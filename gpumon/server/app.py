@@ -28,7 +28,7 @@ from gpumon.server.sources import Sources
 
 
 def create_app(sources: Sources) -> FastAPI:
-    """Return the FastAPI application with all routes. The guard checks each request before its route."""
+    """Return the FastAPI application with all routes. The middleware `Guard` checks each request before its route."""
     app = FastAPI(
         version=__version__,
         docs_url=None,  # FastAPI's own pages load scripts from the internet, which GPU hosts often cannot reach

@@ -23,7 +23,9 @@ WRITE_DEADLINE = 30.0
 the response.
 """
 MAX_CONNECTIONS = 256
-"""Maximum number of TCP connections. For a further one, the connection that was idle longest is closed."""
+"""Maximum number of TCP connections. For a further one, the connection that was idle longest is closed. If none is
+idle, the new one is closed.
+"""
 MAX_LOCAL_CONNECTIONS = 64
 """Maximum number of connections to the unix socket from users who may write, and as many from all other users."""
 KEPT_FOR_METRICS = 32
@@ -84,7 +86,7 @@ def peer_of(connection: socket.socket) -> Peer | None:
 
 
 def _login_uid(pid: int) -> int | None:
-    """Return the id of the user who logged in to the process's session, which sudo does not change; None if nobody."""
+    """Return the id of the user who logged in to the process's session, unchanged by sudo; None for a service."""
     try:
         uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -120,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True if so many connections are busy that the rest are reserved for /metrics."""
+        """Return True for a TCP connection if only the connections that are reserved for /metrics and /-/ are left."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
@@ -163,11 +165,11 @@ class Connection(H11Protocol):
 
     @property
     def kind(self) -> bool | None:
-        """Return whether the local user may write; None for a TCP connection."""
+        """Return None for a TCP connection; for a unix socket, True if its user may change state and False if not."""
         return None if self.peer is None else self.peer.may_write
 
     def _make_room(self) -> None:
-        """Close the longest idle connection of the user with most connections; if none is idle, close this one."""
+        """Close the longest idle connection of the user with most connections. If none is idle, close the new one."""
         alike = self._alike()
         by_user = Counter(other.peer and other.peer.uid for other in alike)
         largest = max(by_user.values())

@@ -58,7 +58,7 @@ def rendered(request: Request) -> RenderedDocuments:
 
 
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
-    """Return the response that `build` makes from the Report, rendered once per Report. `name` identifies it.
+    """Return the JSON response that `build` makes from the Report, rendered once per Report. `name` is the cache key.
 
     Call it in a route without `async`: a request that arrives during the rendering blocks its thread.
     """

@@ -23,7 +23,10 @@ def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
 
 
 def is_allowed(header: str, names: frozenset[str]) -> bool:
-    """Return True if a Host header has one of these names or an IP address, which cannot be rebound."""
+    """Return True if a Host header has one of these names or an IP address, or if the names contain "*".
+
+    An IP address is safe, because DNS rebinding needs a name.
+    """
     host = host_of(header)
     return ANY in names or host in names or _is_address(host)
 

@@ -46,9 +46,9 @@ def state(request: Request, _: NoParameters) -> Response:
     ),
 )
 async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> InventoryResponse:
-    """Stop expecting missing GPUs and ports that are down, and clear their verdicts.
+    """Accept GPUs and ports that are missing, down, slower or have fewer PCIe lanes, and clear their verdicts.
 
-    A part that comes back is expected again.
+    An accepted part that comes back is expected again.
     """
     answer = await main_loop_answer(sources(request).accept_inventory(chosen.part), TIMEOUT_SECONDS)
     if answer.refused:

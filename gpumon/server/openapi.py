@@ -21,7 +21,7 @@ _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetai
 
 
 def install(app: FastAPI) -> None:
-    """Make the application return this document instead of FastAPI's own."""
+    """Make the application serve an OpenAPI document in which every error is application/problem+json."""
     app.openapi = cache(lambda: _document(app))  # type: ignore[method-assign]
 
 

@@ -12,7 +12,7 @@ from gpumon.outputs.link_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}
-"""Sign for each tone of a link, shown in addition to the color."""
+"""Character that the page shows for each state of an NVLink, in addition to its color."""
 SERVICES = {"fabric_manager_up": "fabric manager", "imex_up": "IMEX"}
 
 
@@ -39,7 +39,7 @@ class LinkRow:
     """Cells by link number; None for a link that only other GPUs have. Empty if no link reports its state."""
     up: str
     remarks: tuple[tuple[str, str], ...]
-    """Texts about the fabric and chip-to-chip links, each with its tone ("" or "critical")."""
+    """Pairs of a text about NVLinks, the fabric or chip-to-chip links, and its CSS class ("" or "critical")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def matrix(document: Document) -> list[LinkRow]:
 
 
 def common_remarks(rows: list[LinkRow]) -> list[str]:
-    """Return the remarks without a tone that all rows have, so that the page shows them once."""
+    """Return the uncritical remarks that all rows have, so that the page shows them once; empty for one row."""
     if len(rows) < 2:
         return []
     first, *others = rows
@@ -77,7 +77,7 @@ def has_details(rows: list[LinkRow], common: list[str]) -> bool:
 
 
 def services(node: Document) -> list[tuple[str, str]]:
-    """Return a text and a tone for each installed service that the links need."""
+    """Return a text and a CSS class ("" or "critical") for the fabric manager and the IMEX daemon, if installed."""
     return [
         (f"{name} {'running' if node[key] else 'not running'}", "" if node[key] else "critical")
         for key, name in SERVICES.items()

@@ -76,7 +76,7 @@ def tiles(document: Document) -> list[Tile]:
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
-    """Return the GPUs that do not answer first, then the others by the level of their verdicts, then by index."""
+    """Return all GPUs: first those that do not answer, then the others by worst verdict, then by index."""
     return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
@@ -155,7 +155,7 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """Return the measurement of the largest size; None if the run did not measure to its end."""
+    """Return a run's measurement of the largest message size; None without a run that measured to its end."""
     if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])

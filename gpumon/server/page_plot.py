@@ -148,7 +148,7 @@ def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str
 
 
 def _kind(run: Document) -> tuple[int, int] | None:
-    """Return number of ranks and largest size in bytes of a run; None if it has no measurements."""
+    """Return a run's number of ranks and largest message size in bytes; None if it did not measure to its end."""
     measurements = largest(run).values()
     return (run["ranks"], max(item["bytes"] for item in measurements)) if measurements else None
 

@@ -59,7 +59,10 @@ def groups(run: Document) -> list[MeasurementGroup]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return the ratio of a bandwidth to this host's median as text, and its tone; empty strings without a median."""
+    """Return the ratio of a bandwidth to this host's median in percent, and its CSS class ("" or "warning").
+
+    Return two empty strings if there is no median.
+    """
     compared = comparison(run, measurement)
     if compared is None or not compared["baseline"]:
         return "", ""
@@ -67,7 +70,7 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
 
 
 def comparisons(run: Document) -> list[tuple[str, str]]:
-    """Return a sentence for each comparison of a run, with its tone."""
+    """Return a sentence for each comparison of a run with reference values, and its CSS class ("" or "warning")."""
     return [
         (f"{comparison_sentence(Comparison(**item))}.", "warning" if item["low"] else "") for item in run["comparisons"]
     ]

@@ -1,6 +1,6 @@
 """Parses request parameters: durations, times, GPUs and probes.
 
-An invalid parameter is answered with 400, an unknown GPU or probe with 404.
+Raises a Problem with status 400 for an invalid text, and with 404 for an unknown GPU or probe.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Name = Annotated[str, Path(description=f"{', '.join(PROBES)}.")]
 
 
 class Assertion(Filter):
-    """Query parameters that state a condition. If it is not met, the answer is 503 instead of 200."""
+    """Query parameters of GET /probe/NAME that require an outcome and a maximum age. If unmet, the answer is 503."""
 
     asserted: Literal["ok"] | None = Field(
         None,
@@ -87,7 +87,7 @@ async def run(
 ) -> ProbeRequestResponse:
     """Start a run, or join the run of this probe that is in progress. The Location header names the run.
 
-    If a run of another probe is in progress, the answer is 409 and nothing is recorded.
+    If a run of another probe is in progress, the answer is 409 and no run is stored.
     """
     probe = parameters.probe(name)
     answer = await main_loop_answer(sources(request).request_probe(probe.name), TIMEOUT_SECONDS)
@@ -109,7 +109,10 @@ def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: 
 
 
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
-    """Return the reason why the condition is not met; empty if it is met."""
+    """Return why the run is not ok or older than `max_age` seconds, as a sentence; an empty string if neither is so.
+
+    `partial` is a note on a newer run with fewer GPUs.
+    """
     if result is None:
         return NO_RUN
     age = age_seconds(result, now)

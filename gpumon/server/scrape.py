@@ -49,7 +49,7 @@ async def healthy() -> Response:
     responses=errors({503: "The first poll has not ended."}),
 )
 async def ready(request: Request) -> Response:
-    """Answer 200 after the first poll has ended or its deadline has passed."""
+    """Answer 200 after the first poll or its deadline, or if the whole node is released. Answer 503 before."""
     if not sources(request).ready():
         retry = {"Retry-After": "1"}
         raise Problem(503, "Not ready", "The first poll has not ended.", "Retry in a second.", headers=retry)

@@ -27,9 +27,9 @@ class Sources:
     """Name of the host, for responses and the page."""
     latest: Callable[[], Report]
     exposition: Mapping[Page, Callable[[], Exposition]]
-    """Return the bytes of each page for Prometheus."""
+    """Functions that return the page as bytes, by page for Prometheus (/metrics and the page of the links)."""
     ready: Callable[[], bool]
-    """Returns True after the first poll or its deadline, or if the whole node is released."""
+    """Returns True after the first poll has ended or its deadline has passed, or if the whole node is released."""
     token: Callable[[], str | None]
     """Returns the token for changes, or None if there is none. The file is read each time, so that the token can be
     rotated.
@@ -42,7 +42,9 @@ class Sources:
     they may use names that the agent cannot determine.
     """
     request_probe: Callable[[str], Future[ProbeRequest]]
-    """Requests a run of this probe. When the future is done, `latest` contains the run under its id."""
+    """Requests a run of the probe with this name. When the future of an accepted request is done, `latest` contains the
+    run under its id.
+    """
     start_window: Callable[[WindowRequest], Future[RequestResult]]
     """Starts a time window. The future is done when the window is stored and its effect is complete, or after a
     timeout.

@@ -21,7 +21,7 @@ from gpumon.server.connections import Connection, Refusals
 
 BACKLOG = 128
 SEND_BUFFER = 1 << 17
-"""Bytes of a response that the kernel buffers. A page of /metrics has about 200 kB, compressed 20 kB."""
+"""Value of SO_SNDBUF for TCP connections in bytes. A page of /metrics has about 200 kB, compressed 20 kB."""
 KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Longer than the usual scrape interval of a minute, so that scrapes
 share a connection.
