@@ -61,9 +61,10 @@ class Placement:
     gpus: tuple[str, ...] = ()
     """PCI addresses of the GPUs below the same PCIe switch, in NVML's form."""
     kind: str = ""
-    """Why the adapter is probably not for the fabric: it belongs to a bond (BOND), or it is a DPU. "" if neither.
+    """Why an Ethernet port of the adapter is probably not of the fabric; "" if nothing indicates that.
 
-    With a reason the role of the port is OTHER, unless the adapter is below the PCIe switch of a GPU.
+    The adapter is a DPU, or its network interface belongs to a bond (BOND) or to a virtual machine's synthetic
+    interface. The reason does not count if the adapter is below the PCIe switch of a GPU.
     """
 
 
