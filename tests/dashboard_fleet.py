@@ -226,5 +226,5 @@ def _metric(line: str) -> str:
     return line.partition("{")[0]
 
 
-def _only(port: int) -> Mapping[str, Any]:
+def _only(port: int) -> dict[str, Any]:
     return {"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
