@@ -19,7 +19,7 @@ KEY_SEPARATOR = ","
 
 
 class Tier(enum.Enum):
-    """Interval in seconds at which a row is read. FAST rows are read in every poll, whose interval is configured."""
+    """Interval in seconds at which a metric is read. FAST: every poll, whose interval is configured."""
 
     FAST = 1.0
     SLOW = 15.0
@@ -45,7 +45,7 @@ ALL_LINKS = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all rows that share it.
+    """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all metrics that share it.
 
     `attribute` selects a member of the returned struct or list. `unknown` is the value by which the driver reports that
     it has none. Getters in nvml/calls replace wrappers of pynvml that cannot be used.
@@ -71,7 +71,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class LinkField:
-    """Source: a field of nvmlDeviceGetFieldValues whose scope is one NVLink, the link of the row."""
+    """Source: a field of nvmlDeviceGetFieldValues whose scope is one NVLink."""
 
     name: str
     scale: float = 1
@@ -186,12 +186,15 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Source of rows that the agent itself provides, without a driver call."""
+    """Source: a value that the agent itself provides, without a driver call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Source of rows that the links child reads from sysfs, without a driver call. One file for each label value."""
+    """Source: files of sysfs, which the links child reads without a driver call.
+
+    A labelled reading has one file for each label value. Other readings combine the files or use the first that exists.
+    """
 
     files: tuple[str, ...]
     bits: Mapping[str, int] = dataclasses.field(default_factory=dict)

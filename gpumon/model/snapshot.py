@@ -208,7 +208,9 @@ class LinksSnapshot:
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes blocked in the kernel with NVIDIA devices open; None if unknown."""
     contained: bool | None = None
-    """True if agent and NVML see only the processes of their own container; None if unknown."""
+    """True if the agent runs in a PID namespace other than the host's, so that it and NVML see only that container's
+    processes; None if unknown.
+    """
     ended: tuple[str, ...] = ()
     """Units that were stopped or restarted: none of their processes of the last poll is left."""
     schedulers: tuple[str, ...] | None = None
