@@ -55,9 +55,9 @@ class CatalogueEntry:
     labels: tuple[str, ...]
     help: str
     sources: tuple[str, ...]
-    """Functions and fields of NVML, or the reading from which the agent computes it."""
+    """Functions and fields of NVML, files of sysfs, the metric that is integrated, or `the agent`."""
     tier: str
-    """How often the driver is called for it: fast, slow, rare or once; empty for a metric without a driver call."""
+    """How often the value is read: fast, slow, rare or once; empty if the agent itself provides it."""
     note: str
     detail: bool | tuple[str, ...]
     """True if /metrics exports it only with the setting DETAILED; a tuple if only its series with these label values
@@ -70,7 +70,7 @@ class CatalogueEntry:
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """Return every metric, in the order of the pages."""
+    """Return every metric, in the order in which the pages for Prometheus export them."""
     return [entry for table in TABLES for entry in entries_of(table)]
 
 
@@ -141,7 +141,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
 
 
 def _source_names(source: Source) -> Iterator[str]:
-    """Yield the NVML functions and fields of a source as text, in the order of preference."""
+    """Yield the NVML functions, NVML fields and sysfs files of a source as text, in the order of preference."""
     for part in primary_sources(source):
         match part:
             case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
@@ -164,7 +164,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return the note of a metric, its page if not /metrics, and which values have no series by default."""
+    """Return the note of a metric, its page unless it is /metrics, and which values have no series by default, as text."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
     return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)

@@ -65,7 +65,7 @@ def _title(result: ProbeResult) -> str:
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """Yield a heading for each collective and algorithm, then a line for each of its message sizes."""
+    """Yield a heading for each collective, algorithm and data type, then a line for each of its message sizes."""
     ordered = sorted(result.measurements, key=lambda item: item.key)
     for (collective, algorithm, _), sizes in groupby(ordered, lambda item: item.key[:3]):
         yield f"# {collective}, {algorithm}"
