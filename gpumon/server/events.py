@@ -26,7 +26,9 @@ MAX_EVENTS = 1000
 MAX_CODE = 999_999
 PAGE_SIZE = 500
 STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that the answer contains only the events of the Report."""
+"""Maximum seconds to wait for the store. After that the answer has the events of the Report and those
+that were already read.
+"""
 
 
 class EventFilter(Filter):
@@ -64,7 +66,7 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> bool:
-    """Add stored events that match to `events`, at most `limit`. Return False if the store does not answer."""
+    """Add up to `limit` matching events from the store to `events`, by id. Return False if the store does not answer."""
     stored = 0
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
@@ -109,9 +111,9 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
 
 
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Return PCI address and uuid of a GPU. The address selects events of the GPU that have no uuid.
+    """Return (PCI address, uuid) of a GPU, to select its events. Events without a uuid are selected by the address.
 
-    A GPU that was removed has no address here: (None, uuid).
+    For a GPU that was removed, the address is None.
     """
     if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
         state.uuid for state in latest.gpus

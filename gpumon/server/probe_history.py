@@ -26,7 +26,9 @@ router = APIRouter(prefix="/api/v1", tags=["node"])
 MAX_RUNS = 1000
 PAGE_SIZE = 100
 STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that the answer contains only the runs of the Report."""
+"""Maximum seconds to wait for the store. After that the answer has the runs of the Report and those
+that were already read.
+"""
 
 
 class RunFilter(Filter):
@@ -81,7 +83,7 @@ async def run_by_id(
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
-    """Add stored runs to `results`, at most `limit`. Return False if the store does not answer."""
+    """Add at most `limit` runs from the store to `results`, by id. Return False if the store does not answer."""
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
             async for page in _pages(request, query, limit):

@@ -41,7 +41,7 @@ class ProblemDetails(BaseModel):
 
 
 def errors(descriptions: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Return descriptions of a route's errors, by status, for the argument `responses` of FastAPI."""
+    """Convert descriptions of a route's errors, by HTTP status, to the argument `responses` of FastAPI routes."""
     return {status: {"description": text} for status, text in descriptions.items()}
 
 

@@ -202,7 +202,10 @@ def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeRe
 
 
 def _released_bus_id(request: Request, gpu: str) -> str:
-    """Return the bus id of a GPU. A GPU that is bound to another driver can be given only by its PCI address."""
+    """Return the bus id of the GPU whose release is to end. `gpu` is its uuid, index or PCI address.
+
+    For a GPU that is bound to another driver during its release, only the PCI address is accepted.
+    """
     address = parse_bus_id(gpu)
     if address is not None and address in released(sources(request).latest().windows):
         return address
