@@ -164,7 +164,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return the note of a metric, its page unless it is /metrics, and which values have no series by default, as text."""
+    """Return as text the note of a metric, its page unless /metrics, and which values have no series by default."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
     return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)

@@ -66,7 +66,7 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> bool:
-    """Add up to `limit` matching events from the store to `events`, by id. Return False if the store does not answer."""
+    """Add up to `limit` matching stored events to `events`, by id. Return False if the store does not answer."""
     stored = 0
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
