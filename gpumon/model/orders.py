@@ -15,6 +15,9 @@ EXIT_MISMATCH = 18
 library.
 """
 
+INDEX_PREFIX = "index "
+"""Prefix of the name ("index 4") that is used in place of the bus id of a GPU whose bus id could not be looked up."""
+
 
 def is_recording(profile: str) -> bool:
     """Return True if `profile` is the path of a recording, False if it is the name of a profile."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
+from gpumon.model.orders import INDEX_PREFIX
 from gpumon.model.time_window import NODE
 from gpumon.state.messages import Quarantine
 from gpumon.supervisor.deadlines import SamplerDeadlines
@@ -39,8 +40,13 @@ class GpuQuarantine:
         return iter(self._entries)
 
     def state(self) -> Mapping[str, Quarantine]:
-        """Return the quarantine (fault, detail and time) of each quarantined GPU, by bus id."""
-        return {bus_id: entry.quarantine for bus_id, entry in self._entries.items()}
+        """Return the quarantine (fault, detail and time) of each quarantined GPU, by bus id.
+
+        GPUs without a bus id are left out: gpu_count_mismatch reports that one is missing.
+        """
+        return {
+            bus_id: entry.quarantine for bus_id, entry in self._entries.items() if not bus_id.startswith(INDEX_PREFIX)
+        }
 
     def add(self, bus_id: str, fault: str, detail: str) -> None:
         """Quarantine a GPU. A GPU that is already quarantined keeps its first fault."""

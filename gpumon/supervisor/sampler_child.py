@@ -12,7 +12,7 @@ from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
-OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
+OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByIndex"})
 """Names of driver calls with a longer deadline, because they open a GPU. A lookup that is repeated after a fault has
 the suffix AGAIN in its name and the usual deadline.
 """

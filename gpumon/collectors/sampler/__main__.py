@@ -30,7 +30,7 @@ from gpumon.collectors.nvml.turns import SLOW_SECONDS
 from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
-from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
+from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders
 from gpumon.model.snapshot import SANDBOX, ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.collectors.sampler")
@@ -167,8 +167,11 @@ class Sampler:
 
         Any answer, even an error, shows that its driver calls return again.
         """
-        only = {bus_id: (self._around.bus() or {bus_id: "nvidia"}).get(bus_id, "")}
-        self._node_poll(status, lambda: only, patience=float("inf")).poll()
+        if bus_id.startswith(INDEX_PREFIX):
+            self._driver_list.look_up(int(bus_id.removeprefix(INDEX_PREFIX)))
+        else:
+            only = {bus_id: self._list_gpus().get(bus_id, "")}
+            self._node_poll(status, lambda: only, patience=float("inf")).poll()
         self._send(TrialResult(bus_id=bus_id))
         return 0
 
@@ -204,8 +207,12 @@ class Sampler:
         )
 
     def _list_gpus(self) -> Mapping[str, str]:
-        """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML."""
-        return self._around.bus() or self._driver_list.read()
+        """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML.
+
+        A trial lists only its own GPU from NVML, because the lookup of another may hang.
+        """
+        trial = self._orders.trial
+        return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})
 
     def _list_excluded(self) -> frozenset[str]:
         return excluded(self._orders.exclude, self._list_gpus(), self._around.uuids())
