@@ -67,7 +67,7 @@ class SupervisedNode:
         assert callable(done)
         turn_until(self.loop, lambda: bool(done()), seconds)
 
-    def stop(self, unreaped_before: int) -> None:
+    def stop(self, unreaped_before: set[int]) -> None:
         self.supervisor.stop()
         self.until(lambda: not self.supervisor.running and unreaped() <= unreaped_before)
 
