@@ -28,6 +28,7 @@ from gpumon.model.error_event import ErrorObservation
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
+from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.runner.killed_ranks import KilledRanks
 from gpumon.probe.runner.probe_host import ProbeHost
@@ -303,6 +304,11 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         host=platform.node(),
         latest=latest,
         exposition={page: Renderer(latest, page).exposition for page in Page},
+        dcgm=DcgmPage(
+            host=platform.node(),
+            canonical=configuration.metrics.dcgm_names == "canonical",
+            host_label=configuration.metrics.dcgm_host_label,
+        ).render,
         ready=services.router.is_ready,
         token=services.front.token,
         refusals=services.front.refusals,

@@ -149,6 +149,16 @@ class MetricsSection(Section):
         meaning="Export the detail metrics on `/metrics` too: half as many series again. The API always has them.",
         restart=True,
     )
+    dcgm_names: Literal["legacy", "canonical"] = setting(
+        "legacy",
+        "Names and units on `/metrics/dcgm`: those of dcgm-exporter up to 4.8 (`legacy`) or of 4.9 (`canonical`).",
+        restart=True,
+    )
+    dcgm_host_label: Literal["Hostname", "hostname"] = setting(
+        "Hostname",
+        "Label with the name of the host on `/metrics/dcgm`: `hostname` from dcgm-exporter 4.8.3 on.",
+        restart=True,
+    )
 
 
 class SimulateSection(Section):

@@ -56,6 +56,9 @@ CLOCK_EVENTS: Mapping[str, int] = {
 _RARE_REASONS = ("idle", "applications_clocks", "sync_boost", "display_clocks")
 """Clock event reasons that are normal, rare on compute GPUs, or set by the operator."""
 
+_POLICIES = ("thermal", "board_limit", "low_utilization", "reliability")
+"""Performance policies whose counters are not those of a clock event reason, as POWER and SYNC_BOOST are."""
+
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
     reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9, bits=64), Integral("clock_event_active"))
@@ -331,6 +334,14 @@ class Gpu:
         label="reason",
         note="From counters of the driver (575 and later), else integrated by the agent from the active reasons.",
         detail=("sync_boost",),
+    )
+    performance_limited_seconds_total: dict[str, float] | None = reading(
+        "Time in which this policy of the driver limited the clocks.",
+        Each({policy: Field(f"PERF_POLICY_{policy.upper()}", scale=1e-9, bits=64) for policy in _POLICIES}),
+        every=SLOW,
+        label="policy",
+        note="DCGM reports the same counters as `*_VIOLATION`.",
+        detail=True,
     )
     performance_state: float | None = reading(
         "Performance state, 0 (highest performance) to 15.",

@@ -43,6 +43,12 @@ class Mig:
         Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
         every=SLOW,
     )
+    memory_free_bytes: float | None = reading(
+        "Free memory in the MIG instance.",
+        Either(Call("MemoryInfo", (MEMORY_V2,), "free"), Call("MemoryInfo", (), "free")),
+        every=SLOW,
+        detail=True,
+    )
     sm_active_ratio: float | None = _as_of_the_gpu("sm_active_ratio")
     sm_occupancy_ratio: float | None = _as_of_the_gpu("sm_occupancy_ratio")
     tensor_active_ratio: float | None = _as_of_the_gpu("tensor_active_ratio")

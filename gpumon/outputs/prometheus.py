@@ -149,7 +149,7 @@ class Renderer:
                     continue
                 if key not in row_prefixes:
                     row_prefixes[key] = _prefix(table.PREFIX + name, own, row, key)
-                lines.append(f"{row_prefixes[key]}{_number(number)}\n")
+                lines.append(f"{row_prefixes[key]}{number_text(number)}\n")
         if has_identity and info_page(type(table)) is self._path:
             families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
 
@@ -178,24 +178,31 @@ def _families(table: type[Table], page: Page) -> Mapping[str, str]:
     return families
 
 
-def _head(name: str, text: str) -> str:
+def head(name: str, text: str, kind: str) -> str:
+    """Return the lines before the series of a metric: its help text and its type."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"# HELP {name} {escaped}\n# TYPE {name} {metric_type(name)}\n"
+    return f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n"
 
 
-_HEADS = {name: _head(name, text) for page in Page for table in TABLES for name, text in _families(table, page).items()}
+_HEADS = {
+    name: head(name, text, metric_type(name))
+    for page in Page
+    for table in TABLES
+    for name, text in _families(table, page).items()
+}
 
 
 def _prefix(name: str, own: Labels, row: Row, key: str) -> str:
-    return _series_prefix(name, own + labels_of(row.labels, key) if row.labels else own)
+    return series_prefix(name, own + labels_of(row.labels, key) if row.labels else own)
 
 
 def _info(table: Table, own: Labels) -> str:
     named = tuple((name, str(getattr(table, name) or "")) for name, row in rows(type(table)).items() if row.identity)
-    return _series_prefix(f"{table.PREFIX}info", own + named)
+    return series_prefix(f"{table.PREFIX}info", own + named)
 
 
-def _series_prefix(name: str, labels: Labels) -> str:
+def series_prefix(name: str, labels: Labels) -> str:
+    """Return the name and the labels of a series as text."""
     if not labels:
         return f"{name} "
     pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
@@ -206,6 +213,7 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Return a value as text."""
     whole = int(value) if abs(value) < EXACT else None
     return str(whole) if whole == value else repr(float(value))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from gpumon.model.reading import Page
-from gpumon.outputs.prometheus import CONTENT_TYPE
-from gpumon.server.context import sources
+from gpumon.outputs import dcgm
+from gpumon.outputs.prometheus import CONTENT_TYPE, GZIP_LEVEL, Exposition
+from gpumon.server.context import rendered, sources
 from gpumon.server.problem import Problem, errors
 
 router = APIRouter(tags=["agent"])
@@ -19,17 +22,25 @@ HEALTHY, READY = "Healthy.\n", "Ready.\n"
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics but single links, for Prometheus")
 async def metrics(request: Request) -> Response:
     """Return the text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
-    return _page(request, Page.METRICS)
+    return _page(request, sources(request).exposition[Page.METRICS]())
 
 
 @router.get(Page.LINKS.value, response_class=PlainTextResponse, summary="Metrics of single links, for Prometheus")
 async def link_metrics(request: Request) -> Response:
     """Return the metrics of each NVLink and the errors of each port by kind. Scrape it less often than /metrics."""
-    return _page(request, Page.LINKS)
+    return _page(request, sources(request).exposition[Page.LINKS]())
 
 
-def _page(request: Request, path: Page) -> Response:
-    page = sources(request).exposition[path]()
+@router.get(dcgm.PATH, response_class=PlainTextResponse, summary="GPU metrics as dcgm-exporter names them")
+def dcgm_metrics(request: Request) -> Response:
+    """Return the names, labels and units of dcgm-exporter: docs/dcgm.md. The page is rendered only if requested."""
+    given = sources(request)
+    report = given.latest()
+    raw = rendered(request).get(dcgm.PATH, report, lambda: given.dcgm(report).encode())
+    return _page(request, Exposition(raw, gzip.compress(raw, GZIP_LEVEL)))
+
+
+def _page(request: Request, page: Exposition) -> Response:
     headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
     if accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(page.gzipped, headers=headers | {"Content-Encoding": "gzip"})

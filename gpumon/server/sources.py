@@ -28,6 +28,8 @@ class Sources:
     latest: Callable[[], Report]
     exposition: Mapping[Page, Callable[[], Exposition]]
     """Functions that return the page as bytes, by page for Prometheus (/metrics and the page of the links)."""
+    dcgm: Callable[[Report], str]
+    """Renders the page with the names of dcgm-exporter."""
     ready: Callable[[], bool]
     """Returns True after the first poll has ended or its deadline has passed, or if the whole node is released."""
     token: Callable[[], str | None]

@@ -63,6 +63,12 @@ def _quantity(quantity: str, factor: float = 1) -> Read:
     return read
 
 
+def _thermal(device: SimGpu, _scope: int) -> float | None:
+    """Return the nanoseconds for which the temperature limited the clocks, by software or hardware."""
+    times = (device.state.sw_thermal_seconds, device.state.hw_thermal_seconds)
+    return None if None in times else _NANO * sum(time for time in times if time is not None)
+
+
 def _ecc(*quantities: str) -> Read:
     def read(device: SimGpu, _scope: int) -> float | None:
         values = [getattr(device.state, f"ecc_{name}") for name in quantities]
@@ -224,7 +230,11 @@ ROWS = (
     FieldValueRow(30, "RETIRED_DBE", _ULL, _quantity("retired_uncorrected")),
     FieldValueRow(31, "RETIRED_PENDING", _UINT, _quantity("retired_pending")),
     FieldValueRow(74, "PERF_POLICY_POWER", _ULL, _quantity("sw_power_cap_seconds", _NANO)),
+    FieldValueRow(75, "PERF_POLICY_THERMAL", _ULL, _thermal),
     FieldValueRow(76, "PERF_POLICY_SYNC_BOOST", _ULL, _quantity("sync_boost_seconds", _NANO)),
+    FieldValueRow(77, "PERF_POLICY_BOARD_LIMIT", _ULL, _constant(0)),
+    FieldValueRow(78, "PERF_POLICY_LOW_UTILIZATION", _ULL, _constant(0)),
+    FieldValueRow(79, "PERF_POLICY_RELIABILITY", _ULL, _constant(0)),
     FieldValueRow(82, "MEMORY_TEMP", _UINT, _quantity("memory_temperature")),
     FieldValueRow(83, "TOTAL_ENERGY_CONSUMPTION", _ULL, _quantity("energy", 1000)),
     FieldValueRow(91, "NVLINK_LINK_COUNT", _UINT, lambda device, _: len(device.state.links) or None),

@@ -19,6 +19,7 @@ from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.reading import Page
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
+from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.server.app import create_app
@@ -127,6 +128,7 @@ class Node:
             host="gpu-17",
             latest=self.latest,
             exposition={page: renderer.exposition for page, renderer in self._renderers.items()},
+            dcgm=DcgmPage(host="gpu-17").render,
             ready=lambda: self.ready,
             token=lambda: self.token,
             refusals=self.refusals,

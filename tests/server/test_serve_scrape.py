@@ -10,6 +10,7 @@ from each_case import each_case
 from serving import Node, ask, is_problem
 
 from gpumon.model.reading import Page
+from gpumon.outputs.dcgm import DcgmPage
 from gpumon.server.scrape import accepts_gzip
 from gpumon.state.report import Report
 
@@ -96,3 +97,14 @@ def test_not_ready_before_the_first_poll(node: Node, port: int) -> None:
     assert ask(port, "/-/healthy").status == 200
     node.ready = True
     assert ask(port, "/-/ready").status == 200
+
+
+def test_dcgm_names_have_a_page_of_their_own(node: Node, port: int) -> None:
+    """It is rendered when a client requests it, needs no token, and can be compressed."""
+    answer = ask(port, "/metrics/dcgm")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+    assert answer.body == DcgmPage(host="gpu-17").render(node.report).encode()
+    assert b"DCGM_FI_DEV_GPU_TEMP{" in answer.body
+    assert b"DCGM_" not in ask(port, "/metrics").body
+    packed = ask(port, "/metrics/dcgm", headers={"Accept-Encoding": "gzip"})
+    assert gzip.decompress(packed.body) == answer.body

@@ -1,0 +1,61 @@
+"""Renders the page with the names, labels and units of dcgm-exporter, for dashboards and rules made for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.reading import Labels
+from gpumon.outputs.dcgm_fields import FIELDS, UNITS, DcgmField, values_of
+from gpumon.outputs.dcgm_values import Values
+from gpumon.outputs.prometheus import head, number_text, series_prefix
+from gpumon.state.report import Report
+
+PATH = "/metrics/dcgm"
+_DIGITS = 9
+"""Digits after the point to which values in other units are rounded, so that 1980000000 Hz are 1980 MHz."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmPage:
+    """Renders the page. It keeps nothing, so it costs nothing until a client requests the page."""
+
+    host: str
+    canonical: bool = False
+    """True for the names and units of dcgm-exporter 4.9."""
+    host_label: str = "Hostname"
+
+    def render(self, report: Report) -> str:
+        """Return the page of a Report as text."""
+        version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
+        common = _present({self.host_label: self.host, version: report.driver.driver})
+        return "".join(self._family(field, report, common) for field in FIELDS)
+
+    def _family(self, field: DcgmField, report: Report, common: Labels) -> str:
+        name, unit = (field.canonical, field.canonical_unit) if self.canonical else (field.legacy, field.unit)
+        factor, lines = UNITS[unit], []
+        for state in report.gpus:
+            own = _gpu_labels(state) + common
+            for labels, value in (*field.read(report, state), *_instance_values(field, state)):
+                number = value if factor == 1 else round(value * factor, _DIGITS)
+                lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
+        text = f"{field.help} In {unit}." if unit else field.help
+        return head(name, text, field.type(name)) + "".join(lines) if lines else ""
+
+
+def _instance_values(field: DcgmField, state: GpuState) -> Values:
+    """Yield the values of the MIG GPU instances. All compute instances of a GPU instance have its values."""
+    instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
+    for number, mig in sorted(instances.items()):
+        labels = (("GPU_I_PROFILE", mig.profile.rpartition("c.")[2]), ("GPU_I_ID", str(number)))
+        yield from ((labels, value) for _, value in values_of(mig.mig, field.source))
+
+
+def _gpu_labels(state: GpuState) -> Labels:
+    device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
+    identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
+    return _present({**identity, "device": device, "modelName": state.gpu.name})
+
+
+def _present(labels: dict[str, str | None]) -> Labels:
+    return tuple((name, value) for name, value in labels.items() if value)

@@ -1,0 +1,150 @@
+"""TABLE: the metrics of dcgm-exporter on /metrics/dcgm. To add one, add a row.
+
+`legacy` names and units are those of dcgm-exporter up to 4.8, `canonical` ones those of 4.9, as NVIDIA calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.reading import metric_type, rows
+from gpumon.outputs import dcgm_values as values
+from gpumon.outputs.dcgm_values import Values
+from gpumon.state.report import Report
+
+UNITS: Mapping[str, float] = {"": 1, "%": 100, "MHz": 1e-6, "mJ": 1e3, "MiB": 2**-20, "MB/s": 1e-6, "ns": 1e9}
+"""Factor from gpumon's base unit, by unit; empty: the base unit itself."""
+
+
+Read = Callable[[Report, GpuState], Values]
+
+
+class DcgmField(NamedTuple):
+    """One metric of dcgm-exporter, and the value of gpumon that it has."""
+
+    legacy: str
+    canonical: str
+    help: str
+    unit: str
+    """Unit of the legacy metric, a key of UNITS."""
+    canonical_unit: str
+    read: Read
+    """Function that returns the values of a GPU in gpumon's base unit; none if they are unknown."""
+    source: str = ""
+    """Row of Gpu, and its key after a colon; empty if the value is computed."""
+
+    def type(self, name: str) -> str:
+        """Return the Prometheus type of the metric under its legacy or canonical name, as dcgm-exporter declares it."""
+        return metric_type(self.source.partition(":")[0] or name.lower())
+
+
+def values_of(table: object, source: str) -> Values:
+    """Yield the value of a row of a metric table, if it has one."""
+    name, _, key = source.partition(":")
+    value = getattr(table, name, None)
+    if key:
+        value = (value or {}).get(key)
+    if value is not None:
+        yield (), value
+
+
+def _row(legacy: str, source: str, unit: str = "", canonical: str = "") -> DcgmField:
+    """Return the metric with the value of a row of Gpu. A canonical name, if it has another one, has the base unit."""
+    name = source.partition(":")[0]
+    return DcgmField(
+        f"DCGM_FI_{legacy}",
+        f"DCGM_FI_{canonical or legacy}",
+        rows(Gpu)[name].help,
+        unit,
+        "" if canonical else unit,
+        lambda _, state: values_of(state.gpu, source),
+        source,
+    )
+
+
+def _computed(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
+    """Return the metric with a value that `read` computes."""
+    return DcgmField(legacy, canonical or legacy, text, unit, "", read)
+
+
+def _ecc(name: str, severity: str, count: Callable[[str, Report, GpuState], Values], period: str) -> DcgmField:
+    return _computed(partial(count, severity), f"ECC errors ({severity}) {period}.", f"DCGM_FI_DEV_ECC_{name}_TOTAL")
+
+
+_NVLINK = "NVLink traffic in both directions in a second."
+_MASK = "Bit mask of NVML with the reasons that limit the clocks."
+_XID = "Last Xid of this boot, 0 without one."
+_RECENT = "Xid errors of the last five minutes."
+_HEALTH = "Worst verdict of each health watch: 0 pass, 10 warning, 20 failure."
+_RESET, _LIFE = "since the last GPU reset", "over the lifetime of the board"
+DEFAULTS: tuple[DcgmField, ...] = (
+    _row("DEV_SM_CLOCK", "clock_hertz:sm", "MHz", "DEV_SM_CLOCK_HERTZ"),
+    _row("DEV_MEM_CLOCK", "clock_hertz:memory", "MHz", "DEV_MEMORY_CLOCK_HERTZ"),
+    _row("DEV_MEMORY_TEMP", "memory_temperature_celsius", "", "DEV_MEMORY_TEMP_CELSIUS"),
+    _row("DEV_GPU_TEMP", "temperature_celsius", "", "DEV_GPU_TEMP_CELSIUS"),
+    _row("DEV_POWER_USAGE", "power_watts", "", "DEV_BOARD_POWER_WATTS"),
+    _row("DEV_TOTAL_ENERGY_CONSUMPTION", "energy_joules_total", "mJ", "DEV_GPU_ENERGY_JOULES_TOTAL"),
+    _row("DEV_PCIE_REPLAY_COUNTER", "pcie_replays_total", "", "DEV_PCIE_REPLAY_TOTAL"),
+    _row("DEV_GPU_UTIL", "utilization_ratio", "%", "DEV_GPU_UTIL_RATIO"),
+    _row("DEV_MEM_COPY_UTIL", "memory_utilization_ratio", "%", "DEV_MEMORY_UTIL_RATIO"),
+    _row("DEV_ENC_UTIL", "encoder_utilization_ratio", "%", "DEV_ENC_UTIL_RATIO"),
+    _row("DEV_DEC_UTIL", "decoder_utilization_ratio", "%", "DEV_DEC_UTIL_RATIO"),
+    _computed(values.last_xid, _XID, "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"),
+    _row("DEV_FB_FREE", "memory_free_bytes", "MiB", "DEV_FB_FREE_BYTES"),
+    _row("DEV_FB_USED", "memory_used_bytes", "MiB", "DEV_FB_USED_BYTES"),
+    _row("DEV_FB_RESERVED", "memory_reserved_bytes", "MiB", "DEV_FB_RESERVED_BYTES"),
+    _computed(
+        values.nvlink_traffic,
+        _NVLINK,
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+        "MB/s",
+    ),
+    _row(
+        "DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows_remapped_total:uncorrectable", "", "DEV_ROW_REMAP_UNCORRECTABLE_TOTAL"
+    ),
+    _row("DEV_CORRECTABLE_REMAPPED_ROWS", "rows_remapped_total:correctable", "", "DEV_ROW_REMAP_CORRECTABLE_TOTAL"),
+    _row("DEV_ROW_REMAP_FAILURE", "row_remap_failed", "", "DEV_ROW_REMAP_FAILED"),
+    _row("PROF_GR_ENGINE_ACTIVE", "graphics_active_ratio", "", "PROF_GR_ENGINE_UTIL_RATIO"),
+    _row("PROF_PIPE_TENSOR_ACTIVE", "tensor_active_ratio", "", "PROF_TENSOR_UTIL_RATIO"),
+    _row("PROF_DRAM_ACTIVE", "dram_active_ratio", "", "PROF_DRAM_UTIL_RATIO"),
+    _row("PROF_PCIE_TX_BYTES", "pcie_transmit_bytes_per_second"),
+    _row("PROF_PCIE_RX_BYTES", "pcie_receive_bytes_per_second"),
+)
+"""The metrics that dcgm-exporter exports without configuration, but for the state of the vGPU license."""
+FIELDS: tuple[DcgmField, ...] = (
+    *DEFAULTS,
+    _row("DEV_FB_TOTAL", "memory_total_bytes", "MiB", "DEV_FB_CAPACITY_BYTES"),
+    _row("PROF_SM_ACTIVE", "sm_active_ratio", "", "PROF_SM_UTIL_RATIO"),
+    _row("PROF_SM_OCCUPANCY", "sm_occupancy_ratio", "", "PROF_SM_OCCUPANCY_RATIO"),
+    _row("PROF_PIPE_FP64_ACTIVE", "fp64_active_ratio", "", "PROF_FP64_UTIL_RATIO"),
+    _row("PROF_PIPE_FP32_ACTIVE", "fp32_active_ratio", "", "PROF_FP32_UTIL_RATIO"),
+    _row("PROF_PIPE_FP16_ACTIVE", "fp16_active_ratio", "", "PROF_FP16_UTIL_RATIO"),
+    _row("DEV_POWER_VIOLATION", "clock_event_seconds_total:sw_power_cap", "ns"),
+    _row("DEV_THERMAL_VIOLATION", "performance_limited_seconds_total:thermal", "ns"),
+    _row("DEV_SYNC_BOOST_VIOLATION", "clock_event_seconds_total:sync_boost", "ns"),
+    _row("DEV_BOARD_LIMIT_VIOLATION", "performance_limited_seconds_total:board_limit", "ns"),
+    _row("DEV_LOW_UTIL_VIOLATION", "performance_limited_seconds_total:low_utilization", "ns"),
+    _row("DEV_RELIABILITY_VIOLATION", "performance_limited_seconds_total:reliability", "ns"),
+    _computed(values.clock_event_mask, _MASK, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
+    _ecc("SBE_VOL", "corrected", values.ecc_volatile, _RESET),
+    _ecc("DBE_VOL", "uncorrected", values.ecc_volatile, _RESET),
+    _ecc("SBE_AGG", "corrected", values.ecc_lifetime, _LIFE),
+    _ecc("DBE_AGG", "uncorrected", values.ecc_lifetime, _LIFE),
+    _row("DEV_ROW_REMAP_PENDING", "row_remap_pending"),
+    _row("DEV_SLOWDOWN_TEMP", "temperature_slowdown_celsius", "", "DEV_GPU_TEMP_SLOWDOWN_CELSIUS"),
+    _row("DEV_SHUTDOWN_TEMP", "temperature_shutdown_celsius", "", "DEV_GPU_TEMP_SHUTDOWN_CELSIUS"),
+    _row("DEV_POWER_USAGE_INSTANT", "power_instant_watts", "", "DEV_BOARD_POWER_RAW_WATTS"),
+    _row("DEV_POWER_MGMT_LIMIT", "power_limit_requested_watts", "", "DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS"),
+    _row("DEV_ENFORCED_POWER_LIMIT", "power_limit_watts", "", "DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"),
+    _row("DEV_FAN_SPEED", "fan_speed_ratio", "%", "DEV_FAN_SPEED_RATIO"),
+    _computed(values.gpu_count, "Number of GPUs of the node.", "DCGM_FI_DEV_COUNT", "DCGM_FI_SYSTEM_GPU_QUANTITY"),
+    _computed(values.recent_xids, _RECENT, "DCGM_EXP_XID_ERRORS_COUNT"),
+    _computed(values.xids, "Xid errors.", "DCGM_EXP_XID_ERRORS_TOTAL"),
+    _computed(values.health_status, _HEALTH, "DCGM_EXP_GPU_HEALTH_STATUS"),
+)
+"""The metrics in the order of the page."""

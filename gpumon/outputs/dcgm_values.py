@@ -1,0 +1,110 @@
+"""Values of dcgm-exporter's metrics that are no row of a metric table, computed from one GPU of the Report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpumon.health.table import SUBJECT_OF
+from gpumon.health.verdict import FAIL, OK, WARN
+from gpumon.model.error_event import XID, ErrorEvent
+from gpumon.model.gpu import CLOCK_EVENTS
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.reading import Labels
+from gpumon.state.report import Report
+
+Values = Iterator[tuple[Labels, float]]
+"""Labels of each series, besides those of its GPU, and its value. None if the value is unknown."""
+XID_WINDOW_SECONDS = 300
+"""Seconds that DCGM_EXP_XID_ERRORS_COUNT looks back: the default of dcgm-exporter."""
+WATCHES = {
+    "DRIVER": ("gpu", "work"),
+    "MEM": ("memory",),
+    "NVLINK": ("nvlink", "fabric"),
+    "PCIE": ("pcie",),
+    "POWER": ("power",),
+    "THERMAL": ("thermal", "clocks"),
+    "ALL": ("xid",),
+}
+"""Subjects of checks by health watch of DCGM, which also reports Xids of no other watch as ALL."""
+RESULTS = {OK: 0.0, WARN: 10.0, FAIL: 20.0}
+"""DCGM's health results. It has none for unknown."""
+
+
+def last_xid(report: Report, state: GpuState) -> Values:
+    """Yield the last Xid of the GPU in this boot, 0 without one."""
+    times = state.gpu.xid_last_timestamp_seconds or {"0": 0.0}
+    code = int(max(times, key=lambda xid: times[xid]))
+    events = [event for event in _xid_events(report, state) if event.code == code]
+    if events and events[-1].boot_id != report.boot_id:
+        code = 0
+    text = report.catalogue.xid(code).name if code else "No Error"
+    if state.gpu.xid_critical_errors_total is not None:
+        yield (("err_code", str(code)), ("err_msg", text)), code
+
+
+def recent_xids(report: Report, state: GpuState) -> Values:
+    """Yield the number of errors of each Xid whose burst has lasted until the last XID_WINDOW_SECONDS."""
+    now = report.node.snapshot_timestamp_seconds
+    for event in _xid_events(report, state):
+        if now is not None and now - event.last_wall <= XID_WINDOW_SECONDS:
+            yield (("xid", str(event.code)),), event.count
+
+
+def xids(_: Report, state: GpuState) -> Values:
+    """Yield the number of errors of each Xid."""
+    for code, count in (state.gpu.xid_errors_total or {}).items():
+        yield (("xid", code),), count
+
+
+def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
+    """Return the last burst of each Xid of a GPU, the newest last."""
+    names = {state.uuid, state.unnamed}
+    own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
+    return list({event.code: event for event in own}.values())
+
+
+def health_status(report: Report, state: GpuState) -> Values:
+    """Yield the worst verdict of each health watch. A watch is unknown if a verdict, or all of the GPU, is."""
+    own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.unnamed}]
+    for watch, subjects in WATCHES.items():
+        verdicts = [verdict for verdict in own if SUBJECT_OF.get(verdict.check) in subjects]  # the worst first
+        level, check = (verdicts[0].level, verdicts[0].check) if verdicts else (OK, "")
+        if level in RESULTS and (level or (state.fault is None and report.health.evaluated)):
+            yield (("health_watch", watch), ("health_error_code", check)), RESULTS[level]
+
+
+def clock_event_mask(_: Report, state: GpuState) -> Values:
+    """Yield NVML's bit mask of the reasons that limit the clocks."""
+    active = state.gpu.clock_event_active
+    if active is not None:
+        yield (), sum(CLOCK_EVENTS[reason] for reason, value in active.items() if value)
+
+
+def nvlink_traffic(_: Report, state: GpuState) -> Values:
+    """Yield the NVLink traffic in both directions since the last poll in bytes per second."""
+    gpu = state.gpu
+    if state.traffic is not None and gpu.nvlink_receive_bytes_total is not None:
+        pcie = (gpu.pcie_receive_bytes_per_second or 0.0) + (gpu.pcie_transmit_bytes_per_second or 0.0)
+        yield (), max(0.0, state.traffic - pcie)
+
+
+def gpu_count(report: Report, state: GpuState) -> Values:
+    """Yield the number of GPUs of the node for each GPU that answers."""
+    if state.gpu.up and report.node.gpus_visible is not None:
+        yield (), report.node.gpus_visible
+
+
+def ecc_volatile(severity: str, _: Report, state: GpuState) -> Values:
+    """Yield the ECC errors since the last GPU reset."""
+    yield from _ecc(severity, state.ecc_volatile or {})
+
+
+def ecc_lifetime(severity: str, _: Report, state: GpuState) -> Values:
+    """Yield the ECC errors over the lifetime of the board."""
+    yield from _ecc(severity, state.gpu.ecc_errors_lifetime_total or {})
+
+
+def _ecc(severity: str, errors: Mapping[str, float]) -> Values:
+    dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
+    if dram is not None and sram is not None:
+        yield (), dram + sram
