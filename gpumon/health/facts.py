@@ -9,6 +9,7 @@ from functools import cached_property
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
+from gpumon.health.planned_work import PlannedWork
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.sample_windows import (
     STEP,
@@ -28,9 +29,6 @@ from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState
-
-RELEASED_SECONDS = 60.0
-"""Seconds after a release in which the links of a GPU that was reset are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,55 +152,11 @@ class Facts:
         """Return the maintenance window in force, the last to end of several; None if there is none."""
         return last_to_end(self.maintenances, WindowKind.MAINTENANCE)
 
-    def in_maintenance(self, event: ErrorEvent) -> bool:
-        """Return whether the error event began and ended within one maintenance window. Such events do not count."""
-        return self._in_maintenance(event.first_wall, event.last_wall)
-
-    def is_planned(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
-        """Return whether the error event belongs to planned work: a maintenance, or a release as of `in_release`."""
-        return self.in_release(event, bus_id) or self.in_maintenance(event)
-
-    def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
-        """Return whether the error event occurred in a release of this GPU or of all GPUs; NODE: of any GPU.
-
-        A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
-        """
-        return any(
-            begin <= event.first_wall and event.last_wall <= end + RELEASED_SECONDS
-            for scope, (begin, end) in self._release_times
-            if NODE in (bus_id, scope) or scope == bus_id
-        )
-
     @cached_property
-    def _release_times(self) -> tuple[tuple[str, tuple[float, float]], ...]:
-        """Return scope and (start, end) of each release."""
-        return tuple(zip((window.bus_id for window in self.releases), _times(self, self.releases), strict=True))
-
-    def was_in_maintenance(self, transition: VerdictTransition) -> bool:
-        """Return whether a verdict that this transition cleared was raised and last active in maintenance.
-
-        The healthy period that clears it may end after the maintenance.
-        """
-        verdict = transition.verdict
-        if verdict.episode not in self._maintenance_episodes:
-            return False
-        last_active = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
-        return transition.muted or self._in_maintenance(last_active, last_active)
-
-    def _in_maintenance(self, first: float, last: float) -> bool:
-        return any(begin <= first and last <= end for begin, end in self.maintenance_times)
-
-    @cached_property
-    def maintenance_times(self) -> tuple[tuple[float, float], ...]:
-        """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
-        return _times(self, self.maintenances)
-
-    @cached_property
-    def _maintenance_episodes(self) -> frozenset[tuple[Key, float]]:
-        return frozenset(
-            transition.verdict.episode
-            for transition in self.transitions
-            if transition.change is VerdictChange.RAISED and transition.muted
+    def planned_work(self) -> PlannedWork:
+        """Return the times of the maintenance windows and releases."""
+        return PlannedWork(
+            self.maintenances, self.releases, self.transitions, self.now.wall, on_this_clock=self.on_this_clock
         )
 
     @cached_property
@@ -214,7 +168,7 @@ class Facts:
                 Clearance.RESET,
                 Clearance.REBOOT,
             }
-            if repaired and not self.was_in_maintenance(transition):
+            if repaired and not self.planned_work.was_in_maintenance(transition):
                 by_device.setdefault(transition.verdict.device, []).append(transition)
         return {device: tuple(transitions) for device, transitions in by_device.items()}
 
@@ -265,16 +219,3 @@ class Facts:
     @cached_property
     def _series(self) -> dict[SampleWindow, Mapping[str, tuple[WindowSeries, ...]]]:
         return {}
-
-
-def _times(facts: Facts, windows: Windows) -> tuple[tuple[float, float], ...]:
-    """Return (start, end) of each window in seconds since the epoch on the current wall clock."""
-    return tuple(
-        (
-            facts.on_this_clock(window.start, window.start_at, window.boot_id),
-            facts.now.wall
-            if window.ended is None
-            else facts.on_this_clock(window.ended, window.deadline, window.boot_id),
-        )
-        for window in windows
-    )

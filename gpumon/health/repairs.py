@@ -33,7 +33,7 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
         age = facts.age(transition)
         if (
             not _is_repair(transition)
-            or facts.was_in_maintenance(transition)
+            or facts.planned_work.was_in_maintenance(transition)
             or age > within
             or facts.now.wall - age <= after
         ):

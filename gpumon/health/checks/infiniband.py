@@ -55,7 +55,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
     cleared, facts = port.cleared("nic_driver_fatal") or 0.0, port.facts
     own = (event for event in facts.events if event.kind == NIC and event.bus_id == port.port.bus_id)
     new = (event for event in own if not event.historical and event.last_wall > cleared)
-    events = [event for event in new if not facts.in_maintenance(event)]
+    events = [event for event in new if not facts.planned_work.in_maintenance(event)]
     if not events:
         return PASSED
     worst = max(events, key=lambda event: (nic_error(event.code).fatal, event.last_wall))
@@ -104,14 +104,14 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     counted = sum(gain for at, gain in steps if not _is_in_maintenance(facts.wall(at), facts))
     observed = _observed_downs(port, window)
     if observed:
-        for first, last in facts.maintenance_times:
+        for first, last in facts.planned_work.maintenance_times:
             observed -= _observed_downs(port, window, since=first - STEP) - _observed_downs(port, window, since=last)
     return max(counted, observed)
 
 
 def _is_in_maintenance(wall: float, facts: Facts) -> bool:
     """Return whether this time (seconds since the epoch) is within a maintenance window."""
-    return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
+    return any(first <= wall <= last + STEP for first, last in facts.planned_work.maintenance_times)
 
 
 def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = None) -> int:

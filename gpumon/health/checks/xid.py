@@ -93,7 +93,7 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
 
 def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:
     """Yield the same Xids as `explained_xids`, without those in maintenance."""
-    return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.in_maintenance(xid.event))
+    return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.planned_work.in_maintenance(xid.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:
@@ -140,7 +140,7 @@ def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
     for events in facts.errors.values():
         for event in events:
             current = event.kind == SXID and event.boot_id == facts.boot_id and event.last_wall > cleared
-            if current and not facts.is_planned(event):
+            if current and not facts.planned_work.contains(event):
                 yield event
 
 

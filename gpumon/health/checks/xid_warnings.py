@@ -47,7 +47,7 @@ def warning(gpu: GpuCase) -> Finding | None:
         cancelled = any(xid.event.cancelled_wall is not None for xid in recent)
         return recovered() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
     at = max(xid.event.last_wall for xid in warnings)
-    contained = sum(xid.code == _CONTAINED and not gpu.facts.in_maintenance(xid.event) for xid in warnings)
+    contained = sum(xid.code == _CONTAINED and not gpu.facts.planned_work.in_maintenance(xid.event) for xid in warnings)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, occurred {contained} times within 24 hours."
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)

@@ -1,0 +1,88 @@
+"""Planned work: the maintenance windows and releases, within which errors and verdicts are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpumon.health.verdict import NODE, Key, VerdictChange, VerdictTransition
+from gpumon.model.error_event import ErrorEvent
+from gpumon.model.time_window import Windows
+
+RELEASED_SECONDS = 60.0
+"""Seconds after a release in which the links of a GPU that was reset are trained."""
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """Decides whether an error event or a verdict belongs to a maintenance window or to a release."""
+
+    maintenances: Windows
+    releases: Windows
+    transitions: tuple[VerdictTransition, ...]
+    now: float
+    """Seconds since the epoch."""
+    on_this_clock: Callable[[float, float, str], float]
+    """`Facts.on_this_clock`."""
+
+    def in_maintenance(self, event: ErrorEvent) -> bool:
+        """Return whether the error event began and ended within one maintenance window. Such events do not count."""
+        return self._in_maintenance(event.first_wall, event.last_wall)
+
+    def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
+        """Return whether the error event occurred in a release of this GPU or of all GPUs; NODE: of any GPU.
+
+        A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
+        """
+        return any(
+            begin <= event.first_wall and event.last_wall <= end + RELEASED_SECONDS
+            for scope, (begin, end) in self._release_times
+            if NODE in (bus_id, scope) or scope == bus_id
+        )
+
+    def contains(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
+        """Return whether the error event occurred in maintenance, or in a release as of `in_release`."""
+        return self.in_release(event, bus_id) or self.in_maintenance(event)
+
+    def was_in_maintenance(self, transition: VerdictTransition) -> bool:
+        """Return whether a verdict that this transition cleared was raised and last active in maintenance.
+
+        The healthy period that clears it may end after the maintenance.
+        """
+        verdict = transition.verdict
+        if verdict.episode not in self._maintenance_episodes:
+            return False
+        last_active = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        return transition.muted or self._in_maintenance(last_active, last_active)
+
+    @cached_property
+    def maintenance_times(self) -> tuple[tuple[float, float], ...]:
+        """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
+        return self._times(self.maintenances)
+
+    def _in_maintenance(self, first: float, last: float) -> bool:
+        return any(begin <= first and last <= end for begin, end in self.maintenance_times)
+
+    @cached_property
+    def _release_times(self) -> tuple[tuple[str, tuple[float, float]], ...]:
+        """Return scope and (start, end) of each release."""
+        return tuple(zip((window.bus_id for window in self.releases), self._times(self.releases), strict=True))
+
+    @cached_property
+    def _maintenance_episodes(self) -> frozenset[tuple[Key, float]]:
+        return frozenset(
+            transition.verdict.episode
+            for transition in self.transitions
+            if transition.change is VerdictChange.RAISED and transition.muted
+        )
+
+    def _times(self, windows: Windows) -> tuple[tuple[float, float], ...]:
+        """Return (start, end) of each window in seconds since the epoch on the current wall clock."""
+        return tuple(
+            (
+                self.on_this_clock(window.start, window.start_at, window.boot_id),
+                self.now if window.ended is None else self.on_this_clock(window.ended, window.deadline, window.boot_id),
+            )
+            for window in windows
+        )
