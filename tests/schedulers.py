@@ -13,9 +13,15 @@ RECORDER = """\
 #!/bin/sh
 { printf '%s\\n' "${0##*/}" "$@"; echo; } >> CALLS
 case "${0##*/} $*" in
+"scontrol --oneliner show node") # the second count may differ from the first
+    cat NODE PARTITION
+    [ ! -e PARTITION.then ] || mv PARTITION.then PARTITION
+    [ ! -e NODE.then ] || mv NODE.then NODE ;;
 "scontrol --oneliner show node"*) cat NODE ;;
 esac
 """
+LINE = "NodeName={name} Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1 Partitions={partitions} {reason}\n"
+DRAINED = ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")
 
 
 class Ran(NamedTuple):
@@ -28,12 +34,15 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self._calls, self._node, self._path = folder / "calls", folder / "node", folder / "bin"
+        self._partition, self.mark = folder / "partition", folder / "mark"
         self._path.mkdir(parents=True)
-        recorder = RECORDER.replace("CALLS", str(self._calls)).replace("NODE", str(self._node))
+        recorder = RECORDER.replace("CALLS", str(self._calls))
+        recorder = recorder.replace("NODE", str(self._node)).replace("PARTITION", str(self._partition))
         for name in ("scontrol", "logger"):
             self._command(name, recorder)
         self._command("gpumon", f'#!/bin/sh\nexec {sys.executable} -m gpumon "$@"\n')
         self.node("IDLE")
+        self.partition()
 
     def _command(self, name: str, text: str) -> None:
         path = self._path / name
@@ -45,10 +54,16 @@ class Host:
         self._command("answering", f'#!/bin/sh\n[ -z "{line}" ] || echo "{line}"\nexit {code}\n')
         return {"GPUMON": str(self._path / "answering")}
 
-    def node(self, state: str, reason: str = "") -> None:
-        """Set the state that `scontrol --oneliner show node` prints."""
-        reason_text = f" Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
-        self._node.write_text(f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1{reason_text}\n")
+    def node(self, state: str, reason: str = "", *, partitions: str = "gpu", then: bool = False) -> None:
+        """Set the state of this node that scontrol prints; with `then` after the first list of all nodes."""
+        path = self._node.with_suffix(".then") if then else self._node
+        path.write_text(_line("n17", state, reason, partitions))
+
+    def partition(self, *drained: tuple[str, str], size: int = 10, then: bool = False) -> None:
+        """Set the other nodes of this node's partition: idle, or with these states and reasons."""
+        path = self._partition.with_suffix(".then") if then else self._partition
+        others = [*drained, *[("IDLE", "")] * (size - 1 - len(drained))]
+        path.write_text("".join(_line(f"n{number}", *each) for number, each in enumerate(others, 20)))
 
     def run(self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None) -> Ran:
         """Run a script as a daemon does: with the search path above, and without the environment of the test."""
@@ -59,6 +74,8 @@ class Host:
             "GPUMON_STORE__PATH": str(store),
             "GPUMON_WEB__TOKEN_FILE": str(store.with_name("token")),
             "GPUMON_SLURM_SETTINGS": str(self._path / "settings"),
+            "GPUMON_SLURM_MARK": str(self.mark),
+            "GPUMON_SLURM_DELAY": "0",
             "SLURMD_NODENAME": "n17",
             **(environment or {}),
         }
@@ -75,3 +92,8 @@ class Host:
 
     def forget(self) -> None:
         self._calls.unlink(missing_ok=True)
+
+
+def _line(name: str, state: str, reason: str, partitions: str = "gpu") -> str:
+    text = f"Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
+    return LINE.format(name=name, state=state, partitions=partitions, reason=text)

@@ -19,7 +19,7 @@ record=$(timeout 5 scontrol --oneliner show node "$node" 2>&1) || {
 state=${record#* State=}
 state=${state%% *}
 case "$state" in
-*COMPLETING* | *PLANNED* | *RESERVED* | *MAINT* | *REBOOT* | *POWER* | *'*'*)
+*COMPLETING* | *PLANNED* | *RESERVED* | *MAINT* | *REBOOT* | *POWER* | *NOT_RESPONDING* | *'*'*)
     echo "node $node is $state"
     exit 1
     ;;

@@ -49,6 +49,7 @@ def host(tmp_path: Path) -> Host:
         ("IDLE+COMPLETING", "", 1, "COMPLETING"),
         ("IDLE+MAINT+RESERVED", "", 1, "MAINT"),
         ("IDLE*", "", 1, "IDLE*"),
+        ("IDLE+NOT_RESPONDING", "", 1, "NOT_RESPONDING"),
         ("IDLE", "4711\n4712\n", 1, "jobs on node n17: 4711 4712"),
         ("IDLE", "squeue: warning: a parameter is deprecated\n", 0, "node n17 is IDLE, and without a job"),
         ("IDLE", "squeue: warning: a parameter is deprecated\n4711\n", 1, "jobs on node n17: 4711"),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from agents import Agent, eventually
-from schedulers import Host
+from schedulers import DRAINED, Host
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,8 @@ NOT_FREE = """\
 [ "$1" != probe ] || { echo "gpumon: Still there: rank 99 of the probe." >&2; exit 1; }
 echo "GPU OK: 8 GPUs healthy."
 """
-SHOW = ["--oneliner", "show", "node", "n17"]
+LIST = ["--oneliner", "show", "node"]
+SHOW = [*LIST, "n17"]
 
 
 class Agents(NamedTuple):
@@ -78,10 +79,99 @@ def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -
 def test_a_failed_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
     """If enabled, a failure drains the node once, with the line as the reason."""
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
-    shown, drained = host.calls("scontrol")
-    assert (ran.code, shown, drained[:3]) == (0, SHOW, ["update", "nodename=n17", "state=drain"])
+    shown, counted, counted_again, drained = host.calls("scontrol")
+    assert (ran.code, shown, counted, counted_again) == (0, SHOW, LIST, LIST)
+    assert drained[:3] == ["update", "nodename=n17", "state=drain"]
     assert drained[3].startswith("reason=gpumon: GPU FAIL: GPU 3: It fell off the bus")
     assert len(drained[3]) <= len("reason=") + 200
+
+
+def updates(host: Host) -> list[str]:
+    """Return the states that scontrol set."""
+    return [call[2] for call in host.calls("scontrol") if call[0] == "update"]
+
+
+def message(host: Host) -> str:
+    """Return the last message in the system log."""
+    return host.calls("logger")[-1][-1]
+
+
+@pytest.mark.parametrize(
+    ("drained", "settings", "refusal"),
+    [
+        ([], {}, ""),
+        ([DRAINED], {}, "gpumon has drained 1 of 10 nodes of partition gpu, of max 1"),
+        ([("IDLE+DRAIN", "new DIMMs"), ("DOWN", ""), ("IDLE", DRAINED[1])], {}, ""),
+        ([("IDLE+DRAIN", "see Reason=gpumon: ")], {}, ""),
+        ([DRAINED, DRAINED], {"GPUMON_SLURM_MAX_DRAINED": "30"}, ""),
+        (
+            [DRAINED, ("MIXED+DRAIN", DRAINED[1]), ("DOWN+DRAIN", DRAINED[1])],
+            {"GPUMON_SLURM_MAX_DRAINED": "30"},
+            "3 of",
+        ),
+        ([], {"GPUMON_SLURM_MAX_DRAINED": "1"}, ""),
+        ([], {"GPUMON_SLURM_MAX_DRAINED": "0"}, "has drained 0 of 10 nodes of partition gpu, of max 0"),
+        ([DRAINED], {"GPUMON_SLURM_MAX_DRAINED": "100"}, ""),
+        ([], {"GPUMON_SLURM_MAX_DRAINED": "ten"}, "GPUMON_SLURM_MAX_DRAINED is ten, not 0 to 100"),
+        ([], {"GPUMON_SLURM_MAX_DRAINED": "-1"}, "GPUMON_SLURM_MAX_DRAINED is -1, not 0 to 100"),
+    ],
+)
+def test_only_a_share_of_a_partition_is_drained(
+    host: Host, agents: Agents, drained: list[tuple[str, str]], settings: dict[str, str], refusal: str
+) -> None:
+    """Only drains with the script's own reason count, and at least one node may be drained unless the share is 0."""
+    host.partition(*drained)
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN | settings).code == 0
+    assert updates(host) == ([] if refusal else ["state=drain"])
+    assert not refusal or (message(host).startswith("node n17 is not drained: ") and refusal in message(host))
+
+
+def test_each_partition_of_a_node_has_its_limit(host: Host, agents: Agents) -> None:
+    """A node in a full partition is not drained, whichever partition is named first."""
+    host.partition(DRAINED)
+    for partitions in ("gpu,debug", "debug,gpu"):
+        host.node("IDLE", partitions=partitions)
+        assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+        assert updates(host) == []
+        assert "1 of 10 nodes of partition gpu" in message(host)
+
+
+def test_the_second_count_refuses_too(host: Host, agents: Agents) -> None:
+    """A node that is drained during the random delay counts, and so does an operator who drains this node then."""
+    host.partition(DRAINED, then=True)
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+    assert updates(host) == []
+    assert "1 of 10 nodes" in message(host)
+    host.partition()
+    host.node("IDLE+DRAIN", "new DIMMs", then=True)
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+    assert updates(host) == []
+    assert message(host) == "node n17 is not drained: its state is IDLE+DRAIN by now"
+
+
+def test_nothing_is_drained_without_a_count(host: Host, agents: Agents, tmp_path: Path) -> None:
+    """If Slurm lists no nodes, or not this one, the node stays in service."""
+    host.node("IDLE", partitions="")
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+    assert message(host) == "node n17 is not drained: Slurm lists no partition of this node"
+    scontrol = tmp_path / "host" / "bin" / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("\ncase", "\n[ $# != 3 ] || exit 1\ncase"))
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+    assert message(host) == "node n17 is not drained: Slurm does not list the nodes"
+    assert updates(host) == []
+
+
+def test_a_node_is_drained_once_per_failure(host: Host, agents: Agents) -> None:
+    """A node that an operator resumes while it fails is not drained again before its verdict has cleared."""
+    for expected in (["state=drain"], []):
+        assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+        assert updates(host) == expected
+        host.forget()
+    assert host.run(HEALTHCHECK, store=agents.stores["none"], environment=DRAIN).code == 0
+    assert host.mark.exists(), "an agent that is restarted has cleared nothing"
+    assert host.run(HEALTHCHECK, store=agents.stores["healthy"], environment=DRAIN).code == 0
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
+    assert updates(host) == ["state=drain"]
 
 
 def test_a_drained_node_is_not_changed(host: Host, agents: Agents) -> None:
@@ -252,8 +342,9 @@ def test_settings_are_read_from_their_file(host: Host, agents: Agents, tmp_path:
     settings = tmp_path / "host" / "bin" / "settings"
     settings.write_text("GPUMON_SLURM_DRAIN=fail\n")
     host.run(HEALTHCHECK, store=agents.stores["failed"])
-    assert len(host.calls("scontrol")) == 2
+    assert updates(host) == ["state=drain"]
     host.forget()
+    host.mark.unlink()
     settings.write_text("GPUMON_SLURM_DRAIN=fail\nGPUMON_SLURM_CHECK='--ignore gpu_lost --ignore gpu_missing'\n")
     host.run(HEALTHCHECK, store=agents.stores["failed"])
     assert host.calls("scontrol") == []

@@ -1,0 +1,159 @@
+"""The health check for Slurm, run by a real slurmd that asks a real slurmctld, with real agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent, eventually
+from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.slow
+
+HEALTHCHECK = Path(__file__).parents[2] / "deploy" / "slurm" / "gpumon-healthcheck.sh"
+NODE, OTHER, REASON = "n01", "n02", "gpumon: GPU FAIL: GPU 3: It fell off the bus"
+
+
+class Node:
+    """Node n01 of a Slurm with 10 nodes, and agents that find its GPUs healthy or failed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._program, self._log = folder, folder / "program", folder / "messages"
+        self._agents = {name: Agent(folder / name) for name in self._folders("healthy", "failed")}
+        self._agents["failed"].simulate({"gpus": {3: {"lost": True}}})
+        self._command("logger", f'#!/bin/sh\nshift 3\necho "$*" >> {self._log}\n')
+        self._command("gpumon", f'#!/bin/sh\nexec {sys.executable} -m gpumon "$@"\n')
+        self._command("program", "#!/bin/sh\nexit 0\n")
+        self.slurm = SlurmCluster(self._program, nodes=10)
+
+    def _folders(self, *names: str) -> tuple[str, ...]:
+        for name in names:
+            (self._folder / name).mkdir()
+        return names
+
+    def _command(self, name: str, text: str) -> None:
+        """Write a command, atomically because slurmd may run it now."""
+        path = self._folder / f"{name}.new"
+        path.write_text(text)
+        path.chmod(0o755)
+        path.rename(self._folder / name)
+
+    def start(self) -> None:
+        for agent in self._agents.values():
+            agent.launch()
+        eventually(lambda: self._level("healthy") == "ok")
+        eventually(lambda: self._level("failed") == "fail")
+        self.slurm.start()
+
+    def _level(self, health: str) -> str:
+        file = self._agents[health].folder / "gpumon.db.health.json"
+        return str(json.loads(file.read_text())["level"])
+
+    def stop(self) -> None:
+        self.slurm.stop()
+        for agent in self._agents.values():
+            agent.stop()
+
+    def become(self, health: str) -> None:
+        """Let the program of slurmd find the GPUs healthy or failed."""
+        environment = {
+            **self.slurm.environment,
+            "PATH": f"{self._folder}:{self.slurm.environment['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "GPUMON": str(self._folder / "gpumon"),
+            "GPUMON_STORE__PATH": str(self._agents[health].folder / "gpumon.db"),
+            "GPUMON_SLURM_SETTINGS": str(self._folder / "settings"),
+            "GPUMON_SLURM_MARK": str(self._folder / "mark"),
+            "GPUMON_SLURM_DELAY": "1",
+            "GPUMON_SLURM_DRAIN": "fail",
+            "GPUMON_SLURM_RESUME": "yes",
+        }
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+        self._command("program", f"#!/bin/sh\n{exports}{HEALTHCHECK}\necho $? >> {self._folder}/exits.{health}\n")
+
+    def await_state(self, state: str) -> None:
+        eventually(lambda: self.slurm.state(NODE) == state)
+
+    def await_message(self, text: str) -> None:
+        """Wait until the next message in the system log that contains the text."""
+        self._log.unlink(missing_ok=True)
+        eventually(lambda: text in self._log.read_text())
+
+    def await_runs(self, health: str) -> None:
+        """Wait until the program has begun and ended in this state of health."""
+        exits = self._folder / f"exits.{health}"
+        exits.unlink(missing_ok=True)
+        eventually(lambda: len(exits.read_text().split()) >= 2)
+        assert set(exits.read_text().split()) == {"0"}
+
+    def update(self, node: str, *values: str) -> None:
+        self.slurm.scontrol("update", f"nodename={node}", *values)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    node = Node(tmp_path_factory.mktemp("node"))
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture(autouse=True)
+def _healthy(node: Node) -> None:
+    """Begin each test with a healthy node in service."""
+    node.become("healthy")
+    node.await_runs("healthy")
+    if "DRAIN" in node.slurm.state(NODE):
+        node.update(NODE, "state=resume")
+    node.await_state("IDLE")
+
+
+def test_a_failed_node_is_drained_and_resumed(node: Node) -> None:
+    """Slurm shows the line as the reason, and the node is idle again when its GPUs are healthy."""
+    node.become("failed")
+    node.await_state("IDLE+DRAIN")
+    assert node.slurm.reason(NODE).startswith(REASON)
+    node.become("healthy")
+    node.await_state("IDLE")
+    assert node.slurm.reason(NODE) == ""
+
+
+def test_a_reason_of_an_operator_is_kept(node: Node) -> None:
+    """Neither a failure nor its end changes a node that an operator drained, or whose reason an operator edited."""
+    node.update(NODE, "state=drain", "reason=new DIMMs")
+    node.become("failed")
+    node.await_runs("failed")
+    assert node.slurm.reason(NODE) == "new DIMMs"
+    node.update(NODE, "state=resume")
+    eventually(lambda: node.slurm.reason(NODE).startswith(REASON))
+    node.update(NODE, "reason=RMA 4711")
+    node.become("healthy")
+    node.await_runs("healthy")
+    assert (node.slurm.state(NODE), node.slurm.reason(NODE)) == ("IDLE+DRAIN", "RMA 4711")
+
+
+def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
+    """An operator who resumes a failed node keeps it in service."""
+    node.become("failed")
+    node.await_state("IDLE+DRAIN")
+    node.update(NODE, "state=resume")
+    node.await_message(f"node {NODE} was resumed while it fails, and is not drained again")
+    node.await_runs("failed")
+    assert "DRAIN" not in node.slurm.state(NODE)
+
+
+def test_a_full_partition_is_not_drained(node: Node) -> None:
+    """The node stays in service while gpumon has drained a tenth of the partition."""
+    node.update(OTHER, "state=drain", f"reason={REASON}")
+    node.become("failed")
+    node.await_message("is not drained: gpumon has drained 1 of 10 nodes of partition gpu, of max 1")
+    assert "DRAIN" not in node.slurm.state(NODE)
+    node.update(OTHER, "reason=new DIMMs")
+    node.await_state("IDLE+DRAIN")
