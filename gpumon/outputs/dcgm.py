@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpumon.model.gpu_state import GpuState
@@ -28,14 +29,15 @@ class DcgmPage:
     def render(self, report: Report) -> str:
         """Return the page of a Report as text."""
         version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
-        common = _present({self.host_label: self.host, version: report.driver.driver})
-        return "".join(self._family(field, report, common) for field in FIELDS)
+        common = {self.host_label: self.host, version: report.driver.driver}
+        gpus = [(state, _present(_identity(state) | common)) for state in report.gpus]
+        return "".join(self._family(field, report, gpus) for field in FIELDS)
 
-    def _family(self, field: DcgmField, report: Report, common: Labels) -> str:
-        name, unit = (field.canonical, field.canonical_unit) if self.canonical else (field.legacy, field.unit)
+    def _family(self, field: DcgmField, report: Report, gpus: Sequence[tuple[GpuState, Labels]]) -> str:
+        name = field.canonical if self.canonical else field.legacy
+        unit = field.unit if name == field.legacy else ""
         factor, lines = UNITS[unit], []
-        for state in report.gpus:
-            own = _gpu_labels(state) + common
+        for state, own in gpus:
             for labels, value in (*field.read(report, state), *_instance_values(field, state)):
                 number = value if factor == 1 else round(value * factor, _DIGITS)
                 lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
@@ -51,11 +53,12 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
         yield from ((labels, value) for _, value in values_of(mig.mig, field.source))
 
 
-def _gpu_labels(state: GpuState) -> Labels:
+def _identity(state: GpuState) -> dict[str, str | None]:
     device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
     identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
-    return _present({**identity, "device": device, "modelName": state.gpu.name})
+    return {**identity, "device": device, "modelName": state.gpu.name}
 
 
 def _present(labels: dict[str, str | None]) -> Labels:
+    """Return the labels that have a value."""
     return tuple((name, value) for name, value in labels.items() if value)

@@ -30,8 +30,7 @@ class DcgmField(NamedTuple):
     canonical: str
     help: str
     unit: str
-    """Unit of the legacy metric, a key of UNITS."""
-    canonical_unit: str
+    """Unit of the legacy metric, a key of UNITS. A canonical metric with another name has the base unit."""
     read: Read
     """Function that returns the values of a GPU in gpumon's base unit; none if they are unknown."""
     source: str = ""
@@ -45,42 +44,24 @@ class DcgmField(NamedTuple):
 def values_of(table: object, source: str) -> Values:
     """Yield the value of a row of a metric table, if it has one."""
     name, _, key = source.partition(":")
-    value = getattr(table, name, None)
-    if key:
-        value = (value or {}).get(key)
+    row = getattr(table, name, None)
+    value = (row or {}).get(key) if key else row
     if value is not None:
         yield (), value
 
 
 def _row(legacy: str, source: str, unit: str = "", canonical: str = "") -> DcgmField:
-    """Return the metric with the value of a row of Gpu. A canonical name, if it has another one, has the base unit."""
-    name = source.partition(":")[0]
-    return DcgmField(
-        f"DCGM_FI_{legacy}",
-        f"DCGM_FI_{canonical or legacy}",
-        rows(Gpu)[name].help,
-        unit,
-        "" if canonical else unit,
-        lambda _, state: values_of(state.gpu, source),
-        source,
-    )
+    """Return the metric with the value of a row of Gpu."""
+    text = rows(Gpu)[source.partition(":")[0]].help
+    names = (f"DCGM_FI_{legacy}", f"DCGM_FI_{canonical or legacy}")
+    return DcgmField(*names, text, unit, lambda _, state: values_of(state.gpu, source), source)
 
 
 def _computed(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
     """Return the metric with a value that `read` computes."""
-    return DcgmField(legacy, canonical or legacy, text, unit, "", read)
+    return DcgmField(f"DCGM_{legacy}", f"DCGM_{canonical or legacy}", text, unit, read)
 
 
-def _ecc(name: str, severity: str, count: Callable[[str, Report, GpuState], Values], period: str) -> DcgmField:
-    return _computed(partial(count, severity), f"ECC errors ({severity}) {period}.", f"DCGM_FI_DEV_ECC_{name}_TOTAL")
-
-
-_NVLINK = "NVLink traffic in both directions in a second."
-_MASK = "Bit mask of NVML with the reasons that limit the clocks."
-_XID = "Last Xid of this boot, 0 without one."
-_RECENT = "Xid errors of the last five minutes."
-_HEALTH = "Worst verdict of each health watch: 0 pass, 10 warning, 20 failure."
-_RESET, _LIFE = "since the last GPU reset", "over the lifetime of the board"
 DEFAULTS: tuple[DcgmField, ...] = (
     _row("DEV_SM_CLOCK", "clock_hertz:sm", "MHz", "DEV_SM_CLOCK_HERTZ"),
     _row("DEV_MEM_CLOCK", "clock_hertz:memory", "MHz", "DEV_MEMORY_CLOCK_HERTZ"),
@@ -93,15 +74,15 @@ DEFAULTS: tuple[DcgmField, ...] = (
     _row("DEV_MEM_COPY_UTIL", "memory_utilization_ratio", "%", "DEV_MEMORY_UTIL_RATIO"),
     _row("DEV_ENC_UTIL", "encoder_utilization_ratio", "%", "DEV_ENC_UTIL_RATIO"),
     _row("DEV_DEC_UTIL", "decoder_utilization_ratio", "%", "DEV_DEC_UTIL_RATIO"),
-    _computed(values.last_xid, _XID, "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"),
+    _computed(values.last_xid, "Last Xid of this boot, 0 without one.", "FI_DEV_XID_ERRORS", "FI_DEV_XID_ERROR"),
     _row("DEV_FB_FREE", "memory_free_bytes", "MiB", "DEV_FB_FREE_BYTES"),
     _row("DEV_FB_USED", "memory_used_bytes", "MiB", "DEV_FB_USED_BYTES"),
     _row("DEV_FB_RESERVED", "memory_reserved_bytes", "MiB", "DEV_FB_RESERVED_BYTES"),
     _computed(
         values.nvlink_traffic,
-        _NVLINK,
-        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-        "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+        "NVLink traffic in both directions.",
+        "FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
         "MB/s",
     ),
     _row(
@@ -130,11 +111,21 @@ FIELDS: tuple[DcgmField, ...] = (
     _row("DEV_BOARD_LIMIT_VIOLATION", "performance_limited_seconds_total:board_limit", "ns"),
     _row("DEV_LOW_UTIL_VIOLATION", "performance_limited_seconds_total:low_utilization", "ns"),
     _row("DEV_RELIABILITY_VIOLATION", "performance_limited_seconds_total:reliability", "ns"),
-    _computed(values.clock_event_mask, _MASK, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
-    _ecc("SBE_VOL", "corrected", values.ecc_volatile, _RESET),
-    _ecc("DBE_VOL", "uncorrected", values.ecc_volatile, _RESET),
-    _ecc("SBE_AGG", "corrected", values.ecc_lifetime, _LIFE),
-    _ecc("DBE_AGG", "uncorrected", values.ecc_lifetime, _LIFE),
+    _computed(
+        values.clock_event_mask,
+        "Bit mask of reasons that limit the clocks.",
+        "FI_DEV_CLOCK_THROTTLE_REASONS",
+        "FI_DEV_CLOCKS_EVENT_REASONS",
+    ),
+    *(
+        _computed(
+            partial(values.ecc_errors, severity, period),
+            f"ECC errors that were {severity}, {since}.",
+            f"FI_DEV_ECC_{bits}_{period}_TOTAL",
+        )
+        for bits, severity in (("SBE", "corrected"), ("DBE", "uncorrected"))
+        for period, since in (("VOL", "since the last GPU reset"), ("AGG", "over the lifetime of the board"))
+    ),
     _row("DEV_ROW_REMAP_PENDING", "row_remap_pending"),
     _row("DEV_SLOWDOWN_TEMP", "temperature_slowdown_celsius", "", "DEV_GPU_TEMP_SLOWDOWN_CELSIUS"),
     _row("DEV_SHUTDOWN_TEMP", "temperature_shutdown_celsius", "", "DEV_GPU_TEMP_SHUTDOWN_CELSIUS"),
@@ -142,9 +133,8 @@ FIELDS: tuple[DcgmField, ...] = (
     _row("DEV_POWER_MGMT_LIMIT", "power_limit_requested_watts", "", "DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS"),
     _row("DEV_ENFORCED_POWER_LIMIT", "power_limit_watts", "", "DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"),
     _row("DEV_FAN_SPEED", "fan_speed_ratio", "%", "DEV_FAN_SPEED_RATIO"),
-    _computed(values.gpu_count, "Number of GPUs of the node.", "DCGM_FI_DEV_COUNT", "DCGM_FI_SYSTEM_GPU_QUANTITY"),
-    _computed(values.recent_xids, _RECENT, "DCGM_EXP_XID_ERRORS_COUNT"),
-    _computed(values.xids, "Xid errors.", "DCGM_EXP_XID_ERRORS_TOTAL"),
-    _computed(values.health_status, _HEALTH, "DCGM_EXP_GPU_HEALTH_STATUS"),
+    _computed(values.gpu_count, "Number of GPUs of the node.", "FI_DEV_COUNT", "FI_SYSTEM_GPU_QUANTITY"),
+    _computed(values.recent_xids, "Xid errors of the last five minutes.", "EXP_XID_ERRORS_COUNT"),
+    _computed(values.health_status, "Worst verdict: 0 pass, 10 warning, 20 failure.", "EXP_GPU_HEALTH_STATUS"),
 )
 """The metrics in the order of the page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpumon.health.table import SUBJECT_OF
 from gpumon.health.verdict import FAIL, OK, WARN
@@ -50,12 +50,6 @@ def recent_xids(report: Report, state: GpuState) -> Values:
             yield (("xid", str(event.code)),), event.count
 
 
-def xids(_: Report, state: GpuState) -> Values:
-    """Yield the number of errors of each Xid."""
-    for code, count in (state.gpu.xid_errors_total or {}).items():
-        yield (("xid", code),), count
-
-
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
     """Return the last burst of each Xid of a GPU, the newest last."""
     names = {state.uuid, state.unnamed}
@@ -94,17 +88,9 @@ def gpu_count(report: Report, state: GpuState) -> Values:
         yield (), report.node.gpus_visible
 
 
-def ecc_volatile(severity: str, _: Report, state: GpuState) -> Values:
-    """Yield the ECC errors since the last GPU reset."""
-    yield from _ecc(severity, state.ecc_volatile or {})
-
-
-def ecc_lifetime(severity: str, _: Report, state: GpuState) -> Values:
-    """Yield the ECC errors over the lifetime of the board."""
-    yield from _ecc(severity, state.gpu.ecc_errors_lifetime_total or {})
-
-
-def _ecc(severity: str, errors: Mapping[str, float]) -> Values:
+def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
+    """Yield the ECC errors of DRAM and SRAM since the last GPU reset, or with the period AGG over the lifetime."""
+    errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:
         yield (), dram + sram

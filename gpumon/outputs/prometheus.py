@@ -178,18 +178,13 @@ def _families(table: type[Table], page: Page) -> Mapping[str, str]:
     return families
 
 
-def head(name: str, text: str, kind: str) -> str:
-    """Return the lines before the series of a metric: its help text and its type."""
+def head(name: str, text: str, kind: str = "") -> str:
+    """Return help text and type of a metric as lines. The type, if empty, follows from the name."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n"
+    return f"# HELP {name} {escaped}\n# TYPE {name} {kind or metric_type(name)}\n"
 
 
-_HEADS = {
-    name: head(name, text, metric_type(name))
-    for page in Page
-    for table in TABLES
-    for name, text in _families(table, page).items()
-}
+_HEADS = {name: head(name, text) for page in Page for table in TABLES for name, text in _families(table, page).items()}
 
 
 def _prefix(name: str, own: Labels, row: Row, key: str) -> str:

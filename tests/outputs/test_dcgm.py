@@ -211,6 +211,5 @@ def test_types_are_those_of_the_exporter() -> None:
             f"{policy}_VIOLATION"
             for policy in ("POWER", "THERMAL", "SYNC_BOOST", "BOARD_LIMIT", "LOW_UTIL", "RELIABILITY")
         ),
-        "DCGM_EXP_XID_ERRORS_TOTAL",
     }
     assert metric_type("dcgm_fi_dev_nvlink_throughput_bytes_per_second") == "gauge"
