@@ -34,6 +34,7 @@ check: .venv/.test ## Check format, lint, types, import layers and generated fil
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 gpumon
 	$(BIN)/lint-imports
 	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate --check
 
@@ -82,8 +83,8 @@ clean: ## Delete what these commands created, but not the agent's state in .gpum
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "gpumon needs Python 3.11 or later: set one, for example make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "gpumon needs Python 3.10 or later: set one, for example make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	@touch $@
 

@@ -21,12 +21,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
 from agents import Agent, cpu_seconds
 
+from gpumon.model.durations import from_rfc3339
 from gpumon.sim.capture import read
 from gpumon.sim.recording.summary import summary
 
@@ -170,7 +171,7 @@ def killed(host: Host, agent: Agent, seconds: float) -> Phase:
 
 def phase(agent: Agent, name: str, seconds: float) -> Phase:
     """Scrape the agent once a second for a time, and return what it did."""
-    before, since = cpu_by_pid(agent), datetime.now(UTC)
+    before, since = cpu_by_pid(agent), datetime.now(timezone.utc)
     end, polls = time.monotonic() + seconds, list[float]()
     while time.monotonic() < end or not polls:
         polls.append(agent.metrics().value("gpumon_poll_duration_seconds", tier="fast") or 0.0)
@@ -187,7 +188,7 @@ def cpu_by_pid(agent: Agent) -> dict[int, float]:
 def transitions(agent: Agent, since: datetime) -> list[str]:
     """Return the changes of verdicts after a time, oldest first, as `raised gpu_lost`."""
     changes = agent.get("/api/v1/health")["transitions"]
-    new = [change for change in changes if datetime.fromisoformat(change["time"]) >= since]
+    new = [change for change in changes if from_rfc3339(change["time"]) >= since]
     return [f"{change['change']} {change['verdict']['check']}" for change in reversed(new)]
 
 
@@ -246,8 +247,8 @@ def head(host: Host) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("gpumon", "nvidia-ml-py", "torch"))
     return (
         "# Measured on hardware\n\nWritten by `make hardware`; do not edit.\n\n"
-        f"On {where}, {datetime.now(UTC):%Y-%m-%d}, Linux {platform.release()}, Python {platform.python_version()}, "
-        f"{versions}. The driver and the GPUs are named below.\n\n"
+        f"On {where}, {datetime.now(timezone.utc):%Y-%m-%d}, Linux {platform.release()}, "
+        f"Python {platform.python_version()}, {versions}. The driver and the GPUs are named below.\n\n"
     )
 
 

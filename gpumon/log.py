@@ -13,7 +13,7 @@ import re
 import select
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 LINE_LIMIT = 4096
@@ -91,7 +91,9 @@ def _write(line: bytes) -> None:
 
 def _fields(record: logging.LogRecord) -> Fields:
     fields: Fields = {
-        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": datetime.fromtimestamp(record.created, timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z"),
         "level": _level(record),
         "logger": record.name,
         "msg": _message(record),

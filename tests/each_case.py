@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -33,9 +34,11 @@ def each_case(
                     test(**own, **dict(zip(arguments, row, strict=True)))
                 except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001  # all offenders are reported
                     failures.append(_named(failure, label))
+            if failures and sys.version_info < (3, 11):
+                raise failures[0]
             if failures:
                 message = f"{len(failures)} of {len(rows)} cases failed"
-                raise ExceptionGroup(message, failures)
+                raise ExceptionGroup(message, failures)  # noqa: F821  # the branch above is for Python 3.10
 
         signature = inspect.signature(test)
         remaining = [item for name, item in signature.parameters.items() if name not in arguments]
@@ -64,9 +67,7 @@ def _own_directory(fixtures: dict[str, object], number: int) -> dict[str, object
 
 def _named(failure: BaseException, label: str) -> Exception:
     """Return the failure with the name of its case."""
-    failure.add_note(f"case: {label}")
-    if isinstance(failure, Exception):
-        return failure
-    error = AssertionError(str(failure))
-    error.add_note(f"case: {label}")
+    error = failure if isinstance(failure, Exception) else AssertionError(str(failure))
+    if sys.version_info >= (3, 11):
+        error.add_note(f"case: {label}")
     return error

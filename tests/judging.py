@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import example_node as example
 import example_parts
 from sample_windows import MAINTENANCE, RELEASE, window
+from typing_extensions import Self
 
 from gpumon.health import evaluation, table
 from gpumon.health.clear_request import ClearRequest, requested_clearance

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Self
 
 from agents import Agent, Metrics
+from typing_extensions import Self
 
 from gpumon.clock import boot_clock
 

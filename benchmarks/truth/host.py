@@ -17,9 +17,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import pynvml
+from typing_extensions import Self
 
 from gpumon.collectors.lifecycle import DaemonRequests
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fastapi import FastAPI
+from typing_extensions import Self
 
 from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import Host, Process

@@ -165,7 +165,7 @@ def _maintenance(window: Document | None, boot: str) -> str | None:
     else:
         from datetime import datetime  # noqa: PLC0415 - takes 3 ms, and is needed only after a reboot
 
-        left = datetime.fromisoformat(until).timestamp() - time.time()
+        left = datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - time.time()
     return f"until {until[:10]} {until[11:19]} UTC: {window['reason']}" if left > 0 else None
 
 

@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +19,7 @@ from gpumon.cli import probe_history, probe_hold
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.model.durations import from_rfc3339
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
@@ -108,4 +108,4 @@ def _show(line: str) -> None:
 
 
 def _result(document: Any) -> ProbeResult:
-    return from_document(document | {"started": datetime.fromisoformat(document["started"]).timestamp()})
+    return from_document(document | {"started": from_rfc3339(document["started"]).timestamp()})

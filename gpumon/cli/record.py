@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def _record(path: Path, settings: Configuration, seconds: float, *, masked: bool
         raise UserError(f"nothing was recorded: {'; '.join(outcome.remarks)}")
     header = Header(
         gpumon=__version__,
-        wall=datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds"),
+        wall=datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="seconds"),
         seconds=round(outcome.seconds, 3),
         interval=settings.poll.interval_seconds,
         simulated=profile_name(settings),

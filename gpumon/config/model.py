@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PrivateAttr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from gpumon import DEFAULT_PORT
 from gpumon.config.notifications_section import NotificationsSection

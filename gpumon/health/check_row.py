@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,11 +26,12 @@ from gpumon.health.verdict import (
 )
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import FABRIC
+from gpumon.model.str_enum import StrEnum
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
-class Paging(enum.StrEnum):
+class Paging(StrEnum):
     """When an alert reaches a person: value of the label `page` of alerts."""
 
     NIGHT = "night"

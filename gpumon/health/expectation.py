@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from gpumon.model.snapshot import HOST
+from gpumon.model.str_enum import StrEnum
 
 
-class Basis(enum.StrEnum):
+class Basis(StrEnum):
     """Where the expected number of GPUs comes from."""
 
     CONFIGURED = "configured"

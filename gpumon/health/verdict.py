@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpumon.model.str_enum import StrEnum
+
 
 class Level(enum.IntEnum):
     """Severity of a verdict; the highest is the worst, so that `max()` in a query returns the worst."""
@@ -29,7 +31,7 @@ LOST_TO = "damaged_store"
 """Evidence of a HISTORY_UNREAD verdict about verdicts that are lost."""
 
 
-class Action(enum.StrEnum):
+class Action(StrEnum):
     """What an operator does about a verdict, in ascending order of effort."""
 
     NONE = "none"
@@ -51,7 +53,7 @@ ACTIONS: Mapping[Action, str] = {
 """Text of each action."""
 
 
-class Clearance(enum.StrEnum):
+class Clearance(StrEnum):
     """What cleared a verdict."""
 
     RECOVERED = "recovered"
@@ -174,7 +176,7 @@ class Verdict(NamedTuple):
         return self.key, self.since
 
 
-class VerdictChange(enum.StrEnum):
+class VerdictChange(StrEnum):
     """The kind of a VerdictTransition."""
 
     RAISED = "raised"

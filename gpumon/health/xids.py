@@ -7,18 +7,19 @@ unlisted codes, are a warning. Names and actions paraphrase NVIDIA's Xid catalog
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpumon.model.str_enum import StrEnum
 
-class Severity(enum.StrEnum):
+
+class Severity(StrEnum):
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
 
 
-class Class(enum.StrEnum):
+class Class(StrEnum):
     """The most likely origin of the error."""
 
     APPLICATION = "application"

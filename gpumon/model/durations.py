@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 LATEST = 250e9
 """Maximum Unix time in seconds that `utc` can represent as a date."""
@@ -28,18 +28,23 @@ def moment(text: str, now: float) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        return _from_rfc3339(text)
+        return _unix_time(text)
     return value if math.isfinite(value) else None
 
 
 def utc(wall: float) -> datetime:
     """Convert Unix time to a UTC datetime. Times before 1970 and after LATEST are clamped."""
-    return datetime.fromtimestamp(min(max(wall, 0.0), LATEST), UTC)
+    return datetime.fromtimestamp(min(max(wall, 0.0), LATEST), timezone.utc)
 
 
-def _from_rfc3339(text: str) -> float | None:
+def from_rfc3339(text: str) -> datetime:
+    """Parse a time in RFC 3339. Raise ValueError for other text. Before Python 3.11 `fromisoformat` rejects the Z."""
+    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+
+
+def _unix_time(text: str) -> float | None:
     try:
-        parsed = datetime.fromisoformat(text)
+        parsed = from_rfc3339(text)
     except ValueError:
         return None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from gpumon.model.durations import utc
 from gpumon.model.now import Now
+from gpumon.model.str_enum import StrEnum
 
 NODE = ""
 """Scope of a window that applies to the whole node, in the attribute that otherwise holds a bus id."""

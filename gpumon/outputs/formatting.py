@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, overload
 
-from gpumon.model.durations import utc
+from gpumon.model.durations import from_rfc3339, utc
 from gpumon.probe.core.wording import index_ranges, leaves_out
 
 ABSENT = "n/a"
@@ -141,7 +140,7 @@ def seconds_between(earlier: str | None, later: str) -> float | None:
     """Return the seconds between two times in RFC 3339; None if `earlier` is None."""
     if earlier is None:
         return None
-    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+    return (from_rfc3339(later) - from_rfc3339(earlier)).total_seconds()
 
 
 def columns(lines: Sequence[Sequence[str]]) -> list[str]:

@@ -29,7 +29,7 @@ async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> Au
     try:
         future = asyncio.wrap_future(sources(request).find_changes(chosen.limit))
         entries = await asyncio.wait_for(future, STORE_TIMEOUT_SECONDS)
-    except (StoreError, TimeoutError) as error:
+    except (StoreError, asyncio.TimeoutError) as error:
         detail = f"The store cannot be read: {error or 'it does not answer'}."
         raise Problem(503, "Store unavailable", detail, "Retry. The agent's log has the same entries.") from error
     return AuditResponse(entries=[AuditEntryResponse.from_entry(entry) for entry in entries])

@@ -67,16 +67,19 @@ async def _add_stored(
     events: dict[str, ErrorEvent],
 ) -> bool:
     """Add up to `limit` matching stored events to `events`, by id. Return False if the store does not answer."""
-    stored = 0
+
+    async def add() -> None:
+        stored = 0
+        async for event in _stored_events(request, query):
+            if matches(event):
+                events.setdefault(event.id, event)
+                stored += 1
+            if stored == limit:
+                break
+
     try:
-        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-            async for event in _stored_events(request, query):
-                if matches(event):
-                    events.setdefault(event.id, event)
-                    stored += 1
-                if stored == limit:
-                    break
-    except (StoreError, TimeoutError):
+        await asyncio.wait_for(add(), STORE_TIMEOUT_SECONDS)
+    except (StoreError, asyncio.TimeoutError):
         return False
     return True
 

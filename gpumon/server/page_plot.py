@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import groupby
 
+from gpumon.model.durations import from_rfc3339
 from gpumon.outputs.formatting import bandwidth, participants, size
 from gpumon.outputs.probe_history import comparison, largest
 from gpumon.outputs.responses.base import Document
@@ -122,7 +122,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
 
 def _positions(runs: Sequence[Document]) -> list[float]:
     """Return the horizontal position of each run, proportional to its time."""
-    times = [datetime.fromisoformat(run["started"]).timestamp() for run in runs]
+    times = [from_rfc3339(run["started"]).timestamp() for run in runs]
     span = times[-1] - times[0] if times else 0.0
     width = WIDTH - RIGHT - LEFT - 2 * PADDING
     return [round(LEFT + PADDING + ((at - times[0]) / span if span > 0 else 1.0) * width, 1) for at in times]

@@ -84,11 +84,14 @@ async def run_by_id(
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
     """Add at most `limit` runs from the store to `results`, by id. Return False if the store does not answer."""
+
+    async def add() -> None:
+        async for page in _pages(request, query, limit):
+            results.update({run.id: run for run in page if run.id not in results})
+
     try:
-        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-            async for page in _pages(request, query, limit):
-                results.update({run.id: run for run in page if run.id not in results})
-    except (StoreError, TimeoutError):
+        await asyncio.wait_for(add(), STORE_TIMEOUT_SECONDS)
+    except (StoreError, asyncio.TimeoutError):
         return False
     return True
 

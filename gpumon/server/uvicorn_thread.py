@@ -188,5 +188,5 @@ class _Uvicorn(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # sets the Date header
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from gpumon.model.error_event import UNNAMED
 from gpumon.model.now import Now
 from gpumon.model.snapshot import CONTAINER, HOST, SANDBOX, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.str_enum import StrEnum
 from gpumon.state.gpu_identity import DISPLACED, Bus, Records, add_stored, identify, identify_from_store, unidentified
 from gpumon.state.gpu_record import GpuRecord, fail, read
 from gpumon.state.messages import Acceptance, Quarantine, StoredState
@@ -21,7 +21,7 @@ NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that belong to this host. A GPU with any other driver is passed through to a virtual machine."""
 
 
-class Removal(enum.StrEnum):
+class Removal(StrEnum):
     """Reason why a GPU is no longer expected."""
 
     GIVEN = "given"

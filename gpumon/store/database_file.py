@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
@@ -138,7 +138,7 @@ def _is_intact(path: Path) -> bool:
     Raise StoreError if the file belongs to another program.
     """
     header = _head(path)
-    if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4)):
+    if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big")):
         return True
     if _head(_lock_path(path)).startswith(_MARK.encode()):
         return False
@@ -209,7 +209,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _move_aside(path: Path) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = _beside(path, f".corrupt-{stamp}")
     path.rename(aside)
     for suffix in ("-wal", "-journal", "-shm"):

@@ -8,7 +8,8 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+
+from typing_extensions import Self
 
 from gpumon.store.database_file import OpenFile, open_file, prove_in_place
 from gpumon.store.store_error import store_errors

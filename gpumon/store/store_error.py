@@ -8,23 +8,34 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+# SQLite's result codes, which the module sqlite3 has from Python 3.11 on.
+ERROR, PERM, BUSY, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB = 1, 3, 5, 8, 10, 11, 13, 14, 26
+_MESSAGES = {
+    "disk is full": FULL,
+    "readonly database": READONLY,
+    "unable to open": CANTOPEN,
+    "permission denied": PERM,
+    "is locked": BUSY,
+    "disk I/O error": IOERR,
+}
+"""Result code of an error that has none, by a part of its message."""
 _ELSEWHERE = "or set --store.path to another place"
 _REMEDIES = {
-    sqlite3.SQLITE_FULL: ("the disk is full", f"free space on its file system, {_ELSEWHERE}"),
-    sqlite3.SQLITE_READONLY: ("it is read-only", f"mount its file system writable and allow this user, {_ELSEWHERE}"),
-    sqlite3.SQLITE_CANTOPEN: ("it cannot be opened", f"allow this user to write in its folder, {_ELSEWHERE}"),
-    sqlite3.SQLITE_PERM: ("permission denied", f"allow this user to write it, {_ELSEWHERE}"),
-    sqlite3.SQLITE_BUSY: ("another program has locked it", "end that program"),
-    sqlite3.SQLITE_IOERR: ("the disk failed", f"read the kernel log for disk errors, {_ELSEWHERE}"),
+    FULL: ("the disk is full", f"free space on its file system, {_ELSEWHERE}"),
+    READONLY: ("it is read-only", f"mount its file system writable and allow this user, {_ELSEWHERE}"),
+    CANTOPEN: ("it cannot be opened", f"allow this user to write in its folder, {_ELSEWHERE}"),
+    PERM: ("permission denied", f"allow this user to write it, {_ELSEWHERE}"),
+    BUSY: ("another program has locked it", "end that program"),
+    IOERR: ("the disk failed", f"read the kernel log for disk errors, {_ELSEWHERE}"),
 }
 """Problem and remedy for the operator, by SQLite's result code."""
 _SYSTEM = {
-    errno.ENOSPC: sqlite3.SQLITE_FULL,
-    errno.EDQUOT: sqlite3.SQLITE_FULL,
-    errno.EROFS: sqlite3.SQLITE_READONLY,
-    errno.EACCES: sqlite3.SQLITE_PERM,
-    errno.EPERM: sqlite3.SQLITE_PERM,
-    errno.EIO: sqlite3.SQLITE_IOERR,
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+    errno.EROFS: READONLY,
+    errno.EACCES: PERM,
+    errno.EPERM: PERM,
+    errno.EIO: IOERR,
 }
 
 
@@ -47,8 +58,8 @@ def store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        code = _result_code(error)
+        if code in (CORRUPT, NOTADB):
             raise damage_error(path, str(error)) from error
         problem, remedy = _REMEDIES.get(code, ("it failed", f"report it, {_ELSEWHERE}"))
         raise StoreError(path, f"{problem} ({error})", remedy) from error
@@ -57,6 +68,16 @@ def store_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         problem, remedy = _REMEDIES.get(_SYSTEM.get(error.errno or 0, 0), ("it failed", f"correct that, {_ELSEWHERE}"))
         raise StoreError(path, f"{problem} ({error.strerror}: {error.filename})", remedy) from error
+
+
+def _result_code(error: sqlite3.Error) -> int:
+    """Return the primary result code. Before Python 3.11 exceptions have none: use the class and the message."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return int(code) & 0xFF
+    if type(error) is sqlite3.DatabaseError:
+        return CORRUPT
+    return next((code for text, code in _MESSAGES.items() if text in str(error)), ERROR)
 
 
 def damage_error(path: Path, detail: str) -> StoreError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Self
+
+from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_not_current_is_stale(path: Path) -> None:
 
 def test_maintenance_is_active_until_its_end(path: Path) -> None:
     """By the boot clock, which no step of the wall clock moves; after a reboot by the wall clock."""
-    past, future = (datetime.fromtimestamp(wall, UTC).isoformat() for wall in (1e9, 4e9))
+    past, future = (datetime.fromtimestamp(wall, timezone.utc).isoformat() for wall in (1e9, 4e9))
     window = {"until": past, "until_boottime_seconds": boot_clock() + 100, "reason": "new DIMMs", "by": "api"}
     cases = {
         "active": (window, boot_id(), True),

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 from agents import Agent, Metrics, alive, eventually
 from stores import read, write
+from typing_extensions import Self
 from unkillable import build, held
 
 from gpumon.store import windows

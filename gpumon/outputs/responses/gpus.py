@@ -55,13 +55,16 @@ class C2cLinkResponse(ResponseModel):
     link: int
 
 
+_STATES = ("up", *FAULTS, "released")
+
+
 @metric_rows(Gpu)
 class GpuResponse(ResponseModel):
     """One GPU of the inventory. A lost GPU keeps its identity and fault; its readings are null."""
 
     gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has reported its UUID.")
-    state: Literal[("up", *FAULTS, "released")] = Field(description="State of the GPU: up, its fault, or released.")  # type: ignore[valid-type]
+    state: Literal[_STATES] = Field(description="State of the GPU: up, its fault, or released.")  # type: ignore[valid-type]
     detail: str = Field(description="Description of the fault; empty if there is none.")
     since: str | None = timestamp("When the fault was detected.")
     fabric: FabricResponse | None = Field(description="Its place in an NVLink fabric; null if it is in none.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import ConfigDict, Field
+from typing_extensions import Self
 
 from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED
@@ -54,12 +54,12 @@ class Schedule:
         self.stop()
         timetable = self._timetable
         self._boot_wall_time = _boot_wall_time()
-        self._scheduler = BackgroundScheduler(timezone=UTC)
+        self._scheduler = BackgroundScheduler(timezone=timezone.utc)
         self._scheduler.add_listener(_log_trouble, sum(_TROUBLES))
         self._scheduler.add_job(
             self._fire,
-            IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=UTC),
-            next_run_time=datetime.now(UTC) + timedelta(seconds=timetable.first_after),
+            IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=timezone.utc),
+            next_run_time=datetime.now(timezone.utc) + timedelta(seconds=timetable.first_after),
             coalesce=True,
             max_instances=1,
             misfire_grace_time=None,  # run late rather than never
@@ -93,7 +93,7 @@ class Schedule:
     def bring_forward(self) -> None:
         """Make the next run due now; the one after it follows an interval later."""
         for job in () if self._scheduler is None else self._scheduler.get_jobs():
-            job.modify(next_run_time=datetime.now(UTC))
+            job.modify(next_run_time=datetime.now(timezone.utc))
 
     def next_run(self) -> float | None:
         """Return the wall time of the next run in seconds since the epoch; None if none is scheduled."""
