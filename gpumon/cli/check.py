@@ -11,9 +11,11 @@ import sys
 from gpumon.cli import job_gpus
 from gpumon.cli.check_result import CheckResult, check_result, unknown
 from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.device_taint import device_taint_rules
 from gpumon.cli.duration_arguments import duration
 from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
 from gpumon.config import default_paths
+from gpumon.health.verdict import UNKNOWN
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
@@ -27,7 +29,13 @@ def add(parser: CommandParser) -> None:
     parser.description = (
         "Report the health of this node, or of a job's GPUs, in one line. Exit code: 0 ok, 1 warn, 2 fail, 3 unknown."
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--output",
+        choices=("line", "json", "devicetaint"),
+        default="line",
+        help="print one line, JSON, or a DeviceTaintRule of Kubernetes for each failed GPU (line)",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="short for --output json")
     parser.add_argument(
         "--for-job",
         action="store_true",
@@ -79,10 +87,18 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(json.dumps(result.document(path), indent=2) if args.json else result.line, flush=True)
+        print(_text(result, path, args.output), flush=True, end="")
     except OSError:  # the reader is gone or the disk is full: the exit code still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if args.maintenance_ok and result.health.maintenance else result.code
+
+
+def _text(result: CheckResult, path: str, output: str) -> str:
+    if output == "devicetaint":
+        if result.level is UNKNOWN:
+            print(result.line, file=sys.stderr)  # no rule would mean that nothing has failed
+        return device_taint_rules(result, os.environ.get("NODE_NAME") or os.uname().nodename.lower())
+    return (json.dumps(result.document(path), indent=2) if output == "json" else result.line) + "\n"
 
 
 def _path(flag: str, args: argparse.Namespace) -> str | None:

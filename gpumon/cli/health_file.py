@@ -41,6 +41,8 @@ class GpuHealth(NamedTuple):
     bus_id: str
     nvml_index: int | None = None
     """Current NVML index, which CUDA and nvidia-smi use; None if the driver does not list the GPU."""
+    minor: str | None = None
+    """Number of its device node; None if it was never read."""
     migs: tuple[str, ...] = ()
     """The uuids of the GPU's MIG instances."""
     unwatched: str = ""
@@ -183,6 +185,7 @@ def _gpu(gpu: Document) -> GpuHealth:
         nvml_index=gpu["nvml_index"],
         uuid=gpu["uuid"],
         bus_id=gpu["pci_bus_id"],
+        minor=gpu.get("minor"),  # the file of an older agent lacks it
         migs=tuple(gpu["migs"]),
         unwatched="it is released" if gpu["released"] else f"it does not answer ({fault})" if fault else "",
     )

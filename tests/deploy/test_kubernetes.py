@@ -19,6 +19,7 @@ from gpumon.config.default_paths import RUNTIME_DIRECTORY
 ROOT = Path(__file__).parents[2] / "deploy"
 NPD = ROOT / "node-problem-detector"
 SCRIPT = NPD / "gpumon-npd.sh"
+TAINTS = sorted((ROOT / "kubernetes").glob("*-taint.yaml"))
 MONITORS = sorted(NPD.glob("*.json"))
 DURATION = re.compile(r"([0-9]+)(s|m|h)")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -80,8 +81,9 @@ def test_every_named_file_exists() -> None:
     assert given.split(",") == [f"{mounts['config']}/{path.name}" for path in MONITORS]
     rules = [rule for path in MONITORS for rule in json.loads(path.read_text())["rules"]]
     assert {rule["path"] for rule in rules} == {f"{mounts['config']}/{SCRIPT.name}"}
-    [taint] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
-    assert {one["type"] for one in taint["spec"]["conditions"]} == {rule.get("condition") for rule in rules} - {None}
+    taints = [taint for path in TAINTS for taint in documents(path)]
+    tainted = {one["type"] for taint in taints for one in taint["spec"]["conditions"]}
+    assert tainted == {rule.get("condition") for rule in rules} - {None}
 
 
 def test_the_plugin_cannot_read_the_secrets_of_the_host() -> None:
@@ -93,12 +95,16 @@ def test_the_plugin_cannot_read_the_secrets_of_the_host() -> None:
     assert all(mount["readOnly"] for container in pod["containers"] for mount in container["volumeMounts"])
 
 
-def test_nothing_is_tainted_by_default() -> None:
-    """The rule is a dry run by default, and evicts no pod when enabled."""
-    [rule] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
+@pytest.mark.parametrize("path", TAINTS, ids=lambda path: path.stem)
+def test_nothing_is_tainted_by_default(path: Path) -> None:
+    """A rule is a dry run by default, and evicts no pod when enabled."""
+    [rule] = documents(path)
     assert rule["spec"]["dryRun"] is True
     assert rule["spec"]["taint"]["effect"] == "NoSchedule"
     assert rule["spec"]["taint"]["key"].startswith("readiness.k8s.io/")
+    assert all(set(one) <= {"type", "requiredStatus", "defaultStatus"} for one in rule["spec"]["conditions"])
+    bootstrap = rule["spec"]["enforcementMode"] == "bootstrap-only"
+    assert not bootstrap or not any("defaultStatus" in one for one in rule["spec"]["conditions"]), "the CRD refuses it"
     assert set(rule["spec"]) == {"dryRun", "enforcementMode", "nodeSelector", "conditions", "taint"}
 
 
@@ -113,36 +119,40 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 @pytest.mark.slow
 def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
-    """The plug-in exits with 0 ok, 1 problem, 2 unknown, and prints the line as message."""
+    """The plug-in exits with 0 False, 1 True, 2 Unknown, and prints the line as message."""
     host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
 
     def codes() -> dict[str, int]:
-        return {rule: host.run(SCRIPT, rule, store=store).code for rule in ("fail", "warn", "unknown")}
+        return {rule: host.run(SCRIPT, rule, store=store).code for rule in ("fail", "ready", "warn", "unknown")}
 
     configuration = agent.folder / "gpumon.yml"
     configuration.write_text("{}\n")
     agent.start(f"--config.file={configuration}")
     eventually(lambda: agent.get("/api/v1/health")["level"] == "ok")
-    eventually(lambda: codes() == {"fail": OK, "warn": OK, "unknown": OK})
+    eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": OK, "unknown": OK})
 
     configuration.write_text("nonsense: 1\n")
     agent.process.send_signal(signal.SIGHUP)
     eventually(lambda: agent.get("/api/v1/health")["level"] == "warn")
-    eventually(lambda: codes() == {"fail": OK, "warn": PROBLEM, "unknown": OK})
+    eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": PROBLEM, "unknown": OK})
     assert host.run(SCRIPT, "warn", store=store).output.startswith("GPU WARN: The configuration is not reloaded")
 
     agent.simulate({"gpus": {3: {"lost": True}}})
     eventually(lambda: agent.get("/api/v1/health")["level"] == "fail")
-    eventually(lambda: codes() == {"fail": PROBLEM, "warn": OK, "unknown": OK})
+    eventually(lambda: codes() == {"fail": PROBLEM, "ready": OK, "warn": OK, "unknown": OK})
 
+    assert agent.get("/api/v1/health")["gpus"][3]["minor"] == "3", "a device taint needs it when the GPU is lost"
     agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert codes()["fail"] == PROBLEM, "a maintenance makes no GPU fit for work"
-    assert host.run(SCRIPT, "fail", store=agent.folder / "none.db").code == UNKNOWN
+    assert codes()["ready"] == OK
+    for rule in ("fail", "ready"):
+        assert host.run(SCRIPT, rule, store=agent.folder / "none.db").code == UNKNOWN
     assert host.run(SCRIPT, "unknown", store=agent.folder / "none.db").code == PROBLEM
     missing = {"GPUMON": "/nonexistent/gpumon"}
     assert host.run(SCRIPT, "fail", store=store, environment=missing).code == UNKNOWN
     assert host.run(SCRIPT, "unknown", store=store, environment=missing).code == PROBLEM
     for code in range(3):  # without a result: an old version, or one that does not start
-        assert host.run(SCRIPT, "fail", store=store, environment=host.answering("", code)).code == UNKNOWN
+        for rule in ("fail", "ready"):
+            assert host.run(SCRIPT, rule, store=store, environment=host.answering("", code)).code == UNKNOWN
         assert host.run(SCRIPT, "unknown", store=store, environment=host.answering("", code)).code == PROBLEM
     assert host.run(SCRIPT, store=store).code == UNKNOWN

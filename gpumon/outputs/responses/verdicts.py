@@ -83,6 +83,9 @@ class GpuHealthResponse(ResponseModel):
         "lower index. null if the driver does not list the GPU."
     )
     uuid: str
+    minor: str | None = Field(
+        description="Number of its device node; the NVIDIA DRA driver publishes the GPU as gpu-<minor>."
+    )
     pci_bus_id: str
     migs: list[str] = Field(description="uuids of the GPU's MIG instances.")
     level: LevelName
@@ -95,6 +98,7 @@ class GpuHealthResponse(ResponseModel):
             gpu=state.index,
             nvml_index=state.nvml_index,
             uuid=state.uuid,
+            minor=state.gpu.minor,
             pci_bus_id=state.bus_id,
             migs=[instance.uuid for instance in state.migs],
             level=_level_name(state.gpu.health),
