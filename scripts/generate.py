@@ -15,6 +15,7 @@ from scripts.docs import dcgm_page, health_page, probe_page, simulation_page, xi
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample
 from scripts.docs.metrics_page import metrics_page
+from scripts.scrape_lists import LEAN_BOARDS, lean
 
 ROOT = Path(__file__).parents[1]
 _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -22,7 +23,7 @@ _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTA
 
 def generated() -> Mapping[str, str]:
     """Return the contents of the generated files by path."""
-    table = rules()
+    alert_rules, boards = render(rules()), dashboards()
     return {
         "docs/metrics.md": metrics_page(),
         "docs/xids.md": xid_page.markdown(),
@@ -33,8 +34,9 @@ def generated() -> Mapping[str, str]:
         "docs/dcgm.md": filled("docs/dcgm.md", dcgm_page.sections()),
         "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
-        "alert_rules/gpumon.yml": render(table),
-        **{f"dashboards/{name}": text for name, text in dashboards().items()},
+        "alert_rules/gpumon.yml": alert_rules,
+        **{f"dashboards/{name}": text for name, text in boards.items()},
+        "deploy/prometheus/lean.yml": lean([alert_rules, *(boards[name] for name in LEAN_BOARDS)]),
     }
 
 

@@ -47,6 +47,7 @@ COMMANDS = (
     Command("config", "check or show the configuration"),
     Command("metrics", "list the metrics"),
     Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
+    Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them"),
     Command("once", "read the GPUs once, without an agent, and print the readings"),
     Command(
         "simulate",

@@ -1,0 +1,122 @@
+"""`gpumon sd`: print the scrape targets of a fleet for Prometheus's file_sd, or serve them for its http_sd."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gpumon import DEFAULT_PORT
+from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.errors import UserError
+from gpumon.cli.host_list import ALL, Variables, expand, read_inventory
+
+ADDRESS = "ansible_host"
+"""Variable of an inventory with the address of a host, if it differs from the host's name."""
+
+
+def add(parser: CommandParser) -> None:
+    parser.set_examples(
+        "gpumon sd 'gpu[001-032,040]' --label cluster=east > targets/gpumon.json",
+        "sinfo --noheader --format %N --partition gpu | gpumon sd --hosts -",
+        "gpumon sd --hosts inventory.yml --group gpu_nodes --label-from rack --listen 127.0.0.1:17401",
+    )
+    parser.add_argument("nodes", nargs="*", metavar="NODES", help="node names as Slurm writes them: gpu[001-032,040]")
+    parser.add_argument("--hosts", metavar="FILE", help="host list or Ansible inventory (INI, YAML, JSON); - for stdin")
+    parser.add_argument("--group", default=ALL, help="group of the inventory (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the agents (default: %(default)s)")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of all targets")
+    meaning = "variable of the hosts that becomes a label"
+    parser.add_argument("--label-from", action="append", default=[], metavar="NAME", help=meaning)
+    parser.add_argument("--listen", metavar="HOST:PORT", help="serve the list for http_sd instead of printing it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or serve the targets. Return the exit code."""
+    if bool(args.nodes) == bool(args.hosts):
+        raise UserError("give either node names, as in gpumon sd 'gpu[001-032]', or a file by --hosts")
+    for label in [*args.label, *(f"{name}=" for name in args.label_from)]:
+        if not re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*=.*", label):
+            raise UserError(f"{label!r} is not a label: write it as cluster=east")
+    text = targets(args)
+    if args.listen:
+        return _serve(args)
+    sys.stdout.write(text)
+    return 0
+
+
+def targets(args: argparse.Namespace) -> str:
+    """Return the targets as JSON, from the present content of the file. Raise UserError if there is no host."""
+    hosts: dict[str, Variables] = {name: {} for name in expand(",".join(args.nodes))}
+    if args.hosts:
+        hosts = read_inventory(_read(args.hosts), args.hosts, args.group)
+    if not hosts:
+        raise UserError(f"there is no host in {args.hosts or ' '.join(args.nodes)}")
+    fixed = dict(label.split("=", 1) for label in args.label)
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, variables in hosts.items():
+        labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
+        address = variables.get(ADDRESS, name)
+        if address != name:
+            labels["instance"] = _with_port(name, args.port)  # so that alerts show the name
+        groups.setdefault(tuple(labels.items()), []).append(_with_port(address, args.port))
+    found = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
+
+
+def _variable(host: str, variables: Variables, name: str) -> str:
+    if name not in variables:
+        remedy = "if it is a variable of a group, use: ansible-inventory --list | gpumon sd --hosts -"
+        raise UserError(f"host {host} has no variable {name!r}, which --label-from names; {remedy}")
+    return variables[name]
+
+
+def _with_port(host: str, port: int) -> str:
+    if host.count(":") > 1:
+        return f"[{host}]:{port}"  # an address of IPv6
+    return host if ":" in host else f"{host}:{port}"
+
+
+def _serve(args: argparse.Namespace) -> int:
+    """Serve the targets until the command is interrupted. Return the exit code."""
+    if args.hosts == "-":
+        raise UserError("--listen reads its file for each request: name a file by --hosts instead of -")
+    host, _, port = args.listen.rpartition(":")
+    try:
+        server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(args))
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"cannot listen at {args.listen!r} ({error}): write it as 127.0.0.1:17401") from error
+    with server:
+        print(f"serving targets at http://{host}:{server.server_address[1]}/", file=sys.stderr, flush=True)
+        server.serve_forever()
+    return 0
+
+
+def _handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
+    class TargetsHandler(BaseHTTPRequestHandler):
+        """Answers each request with the targets; with status 500 on an error, so that Prometheus keeps its list."""
+
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            try:
+                status, kind, body = 200, "application/json", targets(args)
+            except UserError as error:
+                status, kind, body = 500, "text/plain; charset=utf-8", f"{error}\n"
+                self.log_error("%s", error)
+            self.send_response_only(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+    return TargetsHandler

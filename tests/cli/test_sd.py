@@ -1,0 +1,161 @@
+"""`gpumon sd`: scrape targets from node names, host lists and inventories."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import eventually, running
+from each_case import each_case
+
+from gpumon.cli.errors import UserError
+from gpumon.cli.host_list import expand
+from gpumon.cli.main import main
+
+EXPRESSIONS = [
+    ("gpu[001-003,040]", "gpu001 gpu002 gpu003 gpu040"),
+    ("rack[1-2]gpu[9-10]", "rack1gpu9 rack1gpu10 rack2gpu9 rack2gpu10"),
+    ("gpu[09-10].cluster.example, login", "gpu09.cluster.example gpu10.cluster.example login"),
+    ("gpu[01:03]", "gpu01 gpu02 gpu03"),
+    ("a,b\nc", "a b c"),
+    ("", ""),
+]
+INVALID = ["gpu[1-", "gpu[3-1]", "gpu[]", "gpu[a]", "gpu[1-999999999]", "r[1-9]g[00000-99998]", "gpu]1", "g[1[2]]"]
+INI = """\
+# one host with an address
+login
+[gpu]
+gpu[01:02] rack=r1
+gpu03 ansible_host=10.0.0.3 rack="r 2"  # moved
+[gpu:vars]
+ansible_user=root
+[cluster:children]
+gpu
+"""
+YAML = """\
+---
+all:
+  hosts:
+    login:
+  children:
+    cluster:
+      children:
+        gpu:
+          hosts:
+            gpu[01:02]: {rack: r1}
+            gpu03: {ansible_host: 10.0.0.3, rack: r 2}
+          vars:
+            ansible_user: root
+"""
+JSON = {
+    "_meta": {
+        "hostvars": {
+            "gpu01": {"rack": "r1"},
+            "gpu02": {"rack": "r1"},
+            "gpu03": {"ansible_host": "10.0.0.3", "rack": "r 2"},
+        }
+    },
+    "all": {"children": ["ungrouped", "cluster"]},
+    "cluster": {"children": ["gpu"]},
+    "gpu": {"hosts": ["gpu01", "gpu02", "gpu03"]},
+    "ungrouped": {"hosts": ["login"]},
+}
+
+
+@each_case("expression, names", EXPRESSIONS)
+def test_node_names_are_expanded_as_slurm_does(expression: str, names: str) -> None:
+    """Ranges keep their zeros, several brackets multiply, and Ansible's colon is a range too."""
+    assert expand(expression) == names.split()
+
+
+@each_case("expression", INVALID)
+def test_an_invalid_expression_is_an_error_with_the_remedy(expression: str) -> None:
+    """Also one that names too many hosts, before they fill the memory."""
+    with pytest.raises(UserError, match=r"write it as gpu\[001-032,040\]|check its ranges"):
+        expand(expression)
+
+
+def targets(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["sd", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_targets_have_port_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    """Hosts with the same labels are one group; a host with a port keeps it."""
+    assert targets(capsys, "gpu[1-2],other:9400", "--label", "cluster=east", "--port", "17400") == [
+        {"targets": ["gpu1:17400", "gpu2:17400", "other:9400"], "labels": {"cluster": "east"}}
+    ]
+
+
+@each_case("name, text", [("hosts.ini", INI), ("hosts.yml", YAML), ("hosts.json", json.dumps(JSON))])
+def test_an_inventory_in_each_form_has_the_same_targets(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group has the hosts of its groups; an address replaces the name, which stays in `instance`."""
+    (tmp_path / name).write_text(text)
+    found = targets(capsys, "--hosts", str(tmp_path / name), "--group", "cluster", "--label-from", "rack")
+    assert found == [
+        {"targets": ["gpu01:17400", "gpu02:17400"], "labels": {"rack": "r1"}},
+        {"targets": ["10.0.0.3:17400"], "labels": {"rack": "r 2", "instance": "gpu03:17400"}},
+    ]
+    everything = targets(capsys, "--hosts", str(tmp_path / name))
+    assert sorted(target for group in everything for target in group["targets"]) == [
+        *("10.0.0.3:17400", "gpu01:17400", "gpu02:17400", "login:17400")
+    ]
+
+
+@each_case(
+    "arguments, error",
+    [
+        ([], "give either node names"),
+        (["gpu1", "--hosts", "x"], "give either node names"),
+        (["--hosts", "/none"], "cannot read /none"),
+        (["--hosts", "INI", "--group", "gpus"], "there is no group 'gpus', but: "),
+        (["--hosts", "INI", "--label-from", "rack"], "host login has no variable 'rack'"),
+        (["gpu1", "--label", "1=2"], "'1=2' is not a label: write it as cluster=east"),
+        (["gpu1", "--listen", "127.0.0.1:http"], "cannot listen at '127.0.0.1:http'"),
+        (["--hosts", "EMPTY"], "there is no host in "),
+    ],
+)
+def test_an_error_names_the_input(
+    arguments: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is printed for Prometheus."""
+    files = {"INI": tmp_path / "hosts.ini", "EMPTY": tmp_path / "empty"}
+    files["INI"].write_text(INI)
+    files["EMPTY"].write_text("# none\n")
+    assert main(["sd", *(str(files.get(word, word)) for word in arguments)]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, error in printed.err) == ("", True), printed.err
+
+
+def test_http_sd_serves_the_present_file(tmp_path: Path) -> None:
+    """A changed file is served without a restart; while it is invalid the status is an error, as http_sd requires."""
+    hosts, log = tmp_path / "hosts", tmp_path / "log"
+    hosts.write_text("gpu[1-2]\n")
+    command = [sys.executable, "-m", "gpumon", "sd", "--hosts", str(hosts), "--listen", "127.0.0.1:0"]
+    with running(command, log):
+        started = eventually(lambda: re.search(r"http://\S+", log.read_text()))
+        with urllib.request.urlopen(started[0], timeout=30) as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            assert json.load(answer) == [{"targets": ["gpu1:17400", "gpu2:17400"], "labels": {}}]
+        hosts.write_text("gpu3\n")
+        with urllib.request.urlopen(started[0], timeout=30) as answer:
+            assert json.load(answer) == [{"targets": ["gpu3:17400"], "labels": {}}]
+        hosts.write_text("gpu[1\n")
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            urllib.request.urlopen(started[0], timeout=30)
+
+
+def test_standard_input_is_a_host_list() -> None:
+    """As `sinfo --noheader --format %N` prints it."""
+    command = [sys.executable, "-m", "gpumon", "sd", "--hosts", "-"]
+    ran = subprocess.run(command, input="gpu[1-2],gpu5\n", capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(ran.stdout) == [{"targets": ["gpu1:17400", "gpu2:17400", "gpu5:17400"], "labels": {}}]
