@@ -17,7 +17,7 @@ Values = Iterator[tuple[Labels, float]]
 XID_WINDOW_SECONDS = 300
 """Seconds that DCGM_EXP_XID_ERRORS_COUNT looks back: the default of dcgm-exporter."""
 WATCHES = {
-    "DRIVER": ("gpu", "work"),
+    "DRIVER": ("gpu",),
     "MEM": ("memory",),
     "NVLINK": ("nvlink", "fabric"),
     "PCIE": ("pcie",),

@@ -18,7 +18,7 @@ def sections() -> Mapping[str, str]:
     return {
         "defaults": _table(head, map(_cells, DEFAULTS)),
         "further": _table(head, map(_cells, further)),
-        "watches": _table(("`health_watch`", "subjects of the checks"), watches),
+        "watches": _table(("`health_watch`", "checks"), watches),
     }
 
 

@@ -6,10 +6,12 @@ import contextlib
 import json
 import math
 import platform
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 import yaml
 from agents import Agent, eventually, free_port, running
 from dcgm_queries import PublicQuery, public_queries
+
+from gpumon.outputs.dcgm_fields import FIELDS
 
 pytestmark = pytest.mark.slow
 NODE = platform.node()
@@ -38,7 +42,7 @@ FAULTS = {"busy": True, "seed": 1, "gpus": {0: {"xids": [48]}, 4: {"set": {"temp
 NODES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     f"{NODE}:9400": ("h100x8", {}),
     f"{NODE}:9401": ("h100x8", {"GPUMON_METRICS__DCGM_HOST_LABEL": "hostname"}),
-    f"{NODE}:9402": ("t4x1", {"GPUMON_METRICS__DCGM_NAMES": "canonical"}),
+    f"{NODE}:9402": ("h100x1", {"GPUMON_METRICS__DCGM_NAMES": "canonical"}),
 }
 """Profile and settings of each node by its label `instance`. One has faults."""
 MIN_SHARE = 0.95
@@ -49,6 +53,7 @@ class DcgmFleet:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._port = folder, free_port()
+        self._url = f"http://127.0.0.1:{self._port}"
         self._agents = {}
         for number, (instance, (profile, settings)) in enumerate(NODES.items()):
             own = folder / str(number)
@@ -64,6 +69,7 @@ class DcgmFleet:
                 agent.start()
                 stack.callback(agent.stop)
             stack.enter_context(running(self._prometheus(), self._folder / "prometheus.log"))
+            eventually(lambda: urllib.request.urlopen(f"{self._url}/-/ready", timeout=30).status)
             eventually(lambda: len(self.ask("count_over_time(up[1m]) >= 5")) == len(NODES))
             self._agents[f"{NODE}:9401"].simulate(FAULTS)
             eventually(lambda: self.ask("DCGM_FI_DEV_XID_ERRORS == 48"))
@@ -82,7 +88,7 @@ class DcgmFleet:
 
     def ask(self, query: str) -> list[Any]:
         """Return the series of an instant query. Raise ValueError if Prometheus cannot parse it."""
-        url = f"http://127.0.0.1:{self._port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 data = json.load(answer)["data"]
@@ -127,6 +133,24 @@ def test_public_queries_return_data(fleet: DcgmFleet) -> None:
     assert len(needed) - len(silent) >= MIN_SHARE * len(needed)
     assert [query.selectors[0][0] for query in silent] == ["DCGM_FI_DEV_FAN_SPEED"]
     assert (len(needed), len(parsed) - len(needed)) == (163, 10), "docs/dcgm.md states these numbers"
+
+
+def test_public_queries_return_data_under_the_names_of_4_9(fleet: DcgmFleet) -> None:
+    """Each of them, with its metrics renamed, has data from the node with these names."""
+    names = {field.legacy: field.canonical for field in FIELDS}
+    own = [query for query in public_queries(VALUES) if not query.foreign and not query.needs_owner]
+    renamed = [
+        replace(
+            query,
+            text=re.sub(r"DCGM_\w+", lambda match: names[match[0]], query.text)
+            .replace("hostname", "Hostname")
+            .replace(":9400", ":9402"),
+        )
+        for query in own
+        if is_parsed(fleet, query)
+    ]
+    silent = [query.text for query in renamed if not fleet.answers(query)]
+    assert [text.partition("{")[0] for text in silent] == ["DCGM_FI_DEV_FAN_SPEED_RATIO"]
 
 
 def test_queries_of_jobs_and_pods_return_nothing(fleet: DcgmFleet) -> None:
