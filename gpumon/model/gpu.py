@@ -129,7 +129,8 @@ def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
     )
 
 
-def _memory(attribute: str) -> Either:
+def memory_source(attribute: str) -> Either:
+    """Return the source of a part of the memory of a GPU or a MIG instance."""
     return Either(Call("MemoryInfo", (MEMORY_V2,), attribute), Call("MemoryInfo", (), attribute))
 
 
@@ -216,13 +217,13 @@ class Gpu:
     dram_active_seconds_total: float | None = accumulated(
         "Integral of dram_active_ratio over time.", of="dram_active_ratio"
     )
-    memory_total_bytes: float | None = reading("Size of the GPU memory.", _memory("total"))
+    memory_total_bytes: float | None = reading("Size of the GPU memory.", memory_source("total"))
     memory_used_bytes: float | None = reading(
         "GPU memory in use.",
-        _memory("used"),
+        memory_source("used"),
         note="Without the memory reserved by the driver; before driver 510 with it.",
     )
-    memory_free_bytes: float | None = reading("Free GPU memory.", _memory("free"), detail=True)
+    memory_free_bytes: float | None = reading("Free GPU memory.", memory_source("free"), detail=True)
     memory_reserved_bytes: float | None = reading(
         "GPU memory reserved by the driver.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from gpumon.model.gpu import MEMORY_V2, Gpu
-from gpumon.model.reading import SLOW, Call, Either, agent, reading, rows
+from gpumon.model.gpu import Gpu, memory_source
+from gpumon.model.reading import SLOW, agent, reading, rows
 
 
 def _as_of_the_gpu(name: str) -> Any:
@@ -33,21 +33,10 @@ class Mig:
     )
 
     info: float | None = agent("Always 1; the labels identify the MIG instance.")
-    memory_total_bytes: float | None = reading(
-        "Memory size of the MIG instance.",
-        Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
-        every=SLOW,
-    )
-    memory_used_bytes: float | None = reading(
-        "Memory in use in the MIG instance.",
-        Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
-        every=SLOW,
-    )
+    memory_total_bytes: float | None = reading("Memory size of the MIG instance.", memory_source("total"), every=SLOW)
+    memory_used_bytes: float | None = reading("Memory in use in the MIG instance.", memory_source("used"), every=SLOW)
     memory_free_bytes: float | None = reading(
-        "Free memory in the MIG instance.",
-        Either(Call("MemoryInfo", (MEMORY_V2,), "free"), Call("MemoryInfo", (), "free")),
-        every=SLOW,
-        detail=True,
+        "Free memory in the MIG instance.", memory_source("free"), every=SLOW, detail=True
     )
     sm_active_ratio: float | None = _as_of_the_gpu("sm_active_ratio")
     sm_occupancy_ratio: float | None = _as_of_the_gpu("sm_occupancy_ratio")

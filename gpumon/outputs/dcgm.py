@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon.model.gpu_state import GpuState
@@ -30,7 +30,7 @@ class DcgmPage:
         """Return the page of a Report as text."""
         version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
         common = {self.host_label: self.host, version: report.driver.driver}
-        gpus = [(state, _present(_identity(state) | common)) for state in report.gpus]
+        gpus = [(state, _labels(state, common)) for state in report.gpus]
         return "".join(self._family(field, report, gpus) for field in FIELDS)
 
     def _family(self, field: DcgmField, report: Report, gpus: Sequence[tuple[GpuState, Labels]]) -> str:
@@ -53,12 +53,9 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
         yield from ((labels, value) for _, value in values_of(mig.mig, field.source))
 
 
-def _identity(state: GpuState) -> dict[str, str | None]:
+def _labels(state: GpuState, common: Mapping[str, str | None]) -> Labels:
+    """Return the labels of a GPU that have a value, followed by the common ones."""
     device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
     identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
-    return {**identity, "device": device, "modelName": state.gpu.name}
-
-
-def _present(labels: dict[str, str | None]) -> Labels:
-    """Return the labels that have a value."""
+    labels = {**identity, "device": device, "modelName": state.gpu.name, **common}
     return tuple((name, value) for name, value in labels.items() if value)
