@@ -13,7 +13,8 @@ from gpumon.cli.config_arguments import add_flags, configuration
 from gpumon.cli.errors import UserError
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.config.settings_table import CONFIG_FILE
-from gpumon.services.receivers import DeliveryError, alertmanagers, example, message_receivers
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.receivers import alertmanagers, example, message_receivers
 
 TEST_SECONDS = 60.0
 """Seconds after which an Alertmanager resolves the test alert."""

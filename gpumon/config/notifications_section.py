@@ -71,6 +71,24 @@ class NotificationsSection(Section):
     smtp_to: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (), "Recipients of the mails.", example=["oncall@example.com"], restart=True
     )
+    nvsentinel_socket: SomePath | None = setting(
+        None,
+        "Unix socket of NVSentinel's platform connector on this node, which gets each alert as a health event.",
+        example="/var/run/nvsentinel/nvsentinel.sock",
+        restart=True,
+    )
+    nvsentinel_strategy: Literal["store_only", "execute_remediation"] = setting(
+        "store_only",
+        "Whether NVSentinel only stores these events, or may cordon, drain and repair the node because of them.",
+        restart=True,
+    )
+    nvsentinel_node: str | None = setting(
+        None,
+        "Name of this node in Kubernetes.",
+        default_in_words="the host's name in lower case",
+        example="gpu-17",
+        restart=True,
+    )
 
     @field_validator("smtp_to")
     @classmethod

@@ -16,7 +16,9 @@ from gpumon.health.alert import FIRING
 from gpumon.health.alert_rules import JOB
 from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
-from gpumon.services.receivers import Alertmanager, DeliveryError, MessageReceiver, alertmanagers, message_receivers
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.nvsentinel import NAME as NVSENTINEL
+from gpumon.services.receivers import Alertmanager, MessageReceiver, alertmanagers, message_receivers
 from gpumon.state.report import Report
 from gpumon.store import notified as store_notified
 
@@ -248,7 +250,9 @@ class Notifier:
         if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
-                sender.update(wanted)
+                # A maintenance ends alerts, but makes no GPU healthy.
+                if report.maintenance is None or sender.receiver != NVSENTINEL:
+                    sender.update(wanted)
 
     def stop(self) -> None:
         for sender in self._senders:

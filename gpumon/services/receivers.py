@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import smtplib
 import ssl
 import urllib.error
@@ -20,19 +21,13 @@ from gpumon import __version__
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import SentAlert
 from gpumon.outputs.formatting import rfc3339
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 4096
 _RETRIED = frozenset({408, 425, 429})
 """HTTP statuses below 500 after which the same request may succeed later."""
-
-
-class DeliveryError(Exception):
-    """Raised if a message was not delivered. `refused` is True if sending it again would not help."""
-
-    def __init__(self, text: str, *, refused: bool = False) -> None:
-        super().__init__(text)
-        self.refused = refused
 
 
 class MessageReceiver(Protocol):
@@ -166,7 +161,7 @@ class Alertmanager:
 
 
 def message_receivers(section: NotificationsSection, source: str) -> list[MessageReceiver]:
-    """Return the configured webhook, Slack and e-mail receivers. `source`: name of the agent in CloudEvents."""
+    """Return the configured receivers other than Alertmanagers. `source`: name of the agent in CloudEvents."""
     receivers: list[MessageReceiver] = []
     if section.webhook_url is not None or section.webhook_url_file is not None:
         token = Secret(None, section.webhook_token_file)
@@ -177,6 +172,9 @@ def message_receivers(section: NotificationsSection, source: str) -> list[Messag
         password = Secret(None, section.smtp_password_file)
         sender, to = section.smtp_from, section.smtp_to
         receivers.append(Mail(section.smtp_server, sender, to, section.smtp_user, password, section.smtp_tls))
+    if section.nvsentinel_socket is not None:
+        node = section.nvsentinel_node or os.uname().nodename.lower()
+        receivers.append(NvSentinel(section.nvsentinel_socket, node, section.nvsentinel_strategy, TIMEOUT_SECONDS))
     return receivers
 
 

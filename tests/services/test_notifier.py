@@ -13,8 +13,9 @@ from receivers import http_inbox, mail_inbox
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.notifier import AlertmanagerSender, Delays, MessageSender, Sender
-from gpumon.services.receivers import DeliveryError, alertmanagers, message_receivers
+from gpumon.services.receivers import alertmanagers, message_receivers
 
 LABELS = {"alertname": "GpuLost", "gpu": "3", "instance": "gpu-17:17400", "page": "night", "severity": "critical"}
 LOST = SentAlert(

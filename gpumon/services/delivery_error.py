@@ -1,0 +1,11 @@
+"""The error of a notification that was not delivered."""
+
+from __future__ import annotations
+
+
+class DeliveryError(Exception):
+    """Raised if a message was not delivered. `refused` is True if sending it again would not help."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused

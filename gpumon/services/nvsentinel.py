@@ -1,0 +1,112 @@
+"""Sends alerts to the platform connector of NVSentinel on this node, as HealthEvents of its HealthEventOccurredV1."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumon.health.verdict import Action
+from gpumon.model.notified_alert import SentAlert
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.unary_grpc import GrpcError, unary_call
+
+NAME = "nvsentinel"
+METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
+STRATEGIES = {"execute_remediation": 1, "store_only": 2}
+"""Value of ProcessingStrategy by setting. NVSentinel takes an absent value for EXECUTE_REMEDIATION."""
+NONE, UNKNOWN = 0, 99
+RECOMMENDED = {
+    Action.NONE: NONE,
+    Action.RESTART: 39,
+    Action.RESET: 2,
+    Action.REBOOT: 24,
+    Action.INSPECT: 5,
+    Action.REPLACE: 5,
+}
+"""Value of RecommendedAction by action: RESTART_APP, COMPONENT_RESET, RESTART_BM, CONTACT_SUPPORT."""
+NEVER_FATAL = frozenset({"agent", "job"})
+"""Classes of alerts that do not concern the hardware, for which NVSentinel must not take a node out of service."""
+MAX_TEXT = 1_000
+_INVALID_ARGUMENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NvSentinel:
+    """Sends alerts to NVSentinel: an unhealthy event when one fires, a healthy event when it is resolved."""
+
+    socket: Path
+    node: str
+    strategy: str
+    timeout: float
+    name: str = NAME
+
+    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        event = health_event(alert, node=self.node, strategy=STRATEGIES[self.strategy], resolved=resolved)
+        try:
+            unary_call(self.socket, METHOD, _field(1, 1) + _field(2, event), self.timeout)
+        except ImportError as error:
+            remedy = "install gpumon[nvsentinel], or the package h2 beside gpumon"
+            raise DeliveryError(f"NVSentinel needs a package that is missing ({error}): {remedy}") from error
+        except GrpcError as error:
+            raise DeliveryError(f"{self.socket}: {error}", refused=error.status == _INVALID_ARGUMENT) from error
+        except OSError as error:
+            raise DeliveryError(f"{self.socket}: {error}") from error
+
+
+def health_event(alert: SentAlert, *, node: str, strategy: int, resolved: bool) -> bytes:
+    """Return an encoded HealthEvent.
+
+    The name of the alert is that of the check, because warning and failure of one check end independently.
+    """
+    labels = dict(alert.labels)
+    critical = labels.get("severity") == "critical" and labels.get("class") not in NEVER_FATAL
+    seconds = time.time() if resolved else alert.since
+    metadata = {"action": alert.action, "check": labels.get("check", ""), "runbook_url": alert.runbook_url}
+    fields: tuple[tuple[int, str | int | bytes], ...] = (
+        (1, 1),
+        (2, "gpumon"),
+        (3, _component(labels)),
+        (4, alert.name),
+        (5, critical and not resolved),
+        (6, resolved),
+        (7, f"resolved: {alert.summary}" if resolved else alert.description or alert.summary),
+        (8, NONE if resolved else _recommended(alert.action)),
+        *((10, _field(1, kind) + _field(2, value)) for kind, value in _entities(labels)),
+        *((11, _field(1, key) + _field(2, value)) for key, value in metadata.items() if value),
+        (12, _field(1, int(seconds)) + _field(2, int(seconds % 1 * 1e9))),
+        (13, node),
+        (16, strategy),
+    )
+    return b"".join(_field(number, value) for number, value in fields)
+
+
+def _component(labels: Mapping[str, str]) -> str:
+    return "GPU" if "uuid" in labels else "NIC" if "device" in labels else "Node"
+
+
+def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield type and name of what is affected, as NVSentinel's own monitors name them."""
+    for kind, label in (("GPU", "gpu"), ("GPU_UUID", "uuid"), ("NIC", "device"), ("NICPort", "port")):
+        if label in labels:
+            yield kind, labels[label]
+
+
+def _recommended(action: str) -> int:
+    """Return the RecommendedAction for the action of an alert, which begins with that of its verdict."""
+    word = action.partition(".")[0]
+    return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN
+
+
+def _field(number: int, value: str | int | bytes) -> bytes:
+    """Return a field in the wire format of protobuf: a number as varint, text (truncated) and messages by length."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value) if value else b""
+    data = value[:MAX_TEXT].encode(errors="replace") if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])

@@ -1,0 +1,92 @@
+"""Makes unary gRPC calls over a unix socket, by HTTP/2 with the package h2, which is imported at the first call."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+MAX_READ_BYTES = 65_536
+UNKNOWN_STATUS = 2
+"""Status of gRPC for an answer that has none."""
+
+
+class GrpcError(Exception):
+    """Raised if a call fails: with the status of gRPC, such as 14 UNAVAILABLE, and the server's message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"gRPC status {status}: {message}")
+        self.status = status
+
+
+def unary_call(path: Path, method: str, message: bytes, seconds: float) -> None:
+    """Call `method`, such as /package.Service/Method, with an encoded message of at most 16,000 bytes.
+
+    Raise GrpcError if the status is not 0, OSError if the socket fails or `seconds` pass, and ImportError without h2.
+    """
+    from h2.connection import H2Connection  # noqa: PLC0415 - an optional dependency, which takes 5 MB of memory
+    from h2.exceptions import H2Error  # noqa: PLC0415
+
+    client = H2Connection()
+    try:
+        answer = _exchange(client, path, _headers(method, seconds), message, time.monotonic() + seconds)
+    except H2Error as error:
+        raise GrpcError(UNKNOWN_STATUS, f"the server does not speak HTTP/2: {error!r}") from error
+    code = answer.get("grpc-status", "")
+    if code != "0":
+        message_text = unquote(answer.get("grpc-message", f"HTTP status {answer.get(':status')}"))
+        raise GrpcError(int(code) if code.isdecimal() else UNKNOWN_STATUS, message_text)
+
+
+def _headers(method: str, seconds: float) -> list[tuple[str, str]]:
+    return [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("grpc-timeout", f"{seconds * 1000:.0f}m"),
+    ]
+
+
+def _exchange(
+    client: Any, path: Path, headers: list[tuple[str, str]], message: bytes, deadline: float
+) -> dict[str, str]:
+    """Send the request, and return the headers and trailers of the answer."""
+    answer: dict[str, str] = {}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(deadline - time.monotonic())
+        connection.connect(str(path))
+        client.initiate_connection()
+        client.send_headers(1, headers)
+        client.send_data(1, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
+        while True:
+            connection.sendall(client.data_to_send())
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = connection.recv(MAX_READ_BYTES)
+            if not data:
+                raise ConnectionError("the server closed the connection without an answer")
+            if _read(client.receive_data(data), answer):
+                return answer
+
+
+def _read(events: list[Any], answer: dict[str, str]) -> bool:
+    """Add the headers in events of h2 to the answer. Return True if the answer is complete."""
+    from h2 import events as kinds  # noqa: PLC0415 - see unary_call
+
+    ended = False
+    for event in events:
+        if isinstance(event, (kinds.ResponseReceived, kinds.TrailersReceived)):
+            answer.update((_text(name), _text(value)) for name, value in event.headers)
+        elif isinstance(event, (kinds.StreamReset, kinds.ConnectionTerminated)):
+            raise ConnectionError(f"the server ended the call with HTTP/2 error {event.error_code}")
+        ended = ended or isinstance(event, kinds.StreamEnded)
+    return ended
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
