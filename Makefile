@@ -8,6 +8,7 @@ WORKERS ?= 3
 # Tests mostly wait for child processes, so there are more workers than cores.
 PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
+DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prometheus-operator
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build clean
@@ -25,7 +26,7 @@ test: .venv/.test ## Run the quick tests, or the tests in ARGS (quick or slow)
 	@$(BIN)/python -m compileall -q gpumon # otherwise every child compiles it where Python writes no bytecode
 	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
 
-test-slow: .venv/.test .venv/.peers ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
+test-slow: .venv/.test .venv/.peers .venv/.deploy ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck
 	@$(BIN)/python -m compileall -q gpumon
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
@@ -74,6 +75,8 @@ lock: .venv/.test ## Pin the newest compatible versions
 	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
 	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
+	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/deploy.json $(DEPLOY)
+	$(BIN)/python -m scripts.lock .venv/deploy.json > requirements/deploy.txt
 
 build: .venv/.test ## Build the wheel and the source archive in dist/, stamped with the revision
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
@@ -97,6 +100,12 @@ clean: ## Delete what these commands created, but not the agent's state in .gpum
 .venv/.peers: .venv/.made requirements/peers.txt
 	$(PYTHON) -m venv .venv/peers
 	.venv/peers/bin/pip install --disable-pip-version-check --quiet -r requirements/peers.txt
+	@touch $@
+
+# Helm's library, schemas of Kubernetes and Ansible, for tests of deploy/.
+.venv/.deploy: .venv/.made requirements/deploy.txt
+	$(PYTHON) -m venv .venv/deploy
+	.venv/deploy/bin/pip install --disable-pip-version-check --quiet -r requirements/deploy.txt
 	@touch $@
 
 .venv/.test: .venv/.run

@@ -1,0 +1,132 @@
+"""The Helm chart, rendered by Helm's own library and checked against the schemas of Kubernetes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy_tools import tool
+from each_case import each_case
+
+from gpumon import DEFAULT_PORT, __version__
+from gpumon.cli.main import command_parser
+from gpumon.config.default_paths import RUNTIME_DIRECTORY
+from gpumon.health.alert_rules import JOB
+from gpumon.model.reading import Page
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "gpumon"
+pytestmark = pytest.mark.slow
+
+
+@functools.cache
+def _results() -> dict[str, Any]:
+    """Return what the chart renders for each of VALUES and MISSPELT, from one process, because it starts slowly."""
+    script, values = Path(__file__).parent / "render_chart.py", [*VALUES, *MISSPELT]
+    more = str(ROOT / "deploy" / "kubernetes" / "autoscaler.yaml")
+    command = [tool("python"), str(script), json.dumps(values), more]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert ran.returncode == 0, ran.stderr
+    return dict(zip(map(json.dumps, values), json.loads(ran.stdout), strict=True))
+
+
+def render(**values: Any) -> Any:
+    return _results()[json.dumps(values)]
+
+
+def rendered(kind: str, **values: Any) -> list[Any]:
+    return [resource for resource in render(**values)["rendered"] if resource["kind"] == kind]
+
+
+LEAN = [{"sourceLabels": ["__name__"], "regex": "gpumon_.*", "action": "keep"}]
+VALUES: list[dict[str, Any]] = [
+    {},
+    {"kernelLog": {"enabled": True}, "hostNetwork": False, "runtimeClassName": "", "tolerations": []},
+    {"podMonitor": {"metricRelabelings": LEAN, "labels": {"release": "stack"}, "links": {"enabled": False}}},
+    {"imagePullSecrets": [{"name": "registry"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}},
+    {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}},
+    {"config": {"gpus": {"expected_count": 8}}, "port": 9400, "nodeSelector": {}, "priorityClassName": ""},
+]
+MISSPELT: list[dict[str, Any]] = [
+    {"prometheusRules": {}},
+    {"port": 0},
+    {"podMonitor": {"interval": "15"}},
+    {"image": {"repository": ""}},
+]
+
+
+@each_case("values", VALUES)
+def test_helm_and_kubernetes_accept_the_chart(values: dict[str, Any]) -> None:
+    """Helm's lint, the schema of the values, and every object in three versions of Kubernetes."""
+    assert render(**values)["problems"] == []
+
+
+@each_case("values", MISSPELT)
+def test_misspelt_values_are_refused(values: dict[str, Any]) -> None:
+    """The schema names the value."""
+    problems = render(**values)["problems"]
+    assert any(name in problems[0] for name in re.findall(r"\w+", str(values))), problems
+
+
+def test_the_rules_and_dashboards_are_those_of_the_repository() -> None:
+    """The chart has links to them, not a second copy."""
+    [rule] = rendered("PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((ROOT / "alert_rules" / "gpumon.yml").read_text(encoding="utf-8"))
+    boards = {name: text for board in rendered("ConfigMap") for name, text in board["data"].items()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.json")}
+    assert {name: json.loads(boards[name]) for name in files} == {name: json.loads(files[name]) for name in files}
+    assert not [path for path in CHART.rglob("*") if path.is_file() and path.suffix == ".json" and path.name in files]
+
+
+def test_the_agent_has_no_rights_in_the_cluster_and_writes_two_folders() -> None:
+    """No account, role or token; the rest of the host is mounted read-only; no capability, no root."""
+    assert {one["kind"] for one in render()["rendered"]} == {"ConfigMap", "DaemonSet", "PodMonitor", "PrometheusRule"}
+    [daemon] = rendered("DaemonSet")
+    pod = daemon["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    [agent] = pod["containers"]
+    written = {host[one["name"]] for one in agent["volumeMounts"] if one["name"] in host and not one.get("readOnly")}
+    assert written == {"/var/lib/gpumon", RUNTIME_DIRECTORY}
+    security = agent["securityContext"]
+    assert (security["runAsNonRoot"], security["capabilities"]) == (True, {"drop": ["ALL"]})
+    assert security["readOnlyRootFilesystem"] is True
+
+
+@each_case("values", VALUES)
+def test_the_agent_accepts_its_configuration_and_arguments(values: dict[str, Any], tmp_path: Path) -> None:
+    """`gpumon config check` with the file and the variables of the pod; the parser with its arguments."""
+    [daemon] = rendered("DaemonSet", **values)
+    [agent] = daemon["spec"]["template"]["spec"]["containers"]
+    configs = [config for config in rendered("ConfigMap", **values) if "gpumon.yml" in config["data"]]
+    (tmp_path / "gpumon.yml").write_text(configs[0]["data"]["gpumon.yml"])
+    variables = {variable["name"]: variable["value"] for variable in agent["env"]}
+    command = [sys.executable, "-m", "gpumon", "config", "check", f"--config.file={tmp_path / 'gpumon.yml'}"]
+    ran = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    command_parser().parse_args(agent["args"])
+
+
+def test_prometheus_gets_the_labels_that_the_rules_select() -> None:
+    """The job of /metrics is that of the rules; the name of the pod, which an upgrade changes, is no label."""
+    metrics, links = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered("PodMonitor")]
+    assert {"targetLabel": "job", "replacement": JOB} in metrics["relabelings"]
+    assert any(rule["targetLabel"] == "instance" for rule in metrics["relabelings"] if "targetLabel" in rule)
+    assert {"regex": "pod|container|endpoint", "action": "labeldrop"} in metrics["relabelings"]
+    assert links["path"] == Page.LINKS.value
+    assert links["relabelings"][-1]["replacement"] != JOB == links["metricRelabelings"][0]["replacement"]
+
+
+def test_chart_and_package_have_one_version_and_port() -> None:
+    """The chart installs the image of its version."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"], values["port"]) == (__version__, __version__, DEFAULT_PORT)
