@@ -1,10 +1,11 @@
-"""The health check for Slurm, run by a real slurmd that asks a real slurmctld, with real agents."""
+"""The health check, run by a real slurmd, and the gate for Slurm ask a real slurmctld, with real agents."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ from slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slow
 
-HEALTHCHECK = Path(__file__).parents[2] / "deploy" / "slurm" / "gpumon-healthcheck.sh"
+SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
+HEALTHCHECK, GATE = SLURM / "gpumon-healthcheck.sh", SLURM / "gpumon-gate.sh"
 NODE, OTHER, REASON = "n01", "n02", "gpumon: GPU FAIL: GPU 3: It fell off the bus"
 
 
@@ -157,3 +159,11 @@ def test_a_full_partition_is_not_drained(node: Node) -> None:
     assert "DRAIN" not in node.slurm.state(NODE)
     node.update(OTHER, "reason=new DIMMs")
     node.await_state("IDLE+DRAIN")
+
+
+@pytest.mark.parametrize(("name", "code", "words"), [(NODE, 0, "is IDLE, and without a job"), ("n99", 2, "not found")])
+def test_an_idle_node_is_free_for_the_probe(node: Node, name: str, code: int, words: str) -> None:
+    """The gate reads the state and the jobs of the node; a name that Slurm lacks is not free."""
+    environment = {**node.slurm.environment, "SLURMD_NODENAME": name}
+    ran = subprocess.run([GATE], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, words in ran.stdout) == (code, True), ran.stdout
