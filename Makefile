@@ -11,7 +11,7 @@ PEERS := nvitop nvitop-exporter gpustat
 DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prometheus-operator
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build clean
+.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build packages clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -26,8 +26,8 @@ test: .venv/.test ## Run the quick tests, or the tests in ARGS (quick or slow)
 	@$(BIN)/python -m compileall -q gpumon # otherwise every child compiles it where Python writes no bytecode
 	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
 
-test-slow: .venv/.test .venv/.peers .venv/.deploy ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
-	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck
+test-slow: .venv/.test .venv/.peers .venv/.deploy .venv/.packages ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck mmdebstrap rpm
 	@$(BIN)/python -m compileall -q gpumon
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 
@@ -71,7 +71,7 @@ hardware: .venv/.test ## Measure the agent on the GPUs of this host, in 80 minut
 	$(BIN)/python -m benchmarks.hardware $(ARGS)
 
 lock: .venv/.test ## Pin the newest compatible versions
-	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)
+	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev,packages]' torch==$(TORCH)
 	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
 	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
@@ -81,6 +81,9 @@ lock: .venv/.test ## Pin the newest compatible versions
 build: .venv/.test ## Build the wheel and the source archive in dist/, stamped with the revision
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
 	    SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+
+packages: build .venv/.packages ## Build a deb and an rpm for amd64 and arm64 in dist/ (ARGS: --arch amd64 --format deb --release 2)
+	$(BIN)/python -m scripts.packages dist/gpumon-*.whl $(ARGS)
 
 clean: ## Delete what these commands created, but not the agent's state in .gpumon/
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -106,6 +109,10 @@ clean: ## Delete what these commands created, but not the agent's state in .gpum
 .venv/.deploy: .venv/.made requirements/deploy.txt
 	$(PYTHON) -m venv .venv/deploy
 	.venv/deploy/bin/pip install --disable-pip-version-check --quiet -r requirements/deploy.txt
+	@touch $@
+
+.venv/.packages: .venv/.test
+	$(INSTALL) --no-build-isolation -e '.[packages]'
 	@touch $@
 
 .venv/.test: .venv/.run

@@ -1,0 +1,34 @@
+#!/bin/sh
+# After the files of a package were installed: creates the user, compiles the modules and starts the agent. A running agent
+# is restarted; gpumon.socket holds its port meanwhile, so a scrape waits instead of failing.
+set -e
+case "$1" in configure | [0-9]*) ;; *) exit 0 ;; esac
+prefix=/opt/gpumon
+
+# A package for Debian has this link already.
+if [ ! -e $prefix/bin/python ]; then
+    for version in 3.12 3.11 3.13 3.10; do
+        if [ -x /usr/bin/python$version ]; then
+            ln -sfn /usr/bin/python$version $prefix/bin/python
+            break
+        fi
+    done
+fi
+version=$($prefix/bin/python -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+systemd-sysusers gpumon.conf
+
+# The agent may not write here. Without compiled modules each start of a child process would compile them. Compiled modules
+# that are there already are those of an earlier version, because a removal deletes them.
+[ -e $prefix/lib/agent/gpumon/__pycache__ ] && upgrade=yes || upgrade=no
+$prefix/bin/python -I -m compileall -q -f $prefix/lib/agent "$prefix/lib/python$version" || :
+
+invoke=systemctl
+if command -v deb-systemd-invoke > /dev/null; then invoke=deb-systemd-invoke; fi # obeys policy-rc.d
+[ "$upgrade" = yes ] || systemctl preset gpumon.socket gpumon.service || :
+[ -d /run/systemd/system ] || exit 0
+systemctl daemon-reload
+if [ "$upgrade" = yes ]; then
+    if systemctl is-active -q gpumon.service; then $invoke restart gpumon.service || :; fi
+elif systemctl is-enabled -q gpumon.service; then
+    $invoke start gpumon.socket gpumon.service || :
+fi

@@ -1,0 +1,111 @@
+"""Builds the deb and the rpm from a wheel: `python -m scripts.packages dist/gpumon-0.1.0-py3-none-any.whl`.
+
+They contain the agent, its dependencies for each Python of the supported distributions, the units and the files for
+Prometheus, Grafana and schedulers. /opt/gpumon is a virtual environment whose bin/python links to the Python of the
+distribution, which finds its own dependencies in lib/pythonX.Y.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpumon import __version__
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
+FORMATS = ("deb", "rpm")
+SHARED = (ROOT / "alert_rules", ROOT / "dashboards", *(ROOT / "deploy").iterdir())
+"""What is installed below /usr/share/gpumon."""
+UNUSED = shutil.ignore_patterns("*.py", "__pycache__", "*.service", "*.socket", "sysusers.conf")
+NOT_SHARED = ("demo", "packages")
+"""Folders of deploy/ that no installed host needs."""
+COMMAND = """\
+#!/opt/gpumon/bin/python -I
+import sys
+
+from gpumon.cli.main import main
+
+sys.exit(main())
+"""
+
+
+def make_tree(tree: Path, wheel: Path, arch: str) -> None:
+    """Write the files of a package to `tree`, as they are installed."""
+    prefix = tree / "opt" / "gpumon"
+    install(prefix / "lib" / "agent", arch, PYTHONS[0], "--no-deps", str(wheel))
+    for python in PYTHONS:
+        site = prefix / "lib" / f"python{python}" / "site-packages"
+        requirements = ROOT / "requirements" / "packages.txt"
+        install(site, arch, python, "--no-deps", "--require-hashes", "--requirement", str(requirements))
+        (site / "gpumon.pth").write_text("../../agent\n")
+    (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    write_command(prefix / "bin" / "gpumon")
+    copy_files(tree / "usr")
+
+
+def install(folder: Path, arch: str, python: str, *requirements: str) -> None:
+    """Install wheels for another Python and processor into a folder, without their commands."""
+    target = ("--target", str(folder), "--python-version", python, "--python-platform", PLATFORMS[arch])
+    only_wheels = ("--no-build", "--link-mode", "copy", "--python", sys.executable)
+    run("uv", "pip", "install", "--quiet", *target, *only_wheels, *requirements)
+    shutil.rmtree(folder / "bin", ignore_errors=True)
+    (folder / ".lock").unlink(missing_ok=True)
+
+
+def write_command(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(COMMAND)
+    path.chmod(0o755)
+
+
+def copy_files(usr: Path) -> None:
+    """Copy units, documents and the files for Prometheus, Grafana and schedulers."""
+    systemd = ROOT / "deploy" / "systemd"
+    for name in ("gpumon.service", "gpumon.socket"):
+        copy(systemd / name, usr / "lib" / "systemd" / "system" / name)
+    copy(systemd / "sysusers.conf", usr / "lib" / "sysusers.d" / "gpumon.conf")
+    for folder in SHARED:
+        if folder.is_dir() and folder.name not in NOT_SHARED:
+            shutil.copytree(folder, usr / "share" / "gpumon" / folder.name, ignore=UNUSED)
+    for document in (*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "LICENSE"):
+        copy(document, usr / "share" / "doc" / "gpumon" / document.name)
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+
+
+def run(*command: str, **variables: str) -> None:
+    """Run a tool of this virtual environment, or of the PATH."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PATH": path, **variables})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Build the deb and the rpm.")
+    parser.add_argument("wheel", type=Path, help="wheel of gpumon, as `make build` writes it")
+    parser.add_argument("--arch", action="append", choices=PLATFORMS, help="processor; all if not given")
+    parser.add_argument("--format", action="append", choices=FORMATS, help="kind of package; all if not given")
+    parser.add_argument("--release", default="1", help="number of this package of the same version of gpumon")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the packages")
+    chosen = parser.parse_args(arguments)
+    os.umask(0o022)  # of the installed files
+    for arch in chosen.arch or PLATFORMS:
+        with tempfile.TemporaryDirectory() as folder:
+            make_tree(Path(folder), chosen.wheel.resolve(), arch)
+            variables = {"TREE": folder, "ARCH": arch, "VERSION": __version__, "RELEASE": chosen.release}
+            for kind in chosen.format or FORMATS:
+                to = ("--packager", kind, "--target", str(chosen.out.resolve()))
+                run("nfpm", "package", "--config", "deploy/packages/nfpm.yml", *to, **variables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The deb and the rpm in a clean Debian with a systemd of its own: installed, upgraded, removed and purged."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import eventually
+from clean_root import CleanRoot, make_root, missing_tools
+
+ROOT = Path(__file__).parents[2]
+SCRAPE = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:17400/metrics", timeout=10).read().decode())
+"""
+SCRAPER = (
+    "/usr/bin/python3",
+    "-c",
+    """
+import sys, time, urllib.request
+while True:
+    try:
+        urllib.request.urlopen("http://127.0.0.1:17400/metrics", timeout=10).read()
+        print("answered", flush=True)
+    except OSError as error:
+        print("failed", error, flush=True)
+    time.sleep(0.1)
+""",
+)
+STORE = "/var/lib/gpumon/gpumon.db"
+NEWER_SCHEMA = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as store:
+    store.execute("INSERT INTO migrations VALUES (99, 0)")
+"""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(missing_tools()), reason=f"needs root and {missing_tools()}: make test-slow installs them"),
+]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy, so that the checkout does not change."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT / "gpumon", folder / "gpumon", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(folder))
+    subprocess.run(build, check=True, capture_output=True)
+    [built] = (folder / "dist").glob("*.whl")
+    return built
+
+
+def build(wheel: Path, out: Path, release: str, *options: str) -> None:
+    """Build packages as `make packages` does."""
+    command = (sys.executable, "-m", "scripts.packages", str(wheel), "--release", release, "--out", str(out), *options)
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def root(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanRoot]:
+    """A clean Debian with two releases of each package in /srv."""
+    folder = tmp_path_factory.mktemp("clean") / "root"
+    make_root(folder, "rpm")
+    for release in ("1", "2"):
+        build(wheel, folder / "srv", release, "--arch", "amd64")
+    with CleanRoot(folder) as running:
+        yield running
+
+
+def install(root: CleanRoot, release: str) -> None:
+    root.run("apt-get", "install", "--yes", f"/srv/gpumon_0.1.0-{release}_amd64.deb")
+
+
+def scrape(root: CleanRoot) -> str:
+    return root.run("python3", "-c", SCRAPE)
+
+
+def main_pid(root: CleanRoot) -> str:
+    return root.run("systemctl", "show", "--property=MainPID", "--value", "gpumon.service")
+
+
+def test_one_command_installs_a_scraped_agent_until_it_is_purged(root: CleanRoot) -> None:
+    """An upgrade costs at most one scrape and keeps the configuration; a removal keeps the state, a purge nothing."""
+    inside = root.folder / "etc" / "gpumon" / "gpumon.yml"
+    install(root, "1")
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    assert "1 of 1 GPUs up" in root.run("gpumon", "status")
+    first = main_pid(root)
+    inside.write_text(inside.read_text() + "\n# edited\n")
+
+    root.run("systemd-run", "--quiet", "--unit=scraper", "--property=StandardOutput=file:/srv/scrapes", *SCRAPER)
+    install(root, "2")
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    root.run("systemctl", "stop", "scraper")
+    results = (root.folder / "srv" / "scrapes").read_text().splitlines()
+    assert sum(not result.startswith("answered") for result in results) <= 1, results
+    assert results.count("answered") > 10
+    assert main_pid(root) not in {first, "0"}
+    assert inside.read_text().endswith("# edited\n")
+
+    root.run("apt-get", "remove", "--yes", "gpumon")
+    assert root.run("systemctl", "is-active", "gpumon.service", "gpumon.socket", check=False) == "inactive\ninactive"
+    assert not (root.folder / "opt" / "gpumon").exists()
+    assert inside.exists()
+    assert root.run("test", "-s", STORE) == ""
+
+    install(root, "2")
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    root.run("apt-get", "purge", "--yes", "gpumon")
+    for path in ("/etc/gpumon", "/var/lib/gpumon", "/opt/gpumon", "/usr/share/gpumon", "/run/gpumon"):
+        assert root.run("ls", path, check=False) == "", path
+
+
+def test_a_store_of_a_newer_schema_is_refused_with_a_sentence(root: CleanRoot) -> None:
+    """After a downgrade the agent runs without history, and names the version problem and the remedy."""
+    install(root, "1")
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    root.run("systemctl", "stop", "gpumon")
+    root.run("python3", "-c", NEWER_SCHEMA, STORE)
+    root.run("systemctl", "start", "gpumon")
+    eventually(lambda: "install that gpumon again" in root.run("journalctl", "--unit=gpumon", "--output=cat"))
+    assert "gpumon_gpu_up{" in scrape(root)
