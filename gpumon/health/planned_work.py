@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpumon.health.verdict import NODE, Key, VerdictChange, VerdictTransition
-from gpumon.model.error_event import ErrorEvent
+from gpumon.model.error_event import SXID, XID, ErrorEvent
 from gpumon.model.time_window import Windows
 
 RELEASED_SECONDS = 60.0
 """Seconds after a release in which the links of a GPU that was reset are trained."""
+AFTERMATH = frozenset({43, 45, 74, *range(144, 151)})
+"""Xids that a reset may still cause in that time: of links, and of processes that ended with it."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,10 @@ class PlannedWork:
 
         A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
         """
+        is_aftermath = event.kind == SXID or (event.kind == XID and event.code in AFTERMATH)
+        grace = RELEASED_SECONDS if is_aftermath else 0.0
         return any(
-            begin <= event.first_wall and event.last_wall <= end + RELEASED_SECONDS
+            begin <= event.first_wall and event.last_wall <= end + grace
             for scope, (begin, end) in self._release_times
             if NODE in (bus_id, scope) or scope == bus_id
         )
