@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, recovery, registers, xids
-from gpumon.health.sxids import LINK_DOWN, is_fatal
+from gpumon.health.sxids import ALWAYS_FATAL, LINK_DOWN, is_link_failure
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
@@ -180,9 +180,11 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
 
 
 def _sxid(code: int, *, fatal: bool | None) -> Explanation:
-    if code in LINK_DOWN:
-        return _SWITCH_LINK_DOWN
-    resets_all = is_fatal(code, fatal=fatal)
+    if is_link_failure(code, fatal=fatal):
+        return (
+            _SWITCH_LINK_DOWN if code in LINK_DOWN else replace(_SWITCH_LINK_DOWN, name="A link of an NVSwitch failed")
+        )
+    resets_all = code in ALWAYS_FATAL
     grade = {True: "fatal", False: "not fatal", None: "of unknown severity"}[resets_all or fatal]
     return Explanation(
         name=f"NVSwitch error, {grade}",

@@ -94,6 +94,14 @@ def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool: 
     return together and covers(verdict, cause)
 
 
+def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
+    """Return whether the verdict began within ten minutes after its cause. Value for `Check.inhibited_if`.
+
+    A cause on another device that has been present for days does not explain a new fault.
+    """
+    return together and verdict.since <= cause.since + 10 * MINUTE
+
+
 def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
     """Return a check function for a flag of the GPU.
 

@@ -21,6 +21,10 @@ THERMAL = frozenset({10004, 10005})
 """Begin and end of a thermal event: by the guide not fatal, whatever severity the line has."""
 
 
-def is_fatal(code: int, *, fatal: bool | None) -> bool:
-    """Return whether all NVSwitches must be reset. `fatal`: severity in the line; None if the line has none."""
-    return code in ALWAYS_FATAL or (bool(fatal) and code not in LINK_DOWN | THERMAL)
+def is_link_failure(code: int, *, fatal: bool | None) -> bool:
+    """Return whether one link failed, which a reset of the GPU behind it repairs.
+
+    `fatal`: severity in the line; None if the line has none. By the guide, an error that is fatal but not always so
+    affects the jobs of one GPU if its port leads to a GPU.
+    """
+    return code in LINK_DOWN or (bool(fatal) and code not in ALWAYS_FATAL | THERMAL)

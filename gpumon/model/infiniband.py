@@ -46,8 +46,8 @@ EFA = "efa"
 """Kernel driver of the Elastic Fabric Adapter. It reports every port as active and has no port counters."""
 FABRIC, OTHER = ROLES = ("fabric", "other")
 """Roles of a port. Jobs communicate between nodes over fabric ports; the others are for management and storage."""
-BOND = "its network interface belongs to a bond"
-"""Value of Placement.kind for an adapter whose network interface belongs to a bond."""
+BOND, DPU = ("its network interface belongs to a bond", "it is a DPU")
+"""Values of Placement.kind."""
 SWITCH, NUMA, APART = ("switch", "numa", "apart")
 """Positions of an adapter: below the PCIe switch of a GPU, on the NUMA node of one, or neither."""
 
@@ -63,7 +63,7 @@ class Placement:
     kind: str = ""
     """Why an Ethernet port of the adapter is probably not of the fabric; "" if nothing indicates that.
 
-    The adapter is a DPU, or its network interface belongs to a bond (BOND) or to a virtual machine's synthetic
+    The adapter is a DPU, or its network interface belongs to a bond or to a virtual machine's synthetic
     interface. The reason does not count if the adapter is below the PCIe switch of a GPU.
     """
 

@@ -106,12 +106,16 @@ def _with_roles(
 ) -> tuple[PortReading, ...]:
     """Return the ports with their roles, which depend on the highest speed that each had."""
     names = _identities(ports, inventory.records)
+    records = {place: inventory.records.get(name) for place, name in names.items()}
     speeds = {
         place: _faster(record.speed if record else None, port.link.port_speed_bytes_per_second)
         for port in ports
         for place in [(port.device, port.port)]
-        for record in [inventory.records.get(names[place])]
+        for record in [records[place]]
     }
+    # A failing adapter answers EINVAL too. A port that was in use keeps its role and its verdicts.
+    used = {place for place, record in records.items() if record is not None and record.expected}
+    ports = [replace(port, restricted=port.restricted and (port.device, port.port) not in used) for port in ports]
     return with_roles(ports, speeds, patterns.fabric)
 
 
@@ -230,7 +234,7 @@ def _updated(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
         role=port.role,
     )
     if port.restricted:
-        return replace(after, expected=False if record.expected else record.expected)
+        return after
     if not port.link.port_up:
         return replace(after, expected=True) if port.used and record.expected is None else after
     first, before = record.first_up, None if record.expected is False else record.speed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gpumon.model.infiniband import APART, BOND, EFA, FABRIC, OTHER, SWITCH
+from gpumon.model.infiniband import APART, BOND, DPU, EFA, FABRIC, OTHER, SWITCH
 from gpumon.model.port_patterns import matches
 from gpumon.model.snapshot import PortReading
 
@@ -23,35 +24,46 @@ def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[
     """Return the ports with their roles. `fabric`: patterns of the configuration that name the fabric's adapters."""
     roles = _roles(ports, speeds, fabric)
     if not fabric and FABRIC not in {role for role, _ in roles}:
-        roles = _roles(tuple(map(_without_bond, ports)), speeds, fabric)  # the rails are bonds
+        roles = _roles(tuple(map(_without_kind, ports)), speeds, fabric)  # the rails are bonds or DPUs
     return tuple(
         port if (port.role, port.role_reason) == (role, reason) else replace(port, role=role, role_reason=reason)
         for port, (role, reason) in zip(ports, roles, strict=True)
     )
 
 
-def _without_bond(port: PortReading) -> PortReading:
-    is_leg = port.placement.kind == BOND
-    return replace(port, placement=replace(port.placement, kind="")) if is_leg else port
+def _without_kind(port: PortReading) -> PortReading:
+    has_rail_kind = port.placement.kind in {BOND, DPU}
+    return replace(port, placement=replace(port.placement, kind="")) if has_rail_kind else port
 
 
 def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
     """Return role and reason of each port."""
     fabric_speed = _fabric_speed(ports, speeds)
-    rails = any(not port.restricted and port.link_layer == INFINIBAND for port in ports)
+    rails = any(
+        not port.restricted
+        and port.link_layer == INFINIBAND
+        and speed
+        and not _is_slow_and_apart(port, speed, fabric_speed)
+        for port in ports
+        for speed in [speeds.get((port.device, port.port))]
+    )
     return [_role(port, speeds.get((port.device, port.port)), fabric_speed, fabric, rails=rails) for port in ports]
+
+
+def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: float | None) -> bool:
+    return bool(port.placement.position == APART and speed and fabric_speed and speed < fabric_speed)
 
 
 def _role(
     port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, rails: bool
 ) -> tuple[str, str]:
-    """Return role and reason of a port. `rails`: whether the node has InfiniBand."""
+    """Return role and reason of a port. `rails`: whether an InfiniBand port of the fabric was ever up."""
     if port.restricted:
         return OTHER, RESTRICTED
     if fabric:
         named = matches(fabric, port.device, port.bus_id, port.board)
         return (FABRIC, "named by links.fabric") if named else (OTHER, "not named by links.fabric")
-    if port.link_layer == INFINIBAND or port.driver == EFA:
+    if (port.link_layer == INFINIBAND or port.driver == EFA) and not _is_slow_and_apart(port, speed, fabric_speed):
         return FABRIC, "EFA" if port.driver == EFA else INFINIBAND
     return _ethernet_role(port, speed, fabric_speed, rails=rails)
 
@@ -61,16 +73,16 @@ def _ethernet_role(
 ) -> tuple[str, str]:
     """Return role and reason of an Ethernet port.
 
-    `rails`: whether the node has InfiniBand. Then the Ethernet of a NUMA node is for storage. The link of a port on a
-    GPU's PCIe switch may have come up at half its speed.
+    `rails`: whether an InfiniBand port of the fabric was ever up. Then the Ethernet of a NUMA node is for storage. The
+    links of ports on a GPU's PCIe switch may have come up at half their speed.
     """
     place = port.placement
     if place.position == APART:
         return OTHER, "neither on the PCIe switch nor on the NUMA node of a GPU"
     if place.position != SWITCH and place.kind:
         return OTHER, place.kind
-    lowest = 0.5 if place.position == SWITCH else 1.0
-    if speed and fabric_speed and not lowest * fabric_speed <= speed <= fabric_speed:
+    lowest, highest = (0.5, math.inf) if place.position == SWITCH else (1.0, 1.0)
+    if speed and fabric_speed and not lowest <= speed / fabric_speed <= highest:
         return OTHER, f"its speed is {speed / _GIGABIT:.0f} Gb/s, that of the fabric {fabric_speed / _GIGABIT:.0f}"
     if rails and place.position != SWITCH:
         return OTHER, "Ethernet beside InfiniBand, and not on the PCIe switch of a GPU"
@@ -80,13 +92,21 @@ def _ethernet_role(
 def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
     """Return the speed of the fabric in bytes per second; None if it is unknown.
 
-    It is the most common speed of InfiniBand ports and of ports below the PCIe switch of a GPU. Without such ports it
-    is the highest speed of the ports near a GPU.
+    It is the most common speed of ports below the PCIe switch of a GPU, and of InfiniBand ports on its NUMA node.
+    Without such ports it is the highest speed of the ports near a GPU and of all InfiniBand ports.
     """
     known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
-    certain = [speed for port, speed in known if port.link_layer == INFINIBAND or port.placement.position == SWITCH]
+    certain = [
+        speed
+        for port, speed in known
+        if port.placement.position == SWITCH or (port.link_layer == INFINIBAND and port.placement.position != APART)
+    ]
     if certain:
         counted = Counter(certain)
         return max(counted, key=lambda speed: (counted[speed], speed))
-    near = (speed for port, speed in known if port.placement.position != APART and not port.placement.kind)
+    near = (
+        speed
+        for port, speed in known
+        if port.link_layer == INFINIBAND or (port.placement.position != APART and not port.placement.kind)
+    )
     return max(near, default=None)

@@ -10,7 +10,7 @@ from each_case import each_case
 from reduced_reports import reduce_all
 
 from gpumon.collectors.links.infiniband import PortReader
-from gpumon.model.infiniband import BOND, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
+from gpumon.model.infiniband import APART, BOND, DPU, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.sim.infiniband import open_tree
@@ -61,13 +61,13 @@ def test_ports_that_are_not_of_the_fabric_have_a_reason(
 
 
 def placed(
-    device: str, *, layer: str = "Ethernet", position: str = NUMA, kind: str = "", gigabits: int = 400
+    device: str, *, layer: str = "Ethernet", position: str = NUMA, kind: str = "", gigabits: int = 400, up: float = 1.0
 ) -> PortReading:
     return PortReading(
         device=device,
         port="1",
         link_layer=layer,
-        link=InfinibandLink(port_up=1.0, port_speed_bytes_per_second=gigabits * 1e9 / 8),
+        link=InfinibandLink(port_up=up, port_speed_bytes_per_second=gigabits * 1e9 / 8 if up else None),
         counts=InfinibandPort(),
         placement=Placement(position=position, kind=kind),
     )
@@ -75,6 +75,9 @@ def placed(
 
 RAILS = tuple(placed(f"mlx5_{number}", layer="InfiniBand", position=SWITCH) for number in range(8))
 ROCE = tuple(placed(f"mlx5_{number}", position=SWITCH) for number in range(7))
+ON_NUMA = tuple(placed(f"mlx5_{number}") for number in range(8))
+DPUS = tuple(placed(f"mlx5_{number}", kind=DPU) for number in range(8))
+HALF = tuple(placed(f"mlx5_{number}", position=SWITCH, gigabits=200) for number in range(7))
 SYNTHETIC = "its network interface belongs to a virtual machine's synthetic interface"
 
 
@@ -88,10 +91,14 @@ SYNTHETIC = "its network interface belongs to a virtual machine's synthetic inte
         (tuple(placed(f"mlx5_bond_{number}", kind=BOND, gigabits=200) for number in range(8)), set()),
         ((*ROCE, placed("mlx5_bond_0", kind=BOND)), {"mlx5_bond_0"}),
         ((placed("mlx5_an0", kind=SYNTHETIC),), {"mlx5_an0"}),
+        ((*ON_NUMA, placed("mlx5_8", layer="InfiniBand", up=0.0)), set()),
+        ((*ON_NUMA, placed("mlx5_8", layer="InfiniBand", position=APART, gigabits=200)), {"mlx5_8"}),
+        ((*DPUS, placed("mlx5_bond_0", kind=BOND, gigabits=100)), {"mlx5_bond_0"}),
+        ((*HALF, placed("mlx5_8", position=SWITCH)), set()),
     ],
 )
 def test_the_role_of_ethernet_depends_on_the_other_ports(ports: tuple[PortReading, ...], expected: set[str]) -> None:
-    """Storage beside InfiniBand is other; a rail may be slow; all rails may be bonds; a VM's own adapter is none."""
+    """Storage is other, also a slower one apart; rails may be slow, bonds or DPUs; an unused port decides nothing."""
     assert set(others(report_of(*ports))) == expected
 
 
@@ -135,13 +142,18 @@ def test_an_excluded_port_is_not_missing() -> None:
     assert [record.expected for record in report.internal.ports.records.values()] == [True, False]
 
 
-def test_a_restricted_port_is_not_expected() -> None:
-    """A limited function that an earlier version expected does not become missing."""
-    port = ethernet(0, 50e9)
-    report = report_of(replace(port, restricted=True), ethernet(1, 50e9), report=report_of(port))
+def test_a_port_in_use_whose_counters_fail_keeps_its_role() -> None:
+    """A failing adapter answers EINVAL too; a port that never had counters belongs to the fabric manager."""
+    ports = [ethernet(number, 50e9) for number in range(2)]
+    failing = [replace(port, restricted=True) for port in ports]
+    report = report_of(ports[0], failing[1])
+    assert set(others(report)) == {"mlx5_1"}
 
-    report = report_of(ethernet(1, 50e9), report=report)
-    assert report.gone_ports == ()
+    report = report_of(failing[0], failing[1], report=report)
+    assert set(others(report)) == {"mlx5_1"}
+    assert [port.restricted for port in report.ports] == [False, True]
+    report = report_of(failing[1], report=report)
+    assert [gone.port.device for gone in report.gone_ports] == ["mlx5_0"]
 
 
 def test_a_missing_port_keeps_its_role() -> None:

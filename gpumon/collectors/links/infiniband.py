@@ -68,9 +68,11 @@ class PortReader:
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
         self._invalid: set[str] = set()
-        """Paths of counter files whose read failed with EINVAL. They are not read again, because each such read makes
-        the driver write a line to the kernel log.
+        """Paths of counter files that never answered but with EINVAL. They are not read again, because each such read
+        makes the driver write a line to the kernel log.
         """
+        self._answered: set[str] = set()
+        """Paths of counter files that were read. Such a file answers EINVAL only while the adapter fails."""
         self._restricted: dict[tuple[str, str], bool] = {}
         """Whether reads of all counters of a port fail with EINVAL, by device and port number."""
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
@@ -109,8 +111,10 @@ class PortReader:
             self._retry(device)
 
     def _retry(self, device: str) -> None:
-        """Read counter files again that failed with EINVAL, because the device with this name was replaced."""
-        self._invalid = {path for path in self._invalid if not path.startswith(f"{CLASS}/{device}/")}
+        """Read all counter files of a device as if for the first time, because the device was replaced."""
+        folder = f"{CLASS}/{device}/"
+        self._invalid = {path for path in self._invalid if not path.startswith(folder)}
+        self._answered = {path for path in self._answered if not path.startswith(folder)}
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
         """Return device name and port number of each port to read, so sorted that mlx5_10 follows mlx5_9."""
@@ -241,17 +245,19 @@ class PortReader:
     def _counter_text(self, files: Files, path: str) -> str | None:
         """Return the content of a counter file; None if it cannot be read.
 
-        A file that failed with EINVAL is not read again.
+        A file that failed with EINVAL at first is not read again.
         """
         if path in self._invalid:
             return None
         try:
-            return files.read(path)
+            text = files.read(path)
         except OSError as error:
-            if error.errno == errno.EINVAL:
+            if error.errno == errno.EINVAL and path not in self._answered:
                 self._invalid.add(path)
             self._counter_errors.note(path, error)
             return None
+        self._answered.add(path)
+        return text
 
 
 def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:

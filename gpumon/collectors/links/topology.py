@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from gpumon.collectors.links.files import Files, Reach
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.infiniband import APART, BOND, NUMA, SWITCH, Placement
+from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
 GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
 _MASTER = re.compile(r"^DEVTYPE=(\w+)", re.MULTILINE)
@@ -89,7 +89,7 @@ def _kind(files: Files, folder: str) -> str:
                 return "its network interface belongs to a virtual machine's synthetic interface"
             if kind[1] == "bond":
                 return BOND
-    return "it is a DPU" if _content(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
+    return DPU if _content(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
 
 
 def _content(files: Files, path: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause
+from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause, began_together
 from gpumon.health.checks.xid import LINKS, sxid_events
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.sxids import LINK_DOWN
+from gpumon.health.sxids import LINK_DOWN, is_link_failure
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, recovered, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
@@ -119,20 +119,26 @@ def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
 
 
 def switch_link_down(facts: Facts) -> Finding | None:
-    """Return a failure for a link of an NVSwitch that went down in this boot and is not up again.
+    """Return a failure for a link of an NVSwitch that failed in this boot and was not repaired.
 
-    The line of the switch does not name the GPU behind the link. No such GPU is left once all links of the node are up.
+    The line of the switch does not name the GPU behind the link. No such GPU is left once all links of the node are up
+    and, unless the link just went down, a GPU has been reset.
     """
-    events = tuple(event for event in sxid_events(facts, "nvswitch_link_down") if event.code in LINK_DOWN)
+    last_reset = max((facts.wall(state.reset_at) for state in facts.gpus if state.reset_at is not None), default=0.0)
+    events = [
+        event for event in sxid_events(facts, "nvswitch_link_down") if is_link_failure(event.code, fatal=event.fatal)
+    ]
     if not events:
         return PASSED
     if any(state.released for state in facts.gpus):
         return None
     links = [link.up for state in facts.gpus for link in state.links.values()]
     if links and all(links) and not any(state.fault for state in facts.gpus):
+        events = [event for event in events if event.code not in LINK_DOWN and event.last_wall > last_reset]
+    if not events:
         return recovered()
     last = max(events, key=lambda event: event.last_wall)
-    words = f"A link of NVSwitch {last.bus_id} went down: SXid {last.code}."
+    words = f"A link of NVSwitch {last.bus_id} {'went down' if last.code in LINK_DOWN else 'failed'}: SXid {last.code}."
     return fail(words, Action.RESET, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)
 
 
@@ -184,10 +190,11 @@ CHECKS = (
     ),
     Check(
         name="nvswitch_link_down",
-        help="An NVSwitch reported that a link to a GPU went down.",
+        help="An NVSwitch reported that a link to a GPU went down or had a fatal error.",
         steps="""\
-1. Drain the node and reset the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down.
-2. The verdict ends when all NVLinks of the node are up again.
+1. Drain the node and reset the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down. If none is, the
+   line before this one in the kernel log names the port, and the fabric manager's log its GPU.
+2. The verdict ends when all NVLinks of the node are up again, for errors other than 20034 and 22012 after a reset.
 3. If it recurs: check the seating of the GPU, the baseboard and the NVLink cartridge.
 """,
         node=switch_link_down,
@@ -197,6 +204,6 @@ CHECKS = (
             "gpu_xid_critical": XidCause("any", LINK_XIDS),
             "nvswitch_error": "node",
         },
-        inhibited_if=lambda _verdict, _cause, together: together,
+        inhibited_if=began_together,
     ),
 )

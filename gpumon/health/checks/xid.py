@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
-from gpumon.health.check_row import DAY, Check, Latch, Paging, covers, same
+from gpumon.health.check_row import DAY, Check, Latch, Paging, began_together, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.sxids import ALWAYS_FATAL, LINK_DOWN, is_fatal
+from gpumon.health.sxids import ALWAYS_FATAL, is_link_failure
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -144,24 +144,25 @@ def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
                 yield event
 
 
-def _is_fatal(event: ErrorEvent) -> bool:
-    return is_fatal(event.code, fatal=event.fatal)
-
-
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return a failure for a fatal SXid of this boot, or else a warning for another one of the last day."""
+    """Return a failure for an SXid of this boot that is fatal to the fabric, or a warning for another of the last day.
+
+    Failures of one link are left to nvswitch_link_down.
+    """
     key = ("nvswitch_error", NODE)
     events = [
         event
         for event in sxid_events(facts, "nvswitch_error")
-        if event.code not in LINK_DOWN and (_is_fatal(event) or age(event, facts) <= DAY)
+        if not is_link_failure(event.code, fatal=event.fatal)
+        and (event.code in ALWAYS_FATAL or age(event, facts) <= DAY)
     ]
     if not events:
         minor = (verdict := facts.open.get(key)) is not None and verdict.level is WARN
         return recovered(Clearance.QUIET) if minor else PASSED
-    worst = max(events, key=lambda event: (_is_fatal(event), event.last_wall))
-    make, action = (fail, Action.REBOOT) if _is_fatal(worst) else (warn, Action.NONE)
-    words = f"NVSwitch {worst.bus_id} had {'a fatal' if _is_fatal(worst) else 'an'} error: SXid {worst.code}."
+    worst = max(events, key=lambda event: (event.code in ALWAYS_FATAL, event.last_wall))
+    is_fatal = worst.code in ALWAYS_FATAL
+    make, action = (fail, Action.REBOOT) if is_fatal else (warn, Action.NONE)
+    words = f"NVSwitch {worst.bus_id} had {'a fatal' if is_fatal else 'an'} error: SXid {worst.code}."
     return make(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
 
 
@@ -225,7 +226,9 @@ CHECKS = (
         latch=Latch(),
         # A GPU that falls off the bus takes its link down. A code that is always fatal is no consequence of that.
         inhibited_by=dict.fromkeys(("gpu_lost", "gpu_missing"), "any"),
-        inhibited_if=lambda verdict, _cause, together: together and verdict.evidence.get("sxid") not in ALWAYS_FATAL,
+        inhibited_if=lambda verdict, cause, together: (
+            verdict.level is WARN and began_together(verdict, cause, together)
+        ),
     ),
     Check(
         name="gpu_xid_recurring",

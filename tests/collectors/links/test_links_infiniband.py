@@ -307,16 +307,31 @@ def test_one_counter_that_answers_einval_leaves_the_others(tmp_path: Path) -> No
     assert (tree.refused, port.restricted, port.counts.errors_total) == (1, False, {"symbol_error": 0.0})
 
 
+def test_a_counter_that_answered_before_is_read_again(tmp_path: Path) -> None:
+    """A failing adapter answers EINVAL for a while; its counters are back when it answers again."""
+    add_port(tmp_path)
+    tree = Refusing(tmp_path, "counters/symbol_error", after=1)
+    port_reader = PortReader(lambda _: tree)
+
+    counts = [port_reader.poll(counting=True)[0].counts.errors_total for _ in range(3)]
+    tree.name = "no such file"
+    counts.append(port_reader.poll(counting=True)[0].counts.errors_total)
+    assert counts == [{"symbol_error": 0.0}, None, None, {"symbol_error": 0.0}]
+
+
 class Refusing(Tree):
     """Files of which one may not be read."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, after: int = 0) -> None:
         super().__init__(root)
-        self._name = name
+        self.name = name
+        self.after = after
         self.refused = 0
 
     def read(self, path: str) -> str:
-        if path.endswith(self._name):
+        if path.endswith(self.name):
+            self.after -= 1
+        if path.endswith(self.name) and self.after < 0:
             self.refused += 1
             raise OSError(errno.EINVAL, "Invalid argument")
         return super().read(path)

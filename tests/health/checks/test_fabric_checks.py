@@ -219,11 +219,14 @@ def test_the_verdict_of_a_disabled_service_is_cleared() -> None:
     assert ward.go_on(120).level("imex_unhealthy") is Level.OK
 
 
-@pytest.mark.parametrize(("fatal", "level"), [(True, Level.FAIL), (False, Level.WARN), (None, Level.WARN)])
-def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - a test case
+@pytest.mark.parametrize(
+    ("code", "fatal", "level"),
+    [(12020, True, Level.FAIL), (12022, False, Level.WARN), (12022, None, Level.WARN)],
+)
+def test_an_error_of_an_nvswitch_stays_for_a_day(code: int, fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - a test case
     """A fatal NVSwitch error remains until a reboot, any other expires after a day."""
     ward = Ward()
-    ward.event(0, 12022, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
+    ward.event(0, code, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
     verdict = ward.go_on().verdict("nvswitch_error")
     assert verdict is not None
     assert (verdict.level, verdict.evidence["nvswitch"]) == (level, SWITCH)

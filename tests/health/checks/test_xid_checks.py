@@ -630,28 +630,58 @@ def test_a_switch_that_reports_planned_work_is_no_fault() -> None:
 
 
 def test_an_xid_in_a_release_of_its_gpu_is_no_fault() -> None:
-    """A reset logs errors of the GPU that is reset. An Xid of another GPU counts, and so does one after the release."""
+    """A reset logs errors of the GPU that is reset. Others count, but not those of links shortly afterwards."""
     ward = Ward(gpus=2)
     ward.release(0, 600)
     ward.go_on(60)
     ward.event(0, 119)
     ward.event(1, 119)
     ward.end_windows()
-    assert ward.go_on(120).level("gpu_xid_critical", 1) is Level.FAIL
+    ward.go_on(15)
+    ward.event(0, 74, text=REGISTERS.format("0x0", "0x10000"))
+    assert ward.go_on(15).level("gpu_xid_critical", 1) is Level.FAIL
     assert ward.level("gpu_xid_critical", 0) is Level.OK
     ward.event(0, 119)
-    assert ward.go_on(60).level("gpu_xid_critical", 0) is Level.FAIL
+    assert ward.go_on(15).level("gpu_xid_critical", 0) is Level.FAIL
 
 
-@each_case("code, inhibited", [(24007, True), (12020, False)])
-def test_a_switch_error_beside_a_lost_gpu(code: int, inhibited: bool) -> None:  # noqa: FBT001 - a case
-    """What a GPU that fell off the bus may cause is explained by it; an error that is always fatal is not."""
+@each_case("code, check", [(24007, "nvswitch_link_down"), (12020, "nvswitch_error")])
+def test_a_switch_error_beside_a_lost_gpu(code: int, check: str) -> None:
+    """A GPU that fell off the bus explains an error of one link at that time, not one that is always fatal."""
     ward = Ward(gpus=2)
     ward.gpu(1, state={"fault": "lost", "links": {}})
     switch_line(ward, code, fatal=True)
-    verdict = ward.go_on(120).verdict("nvswitch_error")
+    verdict = ward.go_on(300).verdict(check)
     assert verdict is not None
-    assert (verdict.inhibited_by is not None) == inhibited
+    assert (verdict.inhibited_by is not None) == (code == 24007)
+
+    ward = Ward(gpus=2)
+    ward.gpu(1, state={"fault": "lost", "links": {}})
+    ward.go_on(3 * DAY, every=HOUR)
+    switch_line(ward, code, fatal=True)
+    verdict = ward.go_on(300).verdict(check)
+    assert verdict is not None
+    assert verdict.inhibited_by is None
+
+
+def test_a_fatal_error_of_one_link_of_a_switch_asks_for_a_reset() -> None:
+    """The verdict stays, although all NVLinks are up, until a GPU has been reset; link Xids of a GPU explain it."""
+    ward = Ward(gpus=2)
+    switch_line(ward, 24007, fatal=True)
+    verdict = ward.go_on(120).verdict("nvswitch_link_down")
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.inhibited_by) == (Level.FAIL, Action.RESET, None)
+    assert ward.go_on(HOUR, every=60).level("nvswitch_link_down") is Level.FAIL
+    ward.reset(1)
+    assert ward.go_on(300).level("nvswitch_link_down") is Level.OK
+
+    ward = Ward(gpus=2)
+    ward.event(1, 74, text=REGISTERS.format("0x0", "0x10000"))
+    switch_line(ward, 24007, fatal=True)
+    verdict = ward.go_on(300).verdict("nvswitch_link_down")
+    assert verdict is not None
+    assert verdict.inhibited_by is not None
+    assert verdict.inhibited_by[0] == "gpu_xid_critical"
 
 
 def test_a_thermal_event_of_a_switch_is_a_warning() -> None:
