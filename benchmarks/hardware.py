@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -64,6 +65,10 @@ class Host:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PAGE.parents[1]) as process:
             try:
                 yield process
+                if process.poll() not in {None, 0, -signal.SIGKILL}:
+                    raise RuntimeError(
+                        f"the load {kind!r} ended with exit code {process.returncode}: see its error above"
+                    )
             finally:
                 process.kill()
 

@@ -47,7 +47,7 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="inspect",
     ),
     3: NicError(
-        r"High temperature on sensors? with bit set[\w ,.]{0,80}",
+        r"High temperature on sensors? with bit set[\w ,.]{0,80}|synd 0x[0-9a-f]+: High temperature",
         "The adapter is too hot",
         fatal=True,
         action="inspect",

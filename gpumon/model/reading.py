@@ -244,12 +244,15 @@ def primary_sources(source: Source) -> Iterator[Source]:
 WIDEST = 64
 """Width in bits from which a counter is assumed never to wrap."""
 
+STOPS_BITS = 8
+"""Width in bits up to which a counter is assumed to stop at its maximum. Then a lower value is a reset."""
+
 
 def counter_range(source: Source, label: str = "") -> float:
     """Return the value in the metric's unit at which the counter for `label` wraps to 0; infinity if it never does."""
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
-            return 2.0**bits * scale if 0 < bits < WIDEST else math.inf
+            return 2.0**bits * scale if STOPS_BITS < bits < WIDEST else math.inf
         case Sysfs(bits=widths, wraps=wraps) if label in wraps:
             return 2.0 ** widths[label] if widths[label] < WIDEST else math.inf
         case Each(sources=sources) if label in sources:

@@ -27,7 +27,7 @@ def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, st
     """Return where the agent runs: HOST, GUEST (virtual machine) or CONTAINER."""
     if _contained(procfs, root, environment):
         return CONTAINER
-    return GUEST if _virtual(sysfs, procfs) else HOST
+    return GUEST if is_virtual(sysfs, procfs) else HOST
 
 
 def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
@@ -36,7 +36,7 @@ def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool
     return marked or started or _GROUPS.search(_text(procfs / "self/cgroup")) is not None
 
 
-def _virtual(sysfs: Path, procfs: Path) -> bool:
+def is_virtual(sysfs: Path, procfs: Path) -> bool:
     """Return True in a virtual machine: by the CPU's hypervisor flag or, as Arm has no flags, by the DMI name."""
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):

@@ -14,10 +14,10 @@ import pynvml
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml import pci
-from gpumon.collectors.nvml.place import place
+from gpumon.collectors.nvml.place import is_virtual, place
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
-from gpumon.model.snapshot import GUEST, HOST, ChildMessage, DriverStatus
+from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
 
 log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -58,8 +58,8 @@ def surroundings(orders: SamplerOrders) -> HostContext:
             uuids=lambda: pci.uuids(procfs),
             place=where,
             ports=lambda: pci.ports(sysfs),
-            # The virtual port of a guest does not show the lanes of the physical slot.
-            slot_lanes=dict if where == GUEST else lambda: pci.slot_lanes(sysfs),
+            # The virtual port of a guest, and of a container in it, does not show the lanes of the physical slot.
+            slot_lanes=dict if is_virtual(sysfs, procfs) else lambda: pci.slot_lanes(sysfs),
             nvswitches=lambda: pci.nvswitches(sysfs),
         )
     else:

@@ -7,7 +7,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import NODE, OFF, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 from gpumon.model.snapshot import GUEST
@@ -43,7 +43,8 @@ def manager_down(facts: Facts) -> Finding | None:
     if not _are_services_expected(facts):
         return None
     if facts.node.fabric_manager_up is None:
-        return _absent_service(facts)
+        # One that ran in a container is no longer reported after a restart of the agent.
+        return None if ("fabric_manager_down", NODE) in facts.open else _absent_service(facts)
     if facts.node.fabric_manager_up or not _has_nvswitches(facts):
         return PASSED
     return fail("The fabric manager is installed but not running: GPUs cannot join the NVLink fabric.", Action.RESTART)
@@ -152,9 +153,11 @@ def _absent_service(facts: Facts) -> Finding | None:
 def _runs_on_the_host(facts: Facts) -> bool:
     """Return whether this is a guest whose fabric manager runs on its host.
 
-    In a guest that was given the NVSwitches too, as in most clouds, it runs in the guest.
+    In a guest that was given the NVSwitches too, as in most clouds, it runs in the guest. From Blackwell on, NVSwitches
+    are not on the PCI bus: the fabric manager reaches them through limited functions of network adapters.
     """
-    return facts.expectation.place == GUEST and not facts.nvswitches
+    has_switches = facts.nvswitches or any(port.restricted for port in facts.ports)
+    return facts.expectation.place == GUEST and not has_switches
 
 
 def _has_nvswitches(facts: Facts) -> bool:

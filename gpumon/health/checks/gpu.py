@@ -227,5 +227,7 @@ CHECKS = (
             "gpu_init_failed": "any",
             "gpu_stuck": "any",
         },
+        # A GPU that was never opened is not the one that is lost.
+        inhibited_if=lambda verdict, _cause, together: together and "gpus_opened" not in verdict.evidence,
     ),
 )

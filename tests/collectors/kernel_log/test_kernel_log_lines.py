@@ -324,6 +324,11 @@ def test_corrected_and_routine_errors_are_ignored(printed: str) -> None:
             "synd 0x1: firmware internal error",
         ),
         (
+            "print_health_info:432:(pid 0): synd 0x10: High temperature",
+            3,
+            "synd 0x10: High temperature",
+        ),
+        (
             "temp_warn:171:(pid 0): High temperature on sensors with bit set 0 1",
             3,
             "High temperature on sensors with bit set 0 1",

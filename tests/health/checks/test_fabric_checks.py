@@ -162,6 +162,32 @@ def test_a_guest_with_nvswitches_runs_the_fabric_manager_itself() -> None:
     assert ward.go_on(330).level("fabric_manager_down") is Level.FAIL
 
 
+def test_a_guest_with_limited_adapters_runs_the_fabric_manager_itself() -> None:
+    """From Blackwell on it reaches the NVSwitches through limited functions, whose counters answer EINVAL."""
+    ward = Ward()
+    fabric(ward, 0, state=3.0, status=0.0)
+    ward.report = replace(
+        ward.report,
+        expectation=replace(ward.report.expectation, place=GUEST),
+        ports=tuple(replace(port, restricted=True) for port in ward.report.ports),
+    )
+    ward.node(fabric_manager_up=0.0)
+    assert ward.go_on(330).level("fabric_manager_down") is Level.FAIL
+
+
+def test_a_fabric_manager_that_ended_in_a_container_stays_down_after_a_restart_of_the_agent() -> None:
+    """Only a running process shows that there is one outside of systemd."""
+    ward = Ward()
+    fabric(ward, 0, state=3.0, status=0.0)
+    ward.node(fabric_manager_up=0.0)
+    assert ward.go_on(330).level("fabric_manager_down") is Level.FAIL
+    ward.node(fabric_manager_up=None)
+    ward.restart()
+    assert ward.go_on(600).level("fabric_manager_down") is Level.FAIL
+    ward.node(fabric_manager_up=1.0)
+    assert ward.go_on(330).level("fabric_manager_down") is Level.OK
+
+
 def test_every_fabric_check_has_a_description() -> None:
     """The reason describes each check of the fabric and contains no identifier."""
     ward = Ward()
