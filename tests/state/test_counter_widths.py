@@ -99,10 +99,13 @@ def test_totals_follow_counters_of_the_simulated_driver_across_their_width(tmp_p
     assert gpu.pcie_errors_total["fatal"] == 255
 
 
-@pytest.mark.parametrize(("last", "gained"), [(255.0, 3.0), (130.0, 3.0), (250.0, 9.0)])
-def test_a_reset_is_not_taken_for_a_wrap(last: float, gained: float) -> None:
-    """Only a counter that falls from near its maximum to near 0 has wrapped; one that had stopped was reset."""
+@pytest.mark.parametrize(
+    ("kind", "last", "gained"),
+    [("fatal", 255.0, 3.0), ("fatal", 250.0, 3.0), ("correctable", 40000.0, 3.0), ("correctable", 65530.0, 9.0)],
+)
+def test_a_reset_is_not_taken_for_a_wrap(kind: str, last: float, gained: float) -> None:
+    """Only a counter of 16 bits or more that falls from near its maximum to near 0 has wrapped."""
     counts: Counts = {}
     for number, raw in enumerate((last, 1.0, 3.0)):
-        counts = advance(counts, {"pcie_errors_total": {"fatal": raw}}, {}, number * 15.0)
-    assert counts["pcie_errors_total"]["fatal"].total == last + gained
+        counts = advance(counts, {"pcie_errors_total": {kind: raw}}, {}, number * 15.0)
+    assert counts["pcie_errors_total"][kind].total == last + gained
