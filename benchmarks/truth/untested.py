@@ -15,8 +15,6 @@ UNUSED: Mapping[str, str] = {
 
 UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
-    "nvswitch_link_down": "needs a link that NVML cannot read; one that is down is `nvlink_down`. See "
-    "tests/health/checks/test_xid_checks.py",
     "gpumon_notifications_failing": "needs a receiver. See tests/services/test_notifier.py",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
 }

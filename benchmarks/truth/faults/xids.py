@@ -146,6 +146,16 @@ def rows() -> Iterator[Fault]:
         within=5 * MINUTE,
     )
     yield Fault(
+        name="an NVSwitch reports a fatal error of one link",
+        check="nvswitch_link_down",
+        action=Action.RESET,
+        where="node",
+        steps=(
+            Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 28 sourcetrack timeout error",)),
+        ),
+        on=lambda profile: bool(profile.switches),
+    )
+    yield Fault(
         name="an NVSwitch reports a fatal error",
         check="nvswitch_error",
         action=Action.REBOOT,

@@ -192,10 +192,10 @@ CHECKS = (
         name="nvswitch_link_down",
         help="An NVSwitch reported that a link to a GPU went down or had a fatal error.",
         steps="""\
-1. Drain the node and reset the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down. If none is, the
-   line before this one in the kernel log names the port, and the fabric manager's log its GPU.
-2. The verdict ends when all NVLinks of the node are up again, for errors other than 20034 and 22012 after a reset.
-3. If it recurs: check the seating of the GPU, the baseboard and the NVLink cartridge.
+1. Drain the node and reset the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down.
+2. If none is down: the SXid's line in the kernel log names the link of the switch, the fabric manager's log its GPU.
+3. The verdict ends when all NVLinks of the node are up; for SXids other than 20034 and 22012, after a GPU reset too.
+4. If it recurs: check the seating of the GPU, the baseboard and the NVLink cartridge.
 """,
         node=switch_link_down,
         after=MINUTE,
