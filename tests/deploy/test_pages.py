@@ -35,8 +35,11 @@ def test_links_have_a_target(page: Path) -> None:
 
 @every_page
 def test_metrics_named_exist(page: Path) -> None:
-    """A metric or check that a page names exists, or is the prefix of one that does."""
-    known = {entry.name for entry in catalogue()} | set(BY_NAME)
+    """A metric, check or variable of the Ansible role that a page names exists, or is the prefix of one that does."""
+    variables = (ROOT / "deploy" / "ansible" / "roles" / "gpumon" / "defaults" / "main.yml").read_text(encoding="utf-8")
+    known = (
+        {entry.name for entry in catalogue()} | set(BY_NAME) | set(re.findall(r"^gpumon_\w+", variables, re.MULTILINE))
+    )
     names = re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8"))
     assert names or page.name != "metrics.md"
     for name in names:
