@@ -7,6 +7,7 @@ TORCH := 2.13.0
 WORKERS ?= 3
 # Tests mostly wait for child processes, so there are more workers than cores.
 PARALLEL = -n $(WORKERS) --dist worksteal
+COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-header
 PEERS := nvitop nvitop-exporter gpustat
 DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prometheus-operator
 
@@ -70,9 +71,11 @@ pages: .venv/.test ## Count the notifications that leave Prometheus and Alertman
 hardware: .venv/.test ## Measure the agent on the GPUs of this host, in 80 minutes, and write docs/hardware.md (ARGS: --simulate h100x8)
 	$(BIN)/python -m benchmarks.hardware $(ARGS)
 
-lock: .venv/.test ## Pin the newest compatible versions
+lock: .venv/.test .venv/.packages ## Pin the newest compatible versions
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev,packages]' torch==$(TORCH)
-	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
+	$(BIN)/$(COMPILE) --extra probe --no-emit-package torch --output-file .venv/universal.txt pyproject.toml
+	$(BIN)/python -m scripts.lock .venv/lock.json .venv/universal.txt > requirements/constraints.txt
+	$(BIN)/$(COMPILE) --generate-hashes -c requirements/constraints.txt --output-file requirements/packages.txt pyproject.toml
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
 	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/deploy.json $(DEPLOY)

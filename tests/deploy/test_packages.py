@@ -6,11 +6,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from agents import eventually
-from clean_root import CleanRoot, make_root, missing_tools
+from clean_root import SEARCHED, CleanRoot, make_root, missing_tools
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SCRAPE = """
@@ -37,6 +41,8 @@ import sqlite3, sys
 with sqlite3.connect(sys.argv[1]) as store:
     store.execute("INSERT INTO migrations VALUES (99, 0)")
 """
+AARCH64 = 183
+"""Number of the processor in the header of an ELF file."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
@@ -127,3 +133,63 @@ def test_a_store_of_a_newer_schema_is_refused_with_a_sentence(root: CleanRoot) -
     root.run("systemctl", "start", "gpumon")
     eventually(lambda: "install that gpumon again" in root.run("journalctl", "--unit=gpumon", "--output=cat"))
     assert "gpumon_gpu_up{" in scrape(root)
+
+
+def test_the_rpm_installs_upgrades_and_is_erased(root: CleanRoot) -> None:
+    """Its scripts link the Python of the AppStream's package, start and restart the agent, and keep the state."""
+    root.run("apt-get", "purge", "--yes", "gpumon", check=False)
+    refused = root.run("sh", "-c", f"rpm --force-debian --install {rpm('1')} 2>&1", check=False)
+    assert "(python3.12 or python3.11 or (python3 >= 3.10 with python3 < 3.14)) is needed by gpumon" in refused
+    write_stand_ins(root.folder / "srv", "systemd", "python3.11")
+    root.run("rpm", "--force-debian", "--install", "/srv/systemd.rpm", "/srv/python3.11.rpm")
+    root.run("rpm", "--force-debian", "--install", rpm("1"))
+    assert root.run("readlink", "/opt/gpumon/bin/python") == "/usr/bin/python3.11"
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    first = main_pid(root)
+
+    root.run("rpm", "--force-debian", "--upgrade", rpm("2"))
+    eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    assert main_pid(root) not in {first, "0"}
+    assert root.run("rpm", "--query", "--configfiles", "gpumon") == "/etc/gpumon/gpumon.yml"
+
+    root.run("rpm", "--force-debian", "--erase", "gpumon")
+    assert root.run("systemctl", "is-active", "gpumon.service", "gpumon.socket", check=False) == "inactive\ninactive"
+    assert not (root.folder / "opt" / "gpumon").exists()
+    assert root.run("test", "-s", STORE) == ""
+
+
+def rpm(release: str) -> str:
+    return f"/srv/gpumon-0.1.0-{release}.x86_64.rpm"
+
+
+def write_stand_ins(folder: Path, *names: str) -> None:
+    """Write empty packages, because Debian's own are unknown to the database of rpm."""
+    for name in names:
+        recipe = folder / f"{name}.yml"
+        recipe.write_text(yaml.safe_dump({"name": name, "arch": "amd64", "version": "3.11.2"}))
+        command = ("nfpm", "package", "--config", str(recipe), "--target", str(folder / f"{name}.rpm"))
+        subprocess.run(command, check=True, capture_output=True, env={"PATH": SEARCHED})
+
+
+def test_the_package_for_arm64_has_modules_for_each_python(wheel: Path, tmp_path: Path) -> None:
+    """Each compiled module is one of this Python and processor, and no requirement of a package is missing."""
+    build(wheel, tmp_path, "1", "--arch", "arm64", "--format", "deb")
+    [package] = tmp_path.glob("*_arm64.deb")
+    subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path / "files")], check=True)
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        site = tmp_path / "files" / "opt" / "gpumon" / "lib" / f"python{python}" / "site-packages"
+        modules = list(site.rglob("*.so"))
+        tag = f".cpython-{python.replace('.', '')}-aarch64-linux-gnu.so"
+        assert {module.name.partition(".")[0] for module in modules} == {"_yaml", "_speedups", "_pydantic_core"}
+        assert all(module.name.endswith(tag) and module.read_bytes()[18] == AARCH64 for module in modules)
+        assert missing_requirements(site, python) == set()
+
+
+def missing_requirements(site: Path, python: str) -> set[str]:
+    """Return the packages that gpumon or an installed package requires on this Python and that are not in `site`."""
+    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions(path=[str(site)])}
+    agent = distributions(path=[str(site.parents[1] / "agent")])
+    required = [Requirement(text) for each in (*agent, *installed.values()) for text in each.requires or ()]
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    used = [each for each in required if each.marker is None or each.marker.evaluate(environment)]
+    return {name for each in used if (name := canonicalize_name(each.name)) not in installed}
