@@ -9,7 +9,8 @@ WORKERS ?= 3
 PARALLEL = -n $(WORKERS) --dist worksteal
 COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-header
 PEERS := nvitop nvitop-exporter gpustat
-DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prometheus-operator
+DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prometheus-operator \
+	cloudcoil.models.keda
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build packages clean

@@ -21,7 +21,6 @@ ADDRESS = "ansible_host"
 def add(parser: CommandParser) -> None:
     parser.set_examples(
         "gpumon sd 'gpu[001-032,040]' --label cluster=east > targets/gpumon.json",
-        "sinfo --noheader --format %N --partition gpu | gpumon sd --hosts -",
         "gpumon sd --hosts inventory.yml --group gpu_nodes --label-from rack --listen 127.0.0.1:17401",
     )
     parser.add_argument("nodes", nargs="*", metavar="NODES", help="node names as Slurm writes them: gpu[001-032,040]")

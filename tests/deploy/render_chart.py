@@ -15,9 +15,11 @@ from typing import Any
 import helm_python
 import kubernetes_validate
 import yaml
+from cloudcoil.models.keda import v1alpha1 as keda
 from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "gpumon"
+MODELS = {"keda.sh/v1alpha1": keda, "monitoring.coreos.com/v1": prometheus_operator}
 VERSIONS = ("1.25", "1.31", kubernetes_validate.latest_version())
 
 
@@ -25,8 +27,8 @@ def problems(resource: Any) -> Iterator[str]:
     """Yield what is wrong with an object. An unknown field is missing from what the model of its kind writes."""
     name = f"{resource['kind']} {resource['metadata']['name']}"
     try:
-        if resource["apiVersion"].startswith("monitoring.coreos.com/"):
-            model = getattr(prometheus_operator, resource["kind"])
+        if models := MODELS.get(resource["apiVersion"]):
+            model = getattr(models, resource["kind"])
             accepted = model.model_validate(resource).model_dump(by_alias=True, exclude_unset=True, mode="json")
             if accepted != resource:
                 yield f"{name} has unknown fields: {accepted} instead of {resource}"

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 def _results() -> dict[str, Any]:
     """Return what the chart renders for each of VALUES and MISSPELT, from one process, because it starts slowly."""
     script, values = Path(__file__).parent / "render_chart.py", [*VALUES, *MISSPELT]
-    more = str(ROOT / "deploy" / "kubernetes" / "autoscaler.yaml")
-    command = [tool("python"), str(script), json.dumps(values), more]
+    more = [str(ROOT / "deploy" / "kubernetes" / name) for name in ("autoscaler.yaml", "keda.yaml")]
+    command = [tool("python"), str(script), json.dumps(values), *more]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert ran.returncode == 0, ran.stderr
     return dict(zip(map(json.dumps, values), json.loads(ran.stdout), strict=True))
@@ -65,7 +65,7 @@ MISSPELT: list[dict[str, Any]] = [
 
 @each_case("values", VALUES)
 def test_helm_and_kubernetes_accept_the_chart(values: dict[str, Any]) -> None:
-    """Helm's lint, the schema of the values, and every object in three versions of Kubernetes."""
+    """Helm's lint, the schema of the values, and every object in three versions of Kubernetes; the autoscalers too."""
     assert render(**values)["problems"] == []
 
 
