@@ -111,10 +111,9 @@ clean: ## Delete what these commands created, but not the agent's state in .gpum
 
 # Helm's library, schemas of Kubernetes and Ansible, for tests of deploy/.
 .venv/.deploy: .venv/.made requirements/deploy.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "ansible-core needs Python 3.11 or later: the tests of the role and the chart are skipped" >&2; touch $@; }
-	[ -e $@ ] || $(PYTHON) -m venv .venv/deploy
-	[ -e $@ ] || .venv/deploy/bin/pip install --disable-pip-version-check --quiet -r requirements/deploy.txt
+	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then set -x; $(PYTHON) -m venv .venv/deploy && \
+	    .venv/deploy/bin/pip install --disable-pip-version-check --quiet -r requirements/deploy.txt; else \
+	    echo "ansible-core needs Python 3.11 or later: the tests of the role and the chart are skipped" >&2; fi
 	@touch $@
 
 .venv/.packages: .venv/.test
