@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.model.orders import SimulationError
-from gpumon.model.snapshot import SANDBOX
+from gpumon.model.snapshot import GUEST, SANDBOX
 from gpumon.sim import (
     batch,
     ecc,
@@ -81,11 +81,17 @@ class SimulatedNode:
     def slot_lanes(self) -> dict[str, int]:
         """Return the number of PCIe lanes of the port above a GPU, by bus id, as sysfs shows it.
 
-        GPUs for which the scenario sets no such number are left out.
+        GPUs for which the scenario sets no such number are left out, and all in a guest, whose port is virtual.
         """
+        if self.place == GUEST:
+            return {}
         identities = self._node.scenario().identities
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in identities}
         return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
+
+    def nvswitches(self) -> int:
+        """Return the number of NVSwitches on the PCI bus. A guest with all GPUs of a profile is given them too."""
+        return 0 if self.place == SANDBOX else len(self._node.profile.switches)
 
     def uuids(self) -> dict[str, str]:
         """Return the uuid of each GPU by bus id, as the kernel module lists them without opening a GPU."""

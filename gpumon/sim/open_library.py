@@ -41,6 +41,9 @@ class Simulated(Protocol):
         GPUs for which it is not known are left out.
         """
 
+    def nvswitches(self) -> int:
+        """Return the number of NVSwitches on the PCI bus."""
+
 
 class ReplayedNode:
     """A host replayed from a recording, as the sampler child uses it."""
@@ -58,6 +61,9 @@ class ReplayedNode:
 
     def slot_lanes(self) -> dict[str, int]:
         return {}  # a recording has none
+
+    def nvswitches(self) -> int:
+        return 0  # a recording has none
 
 
 def open_simulated(

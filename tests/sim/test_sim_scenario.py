@@ -84,6 +84,14 @@ def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None
     assert open_node("h100x8", scenario=scenario, epoch=0.0).place == CONTAINER
 
 
+def test_a_guest_sees_nvswitches_but_no_physical_slots(tmp_path: Path) -> None:
+    """Clouds give the NVSwitches to a guest that has all GPUs; its PCIe ports are virtual (AI Enterprise HGX guide)."""
+    with simulated("h100x8", tmp_path / "s.yml", text="{place: guest, gpus: {3: {set: {slot_width: 8}}}}") as simulation:
+        assert (simulation.node.nvswitches(), simulation.node.slot_lanes()) == (4, {})
+    with simulated("h100guestx2", tmp_path / "s.yml", text="{}") as simulation:
+        assert simulation.node.nvswitches() == 0
+
+
 def test_a_fifo_as_scenario_is_refused(tmp_path: Path) -> None:
     """A FIFO blocks no process that reads the scenario."""
     os.mkfifo(tmp_path / "s.yml")

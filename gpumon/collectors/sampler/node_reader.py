@@ -90,7 +90,9 @@ def _simulate(simulation: Simulation) -> HostContext:
         trace=Path(simulation.trace) if simulation.trace else None,
     )
     pynvml.nvmlLib = node.library
-    return HostContext(node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes)
+    return HostContext(
+        node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes, nvswitches=node.nvswitches
+    )
 
 
 def _record(around: HostContext, descriptor: int) -> HostContext:
