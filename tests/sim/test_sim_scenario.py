@@ -86,7 +86,9 @@ def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None
 
 def test_a_guest_sees_nvswitches_but_no_physical_slots(tmp_path: Path) -> None:
     """Clouds give the NVSwitches to a guest that has all GPUs; its PCIe ports are virtual (AI Enterprise HGX guide)."""
-    with simulated("h100x8", tmp_path / "s.yml", text="{place: guest, gpus: {3: {set: {slot_width: 8}}}}") as simulation:
+    with simulated(
+        "h100x8", tmp_path / "s.yml", text="{place: guest, gpus: {3: {set: {slot_width: 8}}}}"
+    ) as simulation:
         assert (simulation.node.nvswitches(), simulation.node.slot_lanes()) == (4, {})
     with simulated("h100guestx2", tmp_path / "s.yml", text="{}") as simulation:
         assert simulation.node.nvswitches() == 0
