@@ -36,6 +36,7 @@ COMMANDS = (
     Command("serve", "run the agent"),
     Command("status", "show what is wrong on this node and what to do"),
     Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
+    Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
     Command("clear", "clear verdicts of faults that are over"),
     Command("maintenance", "mute the alerts of this node for some time, or end that"),
     Command("release", "close the GPUs for some time, for a reset or a driver upgrade"),

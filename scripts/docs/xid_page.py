@@ -71,8 +71,8 @@ Only the kernel's own records count, so a line written to `/dev/kmsg` raises not
 - `gpumon_gpu_xid_errors_total{{xid}}`, `gpumon_gpu_xid_last_timestamp_seconds{{xid}}` and
   `gpumon_nvswitch_errors_total{{nvswitch,sxid}}`, counted over restarts. Critical Xids start at 0.
 - Verdicts and alerts: [GpuXidCritical](alerts.md#gpuxidcritical), [GpuXid](alerts.md#gpuxid).
-- `/api/v1/events`: filters `gpu` (index or uuid), `kind`, `xid`, `sxid`, `severity`, `source`, `since`, `until`,
-  `limit`. Retention: [store.retention_days and store.retention_rows](configuration.md).
+- `gpumon events`, and `/api/v1/events` with the filters `gpu`, `kind`, `xid`, `sxid`, `severity`, `source`, `since`,
+  `until`, `limit`. Retention: [store.retention_days and store.retention_rows](configuration.md).
 - `gpumon status`, the status page, and the log (once for each burst).
 
 ## Overriding the table

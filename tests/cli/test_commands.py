@@ -17,7 +17,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.main import COMMANDS, command_parser, main
 from gpumon.config.settings_table import FLAGS
 
-CLIENTS = ("status", "clear", "maintenance", "release", "probe", "inventory")
+CLIENTS = ("status", "events", "clear", "maintenance", "release", "probe", "inventory")
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[CommandParser]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -389,6 +390,20 @@ def test_status_shows_problems_first(agent: Agent) -> None:
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.index("GPU 3: The GPU fell off the bus") < shown.stdout.index("NVIDIA H100")
     assert "SIMULATED h100x8" in shown.stdout
+
+
+def test_events_are_listed_newest_first(agent: Agent) -> None:
+    """`gpumon events` prints a line for each error, filtered by GPU; another GPU has none."""
+    agent.start(quiet(agent))
+    agent.simulate({"idle": True, "gpus": {3: {"xids": [48]}, 5: {"xids": [63]}}})
+    eventually(lambda: {event["xid"] for event in agent.get("/api/v1/events")["events"]} == {48, 63})
+    shown = gpumon(agent, "events", "--gpu", "3")
+    title, line = shown.stdout.splitlines()
+    assert title.split() == ["LAST", "SEVERITY", "DEVICE", "TIMES", "EVENT"]
+    assert re.fullmatch(r"\S+ \S+Z  critical  GPU 3   1      Xid 48: .*", line), shown.stdout
+    assert gpumon(agent, "events", "--gpu", "0").stdout == "No event is stored that matches.\n"
+    wrong = gpumon(agent, "events", "--since", "soon")
+    assert (wrong.returncode, "RFC 3339" in wrong.stderr) == (2, True)
 
 
 def test_a_second_agent_on_the_same_address_exits(agent: Agent) -> None:
