@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import smtplib
@@ -26,8 +27,8 @@ from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 4096
-_RETRIED = frozenset({408, 425, 429})
-"""HTTP statuses below 500 after which the same request may succeed later."""
+_REFUSED = frozenset({400, 413, 422})
+"""HTTP statuses of a request that is itself wrong, which is not sent again. Others, such as 401, can be repaired."""
 
 
 class MessageReceiver(Protocol):
@@ -186,18 +187,31 @@ def alertmanagers(section: NotificationsSection) -> list[Alertmanager]:
 def post(url: str, body: object, token: str | None, kind: str = "application/json") -> None:
     """Send `body` as JSON by HTTP POST. Raise DeliveryError unless the response has a status of 200 to 299."""
     headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
+    if not url.startswith(("http://", "https://")):
+        raise DeliveryError("the URL does not begin with http:// or https://: correct it")
     try:
-        if urlsplit(url).scheme not in {"http", "https"}:
-            raise DeliveryError(f"{url.partition(':')[0]!r} is not http or https: correct the URL")
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - checked above
+        with _OPENER.open(request, timeout=TIMEOUT_SECONDS) as answer:
             answer.read(MAX_ANSWER_BYTES)
     except urllib.error.HTTPError as error:
-        words = error.read(200).decode(errors="replace").strip()
-        refused = error.code < 500 and error.code not in _RETRIED
-        raise DeliveryError(f"the answer was {error.code}: {words}", refused=refused) from error
-    except (OSError, ValueError) as error:  # also a URL without a host
+        error.close()
+        raise DeliveryError(f"the answer was {error.code} {error.reason}", refused=error.code in _REFUSED) from error
+    except (ValueError, http.client.InvalidURL) as error:  # their texts contain the URL or the token, which are secret
+        raise DeliveryError("the URL or the token has characters that HTTP does not allow: correct it") from error
+    except http.client.HTTPException as error:
+        raise DeliveryError(f"the answer is not valid HTTP ({type(error).__name__})") from error
+    except OSError as error:
         raise DeliveryError(str(error)) from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: its target would get the token, and a GET without the alert."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _authorization(token: str | None) -> Mapping[str, str]:
