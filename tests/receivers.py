@@ -64,15 +64,18 @@ def http_inbox(*answers: int) -> Iterator[Inbox]:
 
 @contextlib.contextmanager
 def mail_inbox(*answers: int) -> Iterator[Inbox]:
-    """Run a mail server. Its first answers to whole mails have these codes."""
+    """Run a mail server. Its first answers to whole mails have these codes.
+
+    It refuses recipients whose address begins with "gone", and hangs up without an answer to QUIT.
+    """
     inbox = Inbox(list(answers))
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             self.wfile.write(b"220 ready\r\n")
-            while line := self.rfile.readline().decode().strip():
+            while (line := self.rfile.readline().decode().strip()) not in ("", "quit", "QUIT"):
                 if line.upper() != "DATA":
-                    self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 ok\r\n")
+                    self.wfile.write(b"550 no such user\r\n" if "<gone" in line else b"250 ok\r\n")
                     continue
                 self.wfile.write(b"354 go on\r\n")
                 mail = b"".join(iter(self.rfile.readline, b".\r\n")).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -17,7 +18,6 @@ from gpumon.health.alert_rules import JOB
 from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.nvsentinel import NAME as NVSENTINEL
 from gpumon.services.receivers import Alertmanager, MessageReceiver, alertmanagers, message_receivers
 from gpumon.state.report import Report
 from gpumon.store import notified as store_notified
@@ -61,6 +61,8 @@ class Sender(threading.Thread):
         self.failing_since: float | None = None
         """Monotonic clock of the first attempt in an unbroken series of failed ones; None after a success."""
         self.problem = ""
+        self.refusals: Mapping[str, str] = {}
+        """Why the receiver refused messages about alerts that still fire, by SentAlert.key. Replaced whole."""
         self._delays = delays
         self._changed = threading.Condition()
         self._wanted: Wanted | None = None
@@ -101,10 +103,20 @@ class Sender(threading.Thread):
             pause = self.step(wanted)
         except DeliveryError as error:
             return self._fail(error)
+        except Exception as error:
+            log.exception("a notification failed in a way that was not foreseen", extra={"receiver": self.receiver})
+            return self._fail(DeliveryError(f"{type(error).__name__}: see the log"))
         if self.failing_since is not None:
             log.info("notifications are delivered again", extra={"receiver": self.receiver})
         self.failing_since, self._attempts = None, 0
         return pause
+
+    def problems(self) -> Iterator[str]:
+        """Yield why nothing is delivered since FAILING_SECONDS, and why messages about firing alerts were refused."""
+        since = self.failing_since
+        if since is not None and time.monotonic() - since >= FAILING_SECONDS:
+            yield self.problem
+        yield from self.refusals.values()
 
     def _fail(self, error: DeliveryError) -> float:
         self.counts["failed"] += 1
@@ -147,6 +159,7 @@ class MessageSender(Sender):
                 self._deliver(alert, resolved=False)
                 self._known[key] = alert
                 return 0.0
+        self.refusals = {key: text for key, text in self.refusals.items() if key in wanted}
         for key, alert in self._known.items():
             if key not in wanted:
                 self._deliver(alert, resolved=True)
@@ -161,6 +174,10 @@ class MessageSender(Sender):
             if not error.refused:
                 raise
             self.counts["refused"] += 1
+            if (
+                not resolved and dict(alert.labels).get("class") != "agent"
+            ):  # the alert about refusals would keep itself alive
+                self.refusals = {**self.refusals, alert.key: f"{alert.name} was refused: {error}"}
             details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
             log.error("a notification was refused and is not sent again", extra=details)  # noqa: TRY400 - no traceback
         else:
@@ -250,8 +267,9 @@ class Notifier:
         if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
-                # A maintenance ends alerts, but makes no GPU healthy.
-                if report.maintenance is None or sender.receiver != NVSENTINEL:
+                # A maintenance ends alerts but repairs nothing: a message would be false. Alertmanager hears the same
+                # from Prometheus.
+                if report.maintenance is None or isinstance(sender, AlertmanagerSender):
                     sender.update(wanted)
 
     def stop(self) -> None:
@@ -273,14 +291,8 @@ class Notifier:
 
     @property
     def notice(self) -> str:
-        """Return which receivers have failed for FAILING_SECONDS, and why; an empty string if none has."""
-        now = time.monotonic()
-        failing = (
-            f"{sender.receiver}: {sender.problem}"
-            for sender in self._senders
-            if sender.failing_since is not None and now - sender.failing_since >= FAILING_SECONDS
-        )
-        return "; ".join(failing)
+        """Return which receivers have failed for FAILING_SECONDS or refused an alert, and why; else an empty string."""
+        return "; ".join(f"{sender.receiver}: {text}" for sender in self._senders for text in sender.problems())
 
 
 def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Iterator[SentAlert]:
@@ -288,7 +300,7 @@ def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Ite
 
     `labels` are those that Prometheus would add for the scrape target, such as job and instance.
     """
-    host = labels["instance"].rpartition(":")[0]
+    host = re.sub(":[0-9]+$", "", labels["instance"])
     for alert in report.alerts:
         if alert.state == FIRING:
             state = report.gpu(dict(alert.labels).get("uuid", ""))

@@ -26,7 +26,6 @@ from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 10.0
-MAX_ANSWER_BYTES = 4096
 _REFUSED = frozenset({400, 413, 422})
 """HTTP statuses of a request that is itself wrong, which is not sent again. Others, such as 401, can be repaired."""
 
@@ -106,34 +105,48 @@ class Mail:
     name: str = "email"
 
     def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+        try:
+            message = self._message(alert, resolved=resolved)
+            with self._connected() as server:
+                refusals = server.send_message(message)
+        except smtplib.SMTPResponseException as error:
+            words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
+            # Only an answer to the whole mail is about the mail. A login, a sender or a mailbox can be repaired.
+            refused = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
+            raise DeliveryError(words, refused=refused) from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise DeliveryError(f"{self.server}: {error}"[:300]) from error
+        except ValueError as error:  # its text may contain a character of the password
+            raise DeliveryError(
+                "an address, the user or the password has characters that SMTP does not allow"
+            ) from error
+        if refusals:  # the others have the message: sent again, they would have it twice
+            raise DeliveryError(f"the mail server refused some recipients: {refusals}"[:300], refused=True)
+
+    def _message(self, alert: SentAlert, *, resolved: bool) -> EmailMessage:
         message = EmailMessage()
         message["From"], message["To"] = self.sender, ", ".join(self.recipients)
         title, *lines = _lines(alert, resolved=resolved)
-        message["Subject"] = title
+        message["Subject"] = " ".join(title.split())
         message.set_content("\n".join((*lines, "", *(f"{name}: {value}" for name, value in alert.labels))))
-        try:
-            with self._connected() as server:
-                server.send_message(message)
-        except smtplib.SMTPResponseException as error:
-            words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
-            raise DeliveryError(words, refused=error.smtp_code >= 500) from error
-        except smtplib.SMTPRecipientsRefused as error:
-            lasting = all(code >= 500 for code, _ in error.recipients.values())
-            raise DeliveryError(f"the mail server refused {error.recipients}"[:300], refused=lasting) from error
-        except (OSError, smtplib.SMTPException) as error:
-            raise DeliveryError(f"{self.server}: {error}") from error
+        return message
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[smtplib.SMTP]:
         host, _, port = self.server.rpartition(":")
         kind = smtplib.SMTP_SSL if self.tls == "tls" else smtplib.SMTP
-        with kind(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS) as server:
+        server = kind(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)
+        try:
             if self.tls == "starttls":
                 server.starttls(context=ssl.create_default_context())
             password = self.password.read()
             if self.user is not None and password is not None:
                 server.login(self.user, password)
             yield server
+            with contextlib.suppress(OSError, smtplib.SMTPException):  # the message is accepted, whatever follows
+                server.quit()
+        finally:
+            server.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +204,7 @@ def post(url: str, body: object, token: str | None, kind: str = "application/jso
         raise DeliveryError("the URL does not begin with http:// or https://: correct it")
     try:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
-        with _OPENER.open(request, timeout=TIMEOUT_SECONDS) as answer:
-            answer.read(MAX_ANSWER_BYTES)
+        _OPENER.open(request, timeout=TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as error:
         error.close()
         raise DeliveryError(f"the answer was {error.code} {error.reason}", refused=error.code in _REFUSED) from error
@@ -231,12 +243,16 @@ def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
 
 
 def example(labels: Mapping[str, Any]) -> SentAlert:
-    """Return the alert that `gpumon notify test` sends. `labels`: the labels of the configuration."""
-    own = {"alertname": "GpumonTest", "class": "agent", "page": "never", "severity": "info", **labels}
+    """Return the alert that `gpumon notify test` sends. `labels`: the labels of the configuration.
+
+    It has page=day, because what never pages would reach no person.
+    """
+    host = os.uname().nodename
+    own = {"alertname": "GpumonTest", "class": "agent", "instance": host, "page": "day", "severity": "info", **labels}
     return SentAlert(
         labels=tuple(sorted((name, str(value)) for name, value in own.items())),
-        summary=f"{own.get('instance', 'gpumon')}: this is a test of notifications.",
-        description="Somebody ran `gpumon notify test` on this host. Nothing is wrong.",
+        summary=f"{own['instance']}: this is a test of notifications.",
+        description=f"`gpumon notify test` was run on {host}. Nothing is wrong.",
         action="none.",
         since=0.0,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +37,17 @@ class Kept:
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, bool]] = []
+        self.changed = threading.Condition()
 
     def __call__(self, notified: NotifiedAlert, resolved: bool) -> None:  # noqa: FBT001 - a callback
-        self.changes.append((notified.alert.name, resolved))
+        with self.changed:
+            self.changes.append((notified.alert.name, resolved))
+            self.changed.notify_all()
+
+    def wait_for_changes(self, count: int) -> bool:
+        """Wait until this number of changes was stored."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.changes) >= count, timeout=60)
 
 
 @contextlib.contextmanager
@@ -57,6 +66,11 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
     kept = Kept()
     [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
     return MessageSender(receiver, known, kept, QUICK), kept
+
+
+def mails(port: int, *to: str) -> NotificationsSection:
+    """Return the settings for a mail server of the tests."""
+    return NotificationsSection(smtp_server=f"127.0.0.1:{port}", smtp_tls="none", smtp_to=to)
 
 
 def test_the_url_of_a_webhook_may_have_a_query() -> None:
@@ -163,10 +177,7 @@ def test_slack_gets_reason_action_and_runbook(tmp_path: Path) -> None:
 def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_one() -> None:
     """451 is passing, 550 lasts. The mail has title, reason, action and labels."""
     with mail_inbox(451, 550) as inbox:
-        section = NotificationsSection(
-            smtp_server=f"127.0.0.1:{inbox.port}", smtp_tls="none", smtp_to=("oncall@example.com",)
-        )
-        sender, _ = message_sender(section)
+        sender, _ = message_sender(mails(inbox.port, "oncall@example.com"))
         other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
         with sending(sender):
             sender.update({LOST.key: LOST, other.key: other})
@@ -175,6 +186,73 @@ def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_o
     assert f"Subject: FIRING: {LOST.summary}" in mail.replace("\r\n ", " ")
     assert f"Do: {LOST.action}" in mail
     assert "gpu: 4" in mail
+
+
+def test_a_mail_that_one_recipient_does_not_get_is_sent_once_and_reported() -> None:
+    """The others have it. The agent's own check names the recipient for as long as the alert fires."""
+    with mail_inbox() as inbox:
+        sender, kept = message_sender(mails(inbox.port, "gone@example.com", "oncall@example.com"))
+        with sending(sender):
+            sender.update(WANTED)
+            assert kept.wait_for_changes(1)
+            [problem] = sender.problems()
+            sender.update({})
+            assert kept.wait_for_changes(2)
+            assert list(sender.problems()) == []
+    assert "gone@example.com" in problem
+    assert len(inbox.received) == 2
+    assert sender.counts == {"refused": 2}
+
+
+def test_a_refused_alert_is_a_problem_while_it_fires() -> None:
+    """The problem names the alert and what the receiver answered."""
+    with mail_inbox(554) as inbox:
+        sender, kept = message_sender(mails(inbox.port, "oncall@example.com"))
+        with sending(sender):
+            sender.update(WANTED)
+            assert kept.wait_for_changes(1)
+            [problem] = sender.problems()
+    assert "GpuLost was refused" in problem
+    assert "554" in problem
+
+
+def test_a_mail_without_any_recipient_left_is_sent_again() -> None:
+    """An administrator can add the mailbox; until then the receiver fails."""
+    with mail_inbox() as inbox:
+        [receiver] = message_receivers(mails(inbox.port, "gone@example.com"), source="")
+        with pytest.raises(DeliveryError, match="550") as raised:
+            receiver.deliver(LOST, resolved=False)
+    assert not raised.value.refused
+
+
+def test_a_summary_of_two_lines_is_one_subject() -> None:
+    """A header cannot have a second line."""
+    with mail_inbox() as inbox:
+        [receiver] = message_receivers(mails(inbox.port, "oncall@example.com"), source="")
+        receiver.deliver(replace(LOST, summary="gpu-17:\nGPU 3"), resolved=False)
+        [mail] = inbox.wait_for(1)
+    assert "Subject: FIRING: gpu-17: GPU 3" in mail
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged with its traceback, counted and retried."""
+
+    class Odd:
+        name = "odd"
+        errors = 1
+
+        def deliver(self, alert: SentAlert, *, resolved: bool) -> None:  # noqa: ARG002 - the protocol's names
+            if self.errors:
+                self.errors -= 1
+                raise KeyError("odd")
+
+    kept = Kept()
+    sender = MessageSender(Odd(), (), kept, QUICK)
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for_changes(1)
+    assert sender.counts == {"failed": 1, "delivered": 1}
+    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
 
 
 def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
