@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import time
@@ -60,6 +61,8 @@ from gpumon.store.retention import Retention
 from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
+
+_log = logging.getLogger("gpumon")
 
 RUN_RECORD = ".run.json"
 """Suffix that is added to the path of the SQLite store to name the file that records the probe run in progress."""
@@ -275,6 +278,9 @@ def _notifier(core: _Core) -> Notifier:
     configuration = core.configuration
     address = _instance(configuration)
     runbooks = configuration.alerts.runbook_url or f"http://{address}{RUNBOOKS}"
+    receivers = configuration.notifications.model_fields_set - {"labels"}
+    if receivers and not configuration.alerts.runbook_url and is_loopback(configuration.web.address[0]):
+        _log.warning("runbook links in notifications open on this host only: set alerts.runbook_url")
     return Notifier(configuration.notifications, address, runbooks, latest=core.latest, write=core.persistence.write)
 
 

@@ -91,13 +91,13 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
         if rule is not None:
             lasted = now.at - (verdict.since_at if verdict.since_boot == boot_id else 0.0)
             state = FIRING if lasted >= rule.for_seconds else PENDING
-            alert = _alert(rule, verdict.key, gpus)
+            alert, coded = _alert(rule, verdict.key, gpus), health.coded(verdict)
             yield replace(
                 alert,
                 state=state,
                 since=verdict.since,
-                summary=f"{alert.summary} {verdict.code}." if verdict.code else alert.summary,
-                description=verdict.reason,
+                summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
+                description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
                 action=f"{verdict.action}. {rule.first_step}",
             )
 

@@ -28,8 +28,8 @@ RUNBOOKS = "/runbooks"
 """Path of the runbooks that the agent serves."""
 STALE_SECONDS = 120.0
 """Age of the last complete poll above which GpumonStale fires."""
-MANY, MANY_SHARE = 3, 0.1
-"""Minimum number, and share, of agents down with which GpumonManyDown fires."""
+MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
+"""GpumonManyDown fires with MANY agents down if they are more than MANY_SHARE of the agents, or with TOO_MANY."""
 SCALE_OUT, SCALE_IN = 0.85, 0.3
 """Shares of time that GPUs are busy with which GpumonFleetBusy and GpumonFleetIdle fire."""
 WATCHDOG = "GpumonWatchdog"
@@ -59,6 +59,8 @@ class AlertRule:
     section: str
     """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
+    instances: str = ""
+    """PromQL for the instances that end the description of an alert about the fleet, with %q for the cluster."""
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and its `expr` mutes itself."""
 
@@ -89,8 +91,8 @@ def runbook_url(section: str) -> str:
 
 
 DOWN = f'up{{job="{JOB}"}} == 0'
-_MANY_DOWN = f"count by (job) ({DOWN} unless on (instance) {MUTED})"
-_AGENTS = f'count by (job) (up{{job="{JOB}"}})'
+_MANY_DOWN = f"count by (job, cluster) ({DOWN} unless on (instance) {MUTED})"
+_AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
 
 
 def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
@@ -116,13 +118,15 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
         AlertRule(
             name="GpumonManyDown",
             section="GpumonManyDown",
-            expr=f"{_MANY_DOWN} >= {MANY:d} and {_MANY_DOWN} > {MANY_SHARE:g} * {_AGENTS}",
+            expr=f"{_MANY_DOWN} >= {MANY:d} and {_MANY_DOWN} > {MANY_SHARE:g} * {_AGENTS} or "
+            f"{_MANY_DOWN} >= {TOO_MANY:d}",
             for_seconds=2 * MINUTE,
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
             summary="{{ $value }} agents cannot be scraped.",
             description="Prometheus has had no answer from {{ $value }} nodes for two minutes: power, network?",
+            instances=f'up{{job="{JOB}",cluster=%q}} == 0 unless on (instance) {MUTED}',
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.

@@ -91,6 +91,14 @@ class Health:
         """Return by key the reason at the verdict's last transition. Polls since then may have changed its numbers."""
         return {transition.verdict.key: transition.verdict.reason for transition in self.history}
 
+    def coded(self, verdict: Verdict) -> Verdict:
+        """Return the verdict itself, or the first one with an error code that it inhibits on its device if it has none.
+
+        A GPU that is lost has no code of its own; the Xid that the driver logged when it was lost has.
+        """
+        own = (verdict, *(each for each in self.consequences(verdict) if each.device == verdict.device))
+        return next((each for each in own if each.code), verdict)
+
     def consequences(self, verdict: Verdict) -> Iterator[Verdict]:
         """Yield all verdicts that this one inhibits, directly or not."""
         for other in self.verdicts:

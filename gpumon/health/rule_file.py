@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from gpumon.health.alert_rules import DOWN, RUNBOOKS, AlertRule
+from gpumon.health.alert_rules import DOWN, JOB, RUNBOOKS, AlertRule
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.last_verdicts import KEEP_SECONDS, LAST_INFO, recording_rules
 
@@ -20,6 +20,10 @@ KINDS = {
 """API version and kind of the Kubernetes object by format; empty for a plain rule file."""
 DAILY_SECONDS = 300
 """Interval at which rules over a day or longer are evaluated: they read many samples."""
+MAX_INSTANCES = 20
+"""Maximum number of instances that a description lists."""
+ANSWERING = f'topk(1, up{{job="{JOB}"}} == 1)'
+"""PromQL for an agent that answers: each serves all runbooks."""
 HOST = '{{ reReplaceAll ":[0-9]+$" "" $labels.instance }}'
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
@@ -76,16 +80,25 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         summary = f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
         action = f'{info}{{{{ . | first | label "action" }}}}. {{{{ end }}}}{first}'
+    if rule.instances:
+        found = f"printf `topk({MAX_INSTANCES}, {rule.instances})` $labels.cluster | query | sortByLabel `instance`"
+        description += f"{{{{ range {found} }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}"
     yield "summary", host + summary
     yield "description", description
     yield "action", action
     if rule.check is not None and rule.check.gpu is not None:
         board = '{{ with printf "last_over_time(gpumon_gpu_info{uuid=%q}[1d])" $labels.uuid | query }}'
         yield "serial", f'{board}{{{{ . | first | label "serial" }}}}{{{{ end }}}}'
+    path = f"{RUNBOOKS}/{rule.section}"
     if runbooks:
         yield "runbook_url", f"{runbooks.rstrip('/')}/{rule.section}"
-    elif not rule.of_fleet and rule.expr != DOWN:  # then no agent serves it
-        yield "runbook_url", f"http://{{{{ $labels.instance }}}}{RUNBOOKS}/{rule.section}"
+    elif rule.of_fleet or rule.expr == DOWN:
+        yield (
+            "runbook_url",
+            f"{{{{ with query `{ANSWERING}` }}}}http://{{{{ . | first | label `instance` }}}}{path}{{{{ end }}}}",
+        )
+    else:
+        yield "runbook_url", f"http://{{{{ $labels.instance }}}}{path}"
 
 
 def _info_query(rule: AlertRule) -> str:

@@ -154,8 +154,9 @@ class Report:
         reasons = self.health.stated_reasons if self.health.open else {}
         for place, verdict in self._placed(self.health.primary):
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
-            reason = reasons.get(verdict.key, verdict.reason)
-            yield VerdictInfo(action=action, code=verdict.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
+            coded = self.health.coded(verdict)
+            reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
+            yield VerdictInfo(action=action, code=coded.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
 
     def port_info(self, port: PortReading) -> InfinibandPortInfo:
         """Return the role of a port and the GPUs below the same PCIe switch as a metric table."""

@@ -72,8 +72,8 @@ some minutes. The rules need Prometheus 2.42 or newer.
 
 ## Maintenance
 
-Alerts of severity critical and warning page. While a node is [in maintenance](maintenance.md) they are muted: each of
-these rules ends in `unless on (instance) {MUTED}`. An alert that
+While a node is [in maintenance](maintenance.md) its alerts of severity critical and warning are muted: each of these
+rules ends in `unless on (instance) {MUTED}`. An alert that
 fires when maintenance begins resolves, and fires again if the check is still active when maintenance ends.
 """
 

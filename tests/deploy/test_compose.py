@@ -118,27 +118,51 @@ def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, st
     assert routed.stdout.strip() == receiver
 
 
+def rendered(folder: Path, *alerts: dict[str, Any]) -> str:
+    """Return title and text of a notification with these alerts."""
+    data = folder / "data.json"
+    data.write_text(json.dumps({"status": alerts[-1]["status"], "alerts": alerts}))
+    template = '{{ template "gpumon.title" . }}\n{{ template "gpumon.text" . }}'
+    glob = str(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl")
+    command = ["amtool", "template", "render", f"--template.glob={glob}", f"--template.data={data}"]
+    return subprocess.run(
+        [*command, f"--template.text={template}"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def alert(instance: str, *, status: str = "firing", annotations: dict[str, str] | None = None, **labels: str) -> Any:
+    """Return an alert in a notification of Alertmanager."""
+    labels = {"alertname": "GpuLost", "instance": instance, **labels}
+    texts = {"summary": f"{instance}: The GPU fell off the bus. Xid 79.", "description": "It fell off the bus."}
+    return {"status": status, "labels": labels, "annotations": texts | (annotations or {"action": "none"})}
+
+
 def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> None:
     """For each alert in the notification; an alert without a serial number has no empty line for it."""
-    labels = {"alertname": "GpuLost", "instance": "gpu-17:17400"}
-    texts = {"summary": "gpu-17: GPU 3: The GPU fell off the bus. Xid 79.", "description": "It fell off the bus."}
     more = {
         "action": "reboot. Drain the node.",
         "serial": "1650",
         "runbook_url": "http://gpu-17:17400/runbooks/GpuLost",
     }
-    alerts = [{"status": "firing", "labels": labels, "annotations": texts | own} for own in (more, {"action": "none"})]
-    data = tmp_path / "data.json"
-    data.write_text(json.dumps({"status": "firing", "alerts": alerts}))
-    template = '{{ template "gpumon.title" . }}\n{{ template "gpumon.text" . }}'
-    glob = str(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl")
-    command = ["amtool", "template", "render", f"--template.glob={glob}", f"--template.data={data}"]
-    text = subprocess.run(
-        [*command, f"--template.text={template}"], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert text.startswith("FIRING: gpu-17: GPU 3: The GPU fell off the bus. Xid 79. (and 1 more)\n")
+    text = rendered(tmp_path, alert("gpu-17", annotations=more), alert("gpu-17"))
     assert "Do: reboot. Drain the node.\nSerial number: 1650\nRunbook: http://gpu-17:17400/runbooks/GpuLost\n" in text
     assert text.rstrip().endswith("Do: none")
+
+
+LEAF = [alert(f"n{number:02}:17400", alertname="IbPortDown", device="mlx5_0", port="1") for number in range(20)]
+TITLES = {
+    "FIRING: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17")],
+    "RESOLVED: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved")],
+    "FIRING: gpu-18: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved"), alert("gpu-18")],
+    "FIRING: 2 x GpuLost: gpu-17 GPU 3, gpu-17 GPU 5": [alert("gpu-17:17400", gpu="3"), alert("gpu-17:17400", gpu="5")],
+    f"FIRING: 20 x IbPortDown: {', '.join(f'n{number:02} mlx5_0/1' for number in range(16))} and 4 more": LEAF,
+}
+
+
+@each_case("title, alerts", list(TITLES.items()))
+def test_the_title_names_what_fires(title: str, alerts: list[Any], tmp_path: Path) -> None:
+    """One fault by its summary, several by their number and devices; what is resolved only if nothing fires."""
+    assert rendered(tmp_path, *alerts).splitlines()[0] == title
 
 
 def test_alertmanager_accepts_its_configuration() -> None:

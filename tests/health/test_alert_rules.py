@@ -108,7 +108,9 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
         text = {key: words.replace(f"{{{name}}}", content) for key, words in text.items()}
     text = {key: words.replace('{{ printf "%.0f" $value }}', value) for key, words in text.items()}
     text["action"] = rule.first_step if rule.check is not None else " ".join(rule.steps.split())
-    if rule.name != "GpumonDown":  # no agent serves it
+    if rule.name == "GpumonDown":  # an agent that answers would serve it, and none does
+        text["runbook_url"] = ""
+    else:
         text["runbook_url"] = f"http://{INSTANCE}/runbooks/{rule.section}"
     if info is not None:
         code = f" {info['code']}." if info["code"] else ""

@@ -79,6 +79,18 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     assert not alerts.go_on(20 * MINUTE).alerts
 
 
+def test_the_alert_of_a_lost_gpu_names_the_xid_that_it_explains() -> None:
+    """The verdict has no error code, but the Xid that it inhibits on its GPU has. Other GPUs' do not count."""
+    ward = Ward(gpus=2, ports=0)
+    ward.event(0, 63)
+    ward.event(1, 79)
+    ward.fault(1, "lost")
+    firing = Alerts(ward).go_on(MINUTE).alert("GpuLost")
+    assert firing.summary == "GPU 1: The GPU fell off the bus. Xid 79."
+    assert firing.description.startswith("It fell off the bus")
+    assert "Xid 79: The GPU has fallen off the bus." in firing.description
+
+
 def test_a_worse_level_is_another_alert() -> None:
     """The warning resolves when the failure fires."""
     alerts = hot().go_on(4 * MINUTE)

@@ -163,7 +163,7 @@ def test_shares_over_days(tmp_path: Path) -> None:
 
 
 def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
-    """Three of ten agents down page at night once; two do not, and nodes in maintenance do not count."""
+    """Three of ten agents down page at night once, named; two do not, and nodes in maintenance do not count."""
     ups = [Series("up", (("instance", f"n{index}"), ("job", "gpumon")), [float(index > 2)] * 11) for index in range(10)]
     ends = Series(
         "gpumon_maintenance_end_timestamp_seconds", (("instance", "n0"), ("job", "gpumon")), [1e6, *[None] * 10]
@@ -171,8 +171,9 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
     texts = {
         "summary": "3 agents cannot be scraped.",
-        "description": rule.description.replace("{{ $value }}", "3"),
+        "description": rule.description.replace("{{ $value }}", "3") + " n0 n1 n2",
         "action": " ".join(rule.steps.split()),
+        "runbook_url": "http://n3/runbooks/GpumonManyDown",
     }
     alert = {"exp_labels": {"job": "gpumon", **rule.labels}, "exp_annotations": texts}
 
@@ -185,3 +186,24 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
         group(60, ups[1:], alert_rule_test=expected()),
     ]
     check(tmp_path, render(rules()), groups)
+
+
+def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
+    """A rack of a large fleet is less than a tenth of it. Each cluster is counted by itself."""
+    labels = [
+        (("cluster", cluster), ("instance", f"{cluster}{n:03}"), ("job", "gpumon"))
+        for cluster in "ab"
+        for n in range(200)
+    ]
+    down = {*(f"a{n:03}" for n in range(10)), *(f"b{n:03}" for n in range(9))}
+    ups = [Series("up", each, [float(dict(each)["instance"] not in down)] * 11) for each in labels]
+    rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
+    texts = {
+        "summary": "10 agents cannot be scraped.",
+        "description": rule.description.replace("{{ $value }}", "10") + "".join(f" a{n:03}" for n in range(10)),
+        "action": rule.first_step,
+        "runbook_url": "https://wiki/GpumonManyDown",
+    }
+    alert = {"exp_labels": {"job": "gpumon", "cluster": "a", **rule.labels}, "exp_annotations": texts}
+    expected = [{"eval_time": "5m", "alertname": rule.name, "exp_alerts": [alert]}]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, ups, alert_rule_test=expected)])

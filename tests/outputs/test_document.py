@@ -84,8 +84,12 @@ def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
         return in_words(whole["health"], sample, labels)
     if table is VerdictInfo:
         [one] = verdicts_of(whole["health"], labels)
-        code = f"Xid {one['evidence']['xid']:.0f}" if "xid" in one["evidence"] else ""
-        return float((one["action"], code) == (labels["action"], labels["code"]))
+        codes = [
+            f"Xid {each['evidence']['xid']:.0f}"
+            for each in (one, *one["consequences"])
+            if each["device"] == one["device"] and "xid" in each["evidence"]
+        ]
+        return float((one["action"], *codes[:1]) == (labels["action"], *filter(None, [labels["code"]])))
     values, name = place(whole, table, labels), sample.name.removeprefix(table.PREFIX)
     if name == "info" and any(row.identity for row in rows(table).values()):
         identities = {name for name, row in rows(table).items() if row.identity}
