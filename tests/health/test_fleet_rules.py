@@ -172,8 +172,8 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     texts = {
         "summary": "3 agents cannot be scraped.",
         "description": rule.description.replace("{{ $value }}", "3") + " n0 n1 n2",
-        "action": " ".join(rule.steps.split()),
-        "runbook_url": "http://n3/runbooks/GpumonManyDown",
+        "action": rule.first_step,
+        "runbook_url": "https://wiki/GpumonManyDown",
     }
     alert = {"exp_labels": {"job": "gpumon", **rule.labels}, "exp_annotations": texts}
 
@@ -185,7 +185,22 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
         group(60, [*ups, ends], alert_rule_test=expected()),
         group(60, ups[1:], alert_rule_test=expected()),
     ]
-    check(tmp_path, render(rules()), groups)
+    check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
+
+
+def test_without_a_web_server_for_runbooks_links_lead_to_an_agent_that_answers(tmp_path: Path) -> None:
+    """An agent that is down serves no runbook."""
+    ups = [Series("up", (("instance", f"n{index}"), ("job", "gpumon")), [float(index == 1)] * 11) for index in range(2)]
+    rule = next(rule for rule in rules() if rule.name == "GpumonDown")
+    texts = {
+        "summary": "n0: gpumon cannot be scraped.",
+        "description": rule.description,
+        "action": " ".join(rule.steps.split()),
+        "runbook_url": "http://n1/runbooks/GpumonDown",
+    }
+    alert = {"exp_labels": {"job": "gpumon", "instance": "n0", **rule.labels}, "exp_annotations": texts}
+    expected = [{"eval_time": "8m", "alertname": rule.name, "exp_alerts": [alert]}]
+    check(tmp_path, render(rules()), [group(60, ups, alert_rule_test=expected)])
 
 
 def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
