@@ -113,6 +113,7 @@ class Services:
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
             **self.front.notices,
+            "web_config": self.front.access.notice,
             "health_file": self.health_file.notice,
             "notifications": self.notifier.notice,
         }
@@ -130,7 +131,7 @@ class Services:
 
 
 def build(configuration: Configuration) -> Services:
-    """Build all services. Raise ListenError if the address of the HTTP server is not available."""
+    """Build all services. Raise ListenError if the address of the HTTP server is not available, WebConfigError."""
     core = _core(configuration)
     samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
     probe = _probe(core, samplers)
@@ -317,6 +318,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         ).render,
         ready=services.router.is_ready,
         token=services.front.token,
+        access=services.front.access,
         refusals=services.front.refusals,
         allowed_hosts=names,
         allowed_hosts_to_read=names if is_loopback(host) else frozenset({ANY}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gpumon import __version__
 from gpumon.cli.errors import UserError
@@ -82,9 +83,9 @@ class Client:
     """
 
     address: Path | str
-    """Path of the agent's unix socket, or URL of the agent."""
+    """Path of the agent's unix socket, or URL of the agent, in which user and password may stand."""
     token_file: Path | None = None
-    """File with the token that is sent with requests that change state at a URL."""
+    """File with the token that is sent with requests to a URL."""
     timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
@@ -92,14 +93,14 @@ class Client:
 
         Raise ClientError if the request fails or the object lacks one of `members`.
         """
-        return self._ask("GET", path, members, {})
+        return self._ask("GET", path, members)
 
     def fetch(self, path: str) -> Answer:
         """Send a GET request and return the response, whatever its status. Raise ClientError if there is none."""
         try:
-            return self._exchange("GET", path, {})
+            return self._exchange("GET", path)
         except (OSError, http.client.HTTPException) as error:
-            raise ClientError(f"no response from {self.address} to GET {path}: {error}") from error
+            raise ClientError(f"no response from {self._shown} to GET {path}: {error}") from error
 
     def post(self, path: str, members: Collection[str]) -> Any:
         """Send a POST request and return the JSON object of the response.
@@ -113,41 +114,55 @@ class Client:
 
         Raise ClientError if the request fails or the object lacks one of `members`.
         """
-        if isinstance(self.address, Path):
-            return self._ask(method, path, members, {})
-        if self.token_file is None:
-            raise ClientError(f"a change at {self.address} needs a token: give its file with --token-file.")
-        try:
-            token = read(self.token_file)
-        except TokenError as error:
-            raise ClientError(str(error)) from error
-        return self._ask(method, path, members, {"Authorization": f"Bearer {token}"})
+        if not isinstance(self.address, Path) and self.token_file is None:
+            raise ClientError(f"a change at {self._shown} needs a token: give its file with --token-file.")
+        return self._ask(method, path, members)
 
-    def _ask(self, method: str, path: str, members: Collection[str], headers: Mapping[str, str]) -> Any:
+    def _ask(self, method: str, path: str, members: Collection[str]) -> Any:
         try:
-            status, _, body = self._exchange(method, path, headers)
+            status, _, body = self._exchange(method, path)
             return _document(status, body, members)
         except OSError as error:
             kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
             raise kind(
-                f"no agent answers at {self.address} ({error.strerror or error}). Start it (systemctl start gpumon), "
+                f"no agent answers at {self._shown} ({error.strerror or error}). Start it (systemctl start gpumon), "
                 "or name it with --socket or --url. `gpumon check` shows its last verdicts."
             ) from error
         except (http.client.HTTPException, _NotGpumonError) as error:
             what = str(error) if isinstance(error, _NotGpumonError) else type(error).__name__
             raise ClientError(
-                f"the server at {self.address} is not gpumon, or has another version ({method} {path}: {what}). "
+                f"the server at {self._shown} is not gpumon, or has another version ({method} {path}: {what}). "
                 "After an upgrade restart the agent."
             ) from error
 
-    def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+    def _exchange(self, method: str, path: str) -> Answer:
+        headers = {"User-Agent": AGENT, **self._authorization()}
         connection = self._connection()
         try:
-            connection.request(method, path, headers={"User-Agent": AGENT, **headers})
+            connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers.get("Content-Type", ""), answer.read())
         finally:
             connection.close()
+
+    def _authorization(self) -> Mapping[str, str]:
+        """Return the header with the token of the file, or with user and password of the URL. Raise ClientError."""
+        url = urlsplit("" if isinstance(self.address, Path) else self.address)
+        try:
+            if self.token_file is not None:
+                return {"Authorization": f"Bearer {read(self.token_file)}"}
+        except TokenError as error:
+            raise ClientError(str(error)) from error
+        if url.username is None:
+            return {}
+        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+    @property
+    def _shown(self) -> str:
+        """Return the address without a password."""
+        scheme, slashes, rest = str(self.address).rpartition("//")
+        return str(self.address) if isinstance(self.address, Path) else f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
     def _connection(self) -> http.client.HTTPConnection:
         if isinstance(self.address, Path):

@@ -29,18 +29,14 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
             group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
 
 
-def add_client_flags(parser: argparse.ArgumentParser, *, changes: bool = True) -> None:
-    """Add the flags --json, --socket and --url for a command that sends requests to an agent.
-
-    With `changes`, add --token-file too, for a command that may change state.
-    """
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags --json, --socket, --url and --token-file for a command that sends requests to an agent."""
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
     address = group.add_mutually_exclusive_group()
     address.add_argument("--socket", type=Path, metavar="PATH", help="unix socket of the agent (its web.socket)")
     address.add_argument("--url", type=_url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
-    if changes:
-        group.add_argument("--token-file", type=Path, metavar="FILE", help="token for changes at --url")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="token for --url: for changes, or for reading")
 
 
 def add_reason_flag(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +105,9 @@ def client(args: argparse.Namespace) -> Client:
 
     Raise UserError if the flags or the configuration are invalid.
     """
-    token_file = getattr(args, "token_file", None)  # a command that changes nothing has no such flag
-    if token_file is not None and args.url is None:
+    if args.token_file is not None and args.url is None:
         raise UserError("--token-file goes with --url: the agent of this host needs no token")
-    return Client(args.url or args.socket or _local_socket(args), token_file)
+    return Client(args.url or args.socket or _local_socket(args), args.token_file)
 
 
 def _local_socket(args: argparse.Namespace) -> Path:

@@ -24,7 +24,7 @@ def add(parser: CommandParser) -> None:
         "--since", metavar="WHEN", help="only events since then: 7d, RFC 3339, or seconds since the epoch"
     )
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most N events, 1 to 1000 (default 20)")
-    add_client_flags(parser, changes=False)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ def add(parser: CommandParser) -> None:
     )
     add_reason_flag(accept)
     for action in (show, accept):
-        add_client_flags(action, changes=action is accept)
+        add_client_flags(action)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ def add(parser: CommandParser) -> None:
     )
     add_reason_flag(end)
     for action in (show, start, end):
-        add_client_flags(action, changes=action is not show)
+        add_client_flags(action)
 
 
 def run(args: argparse.Namespace) -> int:

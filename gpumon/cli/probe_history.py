@@ -27,7 +27,7 @@ def add(parser: CommandParser) -> None:
         "--since", metavar="WHEN", help="only runs since then: 7d, RFC 3339, or seconds since the epoch"
     )
     action.add_argument("--probe", choices=sorted(PROBES), help="only runs of this probe")
-    add_client_flags(action, changes=False)
+    add_client_flags(action)
 
 
 def run(args: argparse.Namespace) -> int:

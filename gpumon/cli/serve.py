@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     log.configure(level=settings.log.level, format=settings.log.format)
     from gpumon.daemon import Daemon  # noqa: PLC0415 - slow, and not needed if the configuration is invalid
     from gpumon.server.uvicorn_thread import ListenError  # noqa: PLC0415 - the same
+    from gpumon.server.web_config import WebConfigError  # noqa: PLC0415 - the same
 
     reread = reader(args)
     try:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     except ListenError as error:
         print(f"gpumon: {error}", file=sys.stderr)
         return 1  # systemd restarts it: the port may be free later
-    except ConfigurationError as error:
+    except (ConfigurationError, WebConfigError) as error:
         raise UserError(str(error)) from error
 
 

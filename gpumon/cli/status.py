@@ -16,7 +16,7 @@ from gpumon.outputs import terminal
 
 def add(parser: CommandParser) -> None:
     parser.set_examples("gpumon status", f"gpumon status --url http://gpu-17:{DEFAULT_PORT}")
-    add_client_flags(parser, changes=False)
+    add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

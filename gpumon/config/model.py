@@ -58,6 +58,20 @@ class WebSection(Section):
         example="/run/gpumon/gpumon.sock",
         restart=True,
     )
+    config_file: SomePath | None = setting(
+        None,
+        "File with certificates for TLS and with users, in the format of Prometheus's exporter-toolkit: docs/tls.md.",
+        flag="--web.config.file",
+        example="/etc/gpumon/web.yml",
+        restart=True,
+    )
+    read_token_file: SomePath | None = setting(
+        None,
+        "File with a bearer token that a client over TCP needs to read, unless it has a user's password. Created like "
+        "`web.token_file`.",
+        example="/var/lib/gpumon/read-token",
+        restart=True,
+    )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
         "Accepted names in the Host header besides IP addresses and the names of the host. `*` accepts any name.",

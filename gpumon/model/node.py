@@ -64,8 +64,8 @@ class Node:
     http_refused_total: dict[str, float] | None = agent(
         "Number of connections and requests that the agent refused.",
         label="reason",
-        note="connections: too many. descriptors: too many open files. token: a wrong one. user: a local user who may "
-        "not change state.",
+        note="connections: too many. credentials: a wrong password or token of a reader. descriptors: too many open "
+        "files. token: a wrong one. user: a local user who may not change state.",
     )
     notifications_total: dict[str, float] | None = agent(
         "Notifications that the agent itself sent, by receiver and outcome.",

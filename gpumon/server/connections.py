@@ -35,7 +35,7 @@ LOG_INTERVAL_SECONDS = 60.0
 """Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands a
 second.
 """
-REASONS = ("connections", "descriptors", "token", "user")
+REASONS = ("connections", "credentials", "descriptors", "token", "user")
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpumon.server.connections import KEPT_PATHS, Peer
+from gpumon.server.credentials import is_token
 from gpumon.server.headers import secure
 from gpumon.server.hosts import is_allowed
 from gpumon.server.problem import Problem
@@ -55,10 +55,12 @@ class Guard:
             if message["type"] == "http.response.start":
                 if scope["method"] not in SAFE_METHODS and scope["state"].get(AUTHORIZED):
                     self._sources.record_change(entry_of(scope, message["status"]))
-                secure(MutableHeaders(scope=message))
+                headers = MutableHeaders(scope=message)
+                secure(headers)
+                headers.update(self._sources.access.config.http_server_config.headers)
             await send(message)
 
-        problem = self._refusal(scope)
+        problem = self._refusal(scope) or await self._sources.access.refusal(scope)
         if problem is not None:
             await problem.response(scope)(scope, receive, send_secured)
         elif scope["method"] == "HEAD":  # routes answer GET; the server omits the body
@@ -170,10 +172,4 @@ def is_authorized(request: Request) -> bool:
     if peer is not None:
         return peer.may_write
     token, given = request.app.state.sources.token(), request.headers.get("authorization")
-    return token is not None and given is not None and is_token(given, token)
-
-
-def is_token(authorization: str, token: str) -> bool:
-    """Return True if an Authorization header contains the token. The comparison takes constant time."""
-    scheme, _, given = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return given is not None and is_token(given, token)

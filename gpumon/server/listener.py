@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from starlette.types import ASGIApp
 
 from gpumon import systemd
 from gpumon.config.model import WebSection
+from gpumon.server.access import Access
 from gpumon.server.connections import Refusals
 from gpumon.server.token import TokenError, ensure, read, warning
 from gpumon.server.uvicorn_thread import ListenError, Server, listen, listen_locally
@@ -22,7 +24,7 @@ class HttpEndpoint:
     """The TCP socket, the unix socket and the HTTP server. Requests are answered after `start`."""
 
     def __init__(self, web: WebSection, local_path: Path, create_app: Callable[[], ASGIApp]) -> None:
-        """Listen on the configured TCP address. Raise ListenError if that fails.
+        """Listen on the configured TCP address. Raise ListenError if that fails, WebConfigError for its configuration.
 
         `local_path` is the path of the unix socket.
         """
@@ -31,16 +33,20 @@ class HttpEndpoint:
         self._create_app = create_app
         self._socket = _inherited(web.address) or listen(*web.address)
         self.host, port = self._socket.getsockname()[:2]
-        self._url = f"http://[{self.host}]:{port}/" if ":" in self.host else f"http://{self.host}:{port}/"
-        self._server: Server | None = None
         self.refusals = Refusals()
+        self.access = Access(web.config_file, self.refusals, token=self.token, read_token=self._read_token(web))
+        scheme = "http" if self.access.tls is None else "https"
+        self._url = f"{scheme}://[{self.host}]:{port}/" if ":" in self.host else f"{scheme}://{self.host}:{port}/"
+        self._server: Server | None = None
         self.notices: dict[str, str] = {}
-        """Problems with the token file ("token") and the unix socket ("socket") for the operator."""
+        """Problems with the token files ("token", "read_token") and the unix socket ("socket") for the operator."""
 
     def start(self) -> None:
         """Create the application and start the server. Return when requests are accepted."""
-        self._create_token()
-        self._server = Server(self._create_app(), self.refusals)
+        self._create_token("token", self._web.token_file, "writes over TCP are refused")
+        if self._web.read_token_file is not None:
+            self._create_token("read_token", self._web.read_token_file, "the token for reading is refused")
+        self._server = Server(self._create_app(), self.refusals, self.access)
         self._server.start([self._socket, *self._listen_locally()])
         _log.info("listening", extra={"url": self._url, "socket": str(self._local_path)})
 
@@ -55,19 +61,20 @@ class HttpEndpoint:
 
     def token(self) -> str | None:
         """Return the current content of the token file; None if it cannot be read."""
-        try:
-            return read(self._web.token_file)
-        except TokenError:
-            return None
+        return _token(self._web.token_file)
 
-    def _create_token(self) -> None:
+    @staticmethod
+    def _read_token(web: WebSection) -> Callable[[], str | None] | None:
+        return None if web.read_token_file is None else partial(_token, web.read_token_file)
+
+    def _create_token(self, subject: str, path: Path, effect: str) -> None:
         try:
-            ensure(self._web.token_file)
-            notice = warning(self._web.token_file)
+            ensure(path)
+            notice = warning(path)
         except TokenError as error:
-            notice = f"writes over TCP are refused: {error}"
+            notice = f"{effect}: {error}"
         if notice is not None:
-            self._note("token", notice)
+            self._note(subject, notice)
 
     def _listen_locally(self) -> list[socket.socket]:
         try:
@@ -79,6 +86,13 @@ class HttpEndpoint:
     def _note(self, subject: str, notice: str) -> None:
         _log.error(notice)
         self.notices[subject] = notice
+
+
+def _token(path: Path) -> str | None:
+    try:
+        return read(path)
+    except TokenError:
+        return None
 
 
 def _inherited(address: tuple[str, int]) -> socket.socket | None:

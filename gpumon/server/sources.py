@@ -13,6 +13,7 @@ from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest
+from gpumon.server.access import Access
 from gpumon.server.connections import Refusals
 from gpumon.state.report import Report
 from gpumon.store.error_events import EventQuery, StoredEvent
@@ -36,6 +37,8 @@ class Sources:
     """Returns the token for changes, or None if there is none. The file is read each time, so that the token can be
     rotated.
     """
+    access: Access
+    """Decides which requests over TCP may read."""
     refusals: Refusals
     allowed_hosts: frozenset[str]
     """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""

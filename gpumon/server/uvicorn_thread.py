@@ -17,7 +17,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from gpumon.server.connections import Connection, Refusals
+from gpumon.server.access import Access
+from gpumon.server.connections import REQUEST_DEADLINE, Connection, Refusals
 
 BACKLOG = 128
 SEND_BUFFER = 1 << 17
@@ -108,7 +109,8 @@ def _bind(listener: socket.socket, path: Path) -> None:
 class Server:
     """An HTTP server for sockets that are already listening, in a thread of its own."""
 
-    def __init__(self, app: ASGIApp, refusals: Refusals) -> None:
+    def __init__(self, app: ASGIApp, refusals: Refusals, access: Access | None = None) -> None:
+        """Create the server. `access`: has the context for TLS over TCP; None without TLS."""
         config = uvicorn.Config(
             app,
             http=partial(Connection, refusals),  # type: ignore[arg-type]
@@ -122,7 +124,7 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        self._uvicorn = _Uvicorn(config, refusals)
+        self._uvicorn = _Uvicorn(config, refusals, access)
         self._thread: threading.Thread | None = None
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -153,9 +155,11 @@ class Server:
 class _Uvicorn(uvicorn.Server):
     """A uvicorn server that signals the end of its start, and waits for a stop event instead of polling."""
 
-    def __init__(self, config: uvicorn.Config, refusals: Refusals) -> None:
+    def __init__(self, config: uvicorn.Config, refusals: Refusals, access: Access | None) -> None:
         super().__init__(config)
         self._refusals = refusals
+        self._access = access
+        self._listeners: Sequence[socket.socket] = ()
         self.start_finished = threading.Event()
         """Set when the server accepts requests, or has failed to start."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -171,8 +175,34 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_error)
-        await super().startup(sockets)
+        self._listeners = sockets or ()
+        await super().startup([])
+        await self._listen()
         self.start_finished.set()
+
+    async def _listen(self) -> None:
+        """Accept connections with the current context for TLS, which the unix socket never has.
+
+        Connections that are open keep theirs.
+        """
+        before, tls = list(self.servers), None if self._access is None else self._access.tls
+        for listener in self._listeners:
+            context = None if listener.family == socket.AF_UNIX else tls
+            limit = None if context is None else REQUEST_DEADLINE
+            server = await asyncio.get_running_loop().create_server(
+                self._connection, sock=listener.dup(), ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
+            )
+            self.servers.append(server)
+        for server in before:
+            server.close()
+            self.servers.remove(server)
+
+    def _connection(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error of asyncio.
@@ -190,3 +220,5 @@ class _Uvicorn(uvicorn.Server):
         while not await self.on_tick(0):  # sets the Date header
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
+            if self._access is not None and self._access.refresh():
+                await self._listen()

@@ -444,8 +444,16 @@ def test_the_source_of_an_invalid_setting_is_named(
 def test_flags_are_the_documented_flags() -> None:
     """The flags are the documented ones, and each sets an existing setting."""
     assert {flag.name for flag in FLAGS} == {
-        *("--config.file", "--web.listen-address", "--web.token-file", "--web.socket", "--store.path", "--health.file"),
-        *("--simulate", "--simulate.scenario", "--log.level", "--log.format", "--poll.interval"),
+        *("--config.file", "--web.config.file", "--web.listen-address", "--web.token-file", "--web.socket"),
+        *(
+            "--store.path",
+            "--health.file",
+            "--simulate",
+            "--simulate.scenario",
+            "--log.level",
+            "--log.format",
+            "--poll.interval",
+        ),
     }
     assert {flag.setting for flag in FLAGS if flag.setting} <= set(settings())
 

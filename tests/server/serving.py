@@ -22,6 +22,7 @@ from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
+from gpumon.server.access import Access
 from gpumon.server.app import create_app
 from gpumon.server.connections import Refusals
 from gpumon.server.sources import Sources
@@ -60,7 +61,17 @@ class Node:
     store: Path | None = None
     """A store, which is opened for each question; None: it cannot be read."""
 
+    web_config: Path | None = None
+    """The web configuration with certificates and users."""
+    read_token: str | None = None
+    """The token for reading; None: reading needs none."""
+
     def __post_init__(self) -> None:
+        def read_token() -> str | None:
+            return self.read_token
+
+        asked = None if self.read_token is None else read_token
+        self.access = Access(self.web_config, self.refusals, token=lambda: self.token, read_token=asked)
         self._renderers = {page: Renderer(self.latest, page) for page in Page}
 
     def latest(self) -> Report:
@@ -131,6 +142,7 @@ class Node:
             dcgm=DcgmPage(host="gpu-17").render,
             ready=lambda: self.ready,
             token=lambda: self.token,
+            access=self.access,
             refusals=self.refusals,
             allowed_hosts=allowed_hosts,
             allowed_hosts_to_read=self.hosts_to_read or allowed_hosts,
@@ -165,7 +177,7 @@ class Answer:
 @contextlib.contextmanager
 def serving(node: Node) -> Iterator[int]:
     """The port on which the node is served."""
-    server, socket = Server(create_app(node.sources()), node.refusals), listen("127.0.0.1", 0)
+    server, socket = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
     port = socket.getsockname()[1]
     server.start([socket])
     try:

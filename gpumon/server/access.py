@@ -1,0 +1,130 @@
+"""Who may read over TCP: clients with a certificate, a user's password or a token, as far as they are configured."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from gpumon.server.connections import Connection, Refusals
+from gpumon.server.credentials import Passwords, TooManyPasswordsError, basic_credentials, is_token
+from gpumon.server.problem import Problem
+from gpumon.server.web_config import WebConfig, WebConfigError, files, has_allowed_name, read, tls_context
+
+OPEN_PATHS = ("/-/",)
+"""Beginnings of the paths that everyone may read: whether the agent lives and is ready."""
+_log = logging.getLogger("gpumon.server")
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+class Access:
+    """Decides which requests over TCP may read. It follows its files. Local users may always read."""
+
+    def __init__(
+        self,
+        web_config: Path | None,
+        refusals: Refusals,
+        *,
+        token: Callable[[], str | None],
+        read_token: Callable[[], str | None] | None,
+    ) -> None:
+        """Read the web configuration. Raise WebConfigError.
+
+        `token`, `read_token`: return the token for changes and that for reading; None instead of the latter if reading
+        needs no token.
+        """
+        self._path = web_config
+        self._refusals = refusals
+        self._token = token
+        self._read_token = read_token
+        self._passwords = Passwords()
+        self.config, self.tls = (WebConfig(), None) if web_config is None else _load(web_config)
+        self._signature = self._sign()
+        self.notice: str | None = None
+        """Why a changed web configuration is not used; None without a problem."""
+
+    def refresh(self) -> bool:
+        """Read the files again if one has changed. Return True if connections now need another context for TLS.
+
+        Files that cannot be used change nothing, and are logged once.
+        """
+        signature = self._sign()
+        if self._path is None or signature == self._signature:
+            return False
+        self._signature = signature
+        try:
+            self.config, self.tls = _load(self._path)
+        except WebConfigError as error:
+            self.notice = f"the web configuration of before remains active: {error}"
+            _log.error(self.notice)
+            return False
+        self.notice, self._signature = None, self._sign()
+        _log.info("web configuration read", extra={"path": str(self._path), "tls": self.tls is not None})
+        return True
+
+    def _sign(self) -> _Signature:
+        """Return what changes when one of the files is replaced."""
+        return () if self._path is None else tuple(_status(each) for each in files(self._path, self.config))
+
+    async def refusal(self, scope: Scope) -> Problem | None:
+        """Return why this request may not be answered; None if it may."""
+        connection, config = scope["state"]["connection"], self.config
+        if connection.peer is not None or scope["path"].startswith(OPEN_PATHS):
+            return None
+        tls = config.tls_server_config
+        if tls is not None and tls.client_allowed_sans and not _is_allowed(connection, tls.client_allowed_sans):
+            detail = "The certificate of the client has none of the names in client_allowed_sans."
+            return Problem(403, "Certificate not allowed", detail, "Use another certificate, or add its name.")
+        if not config.basic_auth_users and self._read_token is None:
+            return None
+        return await self._without_credentials(scope)
+
+    async def _without_credentials(self, scope: Scope) -> Problem | None:
+        given = Headers(scope=scope).get("authorization", "")
+        tokens = (self._token(), None if self._read_token is None else self._read_token())
+        if any(is_token(given, token) for token in tokens):
+            return None
+        credentials = basic_credentials(given)
+        try:
+            if credentials and await self._passwords.verify(*credentials, self.config.basic_auth_users):
+                return None
+        except TooManyPasswordsError:
+            return Problem(503, "Too many passwords", "Too many passwords are being verified.", "Retry.")
+        if given:
+            client = scope.get("client") or ("an unknown address",)
+            self._refusals.add("credentials", f"a request from {client[0]} has a wrong password or token")
+        return self._challenge(given)
+
+    def _challenge(self, given: str) -> Problem:
+        users = bool(self.config.basic_auth_users)
+        return Problem(
+            401,
+            "Wrong credentials" if given else "Credentials needed",
+            "This agent answers only clients with a password or a token.",
+            "Send a user and password of the web configuration, or `Authorization: Bearer <token>` with the token for "
+            "reading (web.read_token_file). On this host the commands of gpumon need neither.",
+            headers={"WWW-Authenticate": 'Basic realm="gpumon"' if users else 'Bearer realm="gpumon"'},
+        )
+
+
+def _load(path: Path) -> tuple[WebConfig, ssl.SSLContext | None]:
+    config = read(path)
+    return config, tls_context(path, config)
+
+
+def _status(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_ino, status.st_size)
+
+
+def _is_allowed(connection: Connection, names: tuple[str, ...]) -> bool:
+    encrypted: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
+    certificate = None if encrypted is None else encrypted.getpeercert()
+    return bool(certificate) and has_allowed_name(certificate or {}, names)

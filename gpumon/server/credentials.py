@@ -1,0 +1,78 @@
+"""Credentials of clients over TCP: bearer tokens, and users with passwords, which are verified in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+MAX_WAITING = 16
+"""Maximum number of passwords that wait to be verified. Each costs tens of milliseconds of one core."""
+_DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
+"""Hash that is compared for a user who does not exist, so that the time of the answer does not tell."""
+
+
+class TooManyPasswordsError(Exception):
+    """Raised if too many passwords wait to be verified."""
+
+
+class Passwords:
+    """Verifies passwords against hashes of bcrypt. One that was right is not hashed again while its hash stays."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
+        self._waiting = 0
+        self._right: dict[str, tuple[str, bytes]] = {}
+        """By user: the hash of bcrypt, and the SHA-256 of the password that matched it."""
+
+    async def verify(self, user: str, password: str, users: Mapping[str, str]) -> bool:
+        """Return whether the password is right. Raise TooManyPasswordsError.
+
+        `users`: hashes of bcrypt by the name of the user.
+        """
+        digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
+        known = self._right.get(user)
+        if known is not None and known[0] == hashed and hmac.compare_digest(known[1], digest):
+            return True
+        if self._waiting >= MAX_WAITING:
+            raise TooManyPasswordsError
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            right = await loop.run_in_executor(self._thread, _matches, password, hashed or _DECOY)
+        finally:
+            self._waiting -= 1
+        if right and hashed is not None:
+            self._right[user] = (hashed, digest)
+        return right and hashed is not None
+
+
+def _matches(password: str, hashed: str) -> bool:
+    import bcrypt  # noqa: PLC0415 - only agents with users need it
+
+    try:
+        return bool(bcrypt.checkpw(password.encode()[:72], hashed.encode()))  # bcrypt ignores what is beyond 72 bytes
+    except ValueError:  # a hash that is damaged
+        return False
+
+
+def basic_credentials(authorization: str) -> tuple[str, str] | None:
+    """Return user and password of an Authorization header; None for one of another scheme or that is not valid."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (user, password) if scheme.lower() == "basic" and colon else None
+
+
+def is_token(authorization: str, token: str | None) -> bool:
+    """Return True if an Authorization header contains the token. The comparison takes constant time."""
+    scheme, _, given = authorization.partition(" ")
+    return (
+        token is not None and scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    )

@@ -1,0 +1,136 @@
+"""TLS and users of the HTTP server: the file of --web.config.file, in the format of Prometheus's exporter-toolkit."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+_VERIFY = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+"""Modes of OpenSSL by `client_auth_type`. Go has two more, which do not verify the certificate."""
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_BCRYPT = ("$2a$", "$2b$", "$2y$")
+
+
+class WebConfigError(Exception):
+    """Raised for a web configuration that cannot be used. The message names the file, the key and the remedy."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsConfig(_Part):
+    """The part `tls_server_config`. Paths are relative to the folder of the web configuration."""
+
+    cert_file: Path
+    key_file: Path
+    client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
+    client_ca_file: Path | None = None
+    client_allowed_sans: tuple[str, ...] = ()
+    """Names, addresses and URIs of which a client's certificate must have one; empty: any."""
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+    max_version: Literal["TLS12", "TLS13"] = "TLS13"
+    prefer_server_cipher_suites: bool = True
+    """Ignored: OpenSSL's policy on the host decides."""
+
+    @field_validator("client_ca_file", "client_allowed_sans")
+    @classmethod
+    def _used(cls, value: Any, info: ValidationInfo) -> Any:
+        if value and info.data.get("client_auth_type") == "NoClientCert":
+            raise ValueError("has no effect without client_auth_type: RequireAndVerifyClientCert")
+        return value
+
+
+class HttpConfig(_Part):
+    """The part `http_server_config`."""
+
+    http2: bool = True
+    """Ignored: the agent speaks HTTP/1.1, which every client of HTTP/2 understands."""
+    headers: Mapping[str, str] = {}
+
+
+class WebConfig(_Part):
+    """A web configuration, with the context for TLS that was made from it."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    tls_server_config: TlsConfig | None = None
+    http_server_config: HttpConfig = HttpConfig()
+    basic_auth_users: Mapping[str, str] = {}
+    """Hashes of bcrypt by the name of the user."""
+
+    @field_validator("tls_server_config", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("basic_auth_users")
+    @classmethod
+    def _hashed(cls, users: Mapping[str, str]) -> Mapping[str, str]:
+        for user, password in users.items():
+            if not password.startswith(_BCRYPT):
+                raise ValueError(f"the password of {user!r} is not a hash of bcrypt: make one with htpasswd -nB {user}")
+        return users
+
+
+def read(path: Path) -> WebConfig:
+    """Return the web configuration in the file. Raise WebConfigError."""
+    try:
+        return WebConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except OSError as error:
+        raise WebConfigError(f"the web configuration {path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise WebConfigError(f"the web configuration {path} is not valid YAML: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {_words(each['msg'])}" for each in error.errors())
+        raise WebConfigError(f"the web configuration {path} is not valid: {problems}") from error
+
+
+def _words(message: str) -> str:
+    unknown = "is not supported: remove it (docs/tls.md lists what is)"
+    return unknown if message == "Extra inputs are not permitted" else message.removeprefix("Value error, ")
+
+
+def files(path: Path, config: WebConfig) -> tuple[Path, ...]:
+    """Return the paths of all files that the web configuration at `path` consists of."""
+    tls = config.tls_server_config
+    named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
+    return (path, *(path.parent / each for each in named if each is not None))
+
+
+def tls_context(path: Path, config: WebConfig) -> ssl.SSLContext | None:
+    """Return the context for connections over TCP; None without TLS. Raise WebConfigError."""
+    tls = config.tls_server_config
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
+    context.verify_mode = _VERIFY[tls.client_auth_type]
+    try:
+        context.load_cert_chain(path.parent / tls.cert_file, path.parent / tls.key_file, _no_passphrase)
+        if tls.client_ca_file is not None:
+            context.load_verify_locations(path.parent / tls.client_ca_file)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        named = ", ".join(str(each) for each in files(path, config)[1:])
+        raise WebConfigError(f"TLS cannot use the files of {path} ({named}): {error}") from error
+    if tls.client_ca_file is None and context.verify_mode is not ssl.CERT_NONE:
+        raise WebConfigError(f"{path}: client_auth_type {tls.client_auth_type} needs client_ca_file")
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase, which the agent cannot ask for: store the key without one")
+
+
+def has_allowed_name(certificate: Mapping[str, Any], allowed: tuple[str, ...]) -> bool:
+    """Return whether a client's certificate, as ssl.SSLObject.getpeercert returns it, has one of these names."""
+    return any(name in allowed for _, name in certificate.get("subjectAltName", ()))

@@ -1,0 +1,250 @@
+"""TLS, client certificates, users and tokens for reading, as --web.config.file and web.read_token_file set them."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+import yaml
+from agents import eventually, free_port, running
+from certificates import Authority
+from each_case import each_case
+from serving import Answer, Node, ask, serving
+
+from gpumon.cli.client import Client
+from gpumon.server.web_config import WebConfigError, read, tls_context
+
+HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Return an authority that has signed a server and a client."""
+    made = Authority.create(tmp_path_factory.mktemp("tls") / "ca")
+    made.sign("server", "IP:127.0.0.1")
+    made.sign("client", "DNS:prometheus.example.com")
+    return made
+
+
+def written(folder: Path, **parts: Any) -> Path:
+    """Write a web configuration that promtool accepts, and return its path."""
+    path = folder / "web.yml"
+    path.write_text(yaml.safe_dump(parts))
+    if "client_allowed_sans" in path.read_text():  # Debian's promtool is older
+        return path
+    subprocess.run(["promtool", "check", "web-config", str(path)], check=True, capture_output=True, timeout=60)
+    return path
+
+
+def tls_part(authority: Authority, **more: Any) -> dict[str, Any]:
+    return {"cert_file": f"{authority.folder}/server.crt", "key_file": f"{authority.folder}/server.key", **more}
+
+
+def ask_tls(
+    port: int, path: str, authority: Authority, *, client: str | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """Send a GET request over TLS."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if client is not None:
+        context.load_cert_chain(authority.folder / f"{client}.crt", authority.folder / f"{client}.key")
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+    try:
+        connection.request("GET", path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def test_the_agent_answers_over_tls(authority: Authority, tmp_path: Path) -> None:
+    """With the configured headers, and no longer without TLS."""
+    headers = {"Strict-Transport-Security": "max-age=600"}
+    path = written(tmp_path, tls_server_config=tls_part(authority), http_server_config={"headers": headers})
+    with serving(Node(web_config=path)) as port:
+        answer = ask_tls(port, "/metrics", authority)
+        assert (answer.status, answer.headers["Strict-Transport-Security"]) == (200, "max-age=600")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port, "/metrics")
+
+
+def test_a_client_needs_a_certificate_with_an_allowed_name(authority: Authority, tmp_path: Path) -> None:
+    """Without a certificate there is no connection; with another name there is no answer."""
+    tls = tls_part(
+        authority,
+        client_auth_type="RequireAndVerifyClientCert",
+        client_ca_file=str(authority.certificate),
+        client_allowed_sans=["prometheus.example.com"],
+    )
+    with serving(Node(web_config=written(tmp_path, tls_server_config=tls))) as port:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask_tls(port, "/metrics", authority)
+        assert ask_tls(port, "/metrics", authority, client="server").status == 403
+        assert ask_tls(port, "/metrics", authority, client="client").status == 200
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority, tmp_path: Path) -> None:
+    """While only one of its two files is replaced, the old one stays, with a notice."""
+    renewed = Authority.create(tmp_path / "new")
+    renewed.sign("server", "IP:127.0.0.1")
+    for suffix in ("crt", "key"):
+        (tmp_path / f"tls.{suffix}").write_bytes((authority.folder / f"server.{suffix}").read_bytes())
+    node = Node(web_config=written(tmp_path, tls_server_config={"cert_file": "tls.crt", "key_file": "tls.key"}))
+    with serving(node) as port:
+        assert ask_tls(port, "/metrics", authority).status == 200
+        (tmp_path / "tls.crt").write_bytes((renewed.folder / "server.crt").read_bytes())
+        assert "tls.crt" in eventually(lambda: node.access.notice)
+        assert ask_tls(port, "/metrics", authority).status == 200
+        (tmp_path / "tls.key").write_bytes((renewed.folder / "server.key").read_bytes())
+        eventually(lambda: node.access.notice is None)
+        assert eventually(lambda: answers(port, renewed)) == 200
+        with pytest.raises(ssl.SSLError):
+            ask_tls(port, "/metrics", authority)
+
+
+def answers(port: int, authority: Authority) -> int | None:
+    """Return the status of an answer over TLS; None if the server has another certificate."""
+    try:
+        return ask_tls(port, "/metrics", authority).status
+    except ssl.SSLError:
+        return None
+
+
+def test_users_read_with_their_password(tmp_path: Path) -> None:
+    """Also the second time, when the password is not hashed again. Everyone may ask whether the agent lives."""
+    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    with serving(node) as port:
+        refused = ask(port, "/metrics")
+        assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Basic realm="gpumon"')
+        assert [ask(port, "/metrics", headers=basic("prometheus", "open sesame")).status for _ in range(2)] == [
+            200,
+            200,
+        ]
+        assert ask(port, "/-/healthy").status == 200
+        for user, password in (("prometheus", "wrong"), ("other", "open sesame"), ("prometheus", "")):
+            assert ask(port, "/metrics", headers=basic(user, password)).status == 401
+        assert ask(port, "/metrics", headers={"Authorization": "Basic %%%"}).status == 401
+        assert node.refusals.counts["credentials"] == 4
+
+
+def test_a_removed_user_is_refused_without_a_restart(tmp_path: Path) -> None:
+    """The password that was right before is not remembered."""
+    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH, "other": HASH}))
+    with serving(node) as port:
+        assert ask(port, "/metrics", headers=basic("prometheus", "open sesame")).status == 200
+        written(tmp_path, basic_auth_users={"other": HASH})
+        eventually(lambda: ask(port, "/metrics", headers=basic("prometheus", "open sesame")).status == 401)
+
+
+def test_a_user_may_read_and_not_change(tmp_path: Path) -> None:
+    """A change needs the token, which also reads."""
+    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    token = {"Authorization": f"Bearer {node.token}"}
+    with serving(node) as port:
+        assert ask(port, "/probe/allreduce", "POST", basic("prometheus", "open sesame")).status == 401
+        assert ask(port, "/metrics", headers=token).status == 200
+
+
+def test_a_token_for_reading_does_not_change() -> None:
+    """Without users the challenge asks for a token."""
+    node = Node(read_token="only for reading")  # noqa: S106 - made up
+    with serving(node) as port:
+        refused = ask(port, "/metrics")
+        assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="gpumon"')
+        reads = {"Authorization": "Bearer only for reading"}
+        assert ask(port, "/metrics", headers=reads).status == 200
+        assert ask(port, "/probe/allreduce", "POST", reads).status == 401
+
+
+def test_commands_send_user_and_password_of_the_url(tmp_path: Path) -> None:
+    """No error shows the password."""
+    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    with serving(node) as port:
+        client = Client(f"http://prometheus:open%20sesame@127.0.0.1:{port}")
+        assert client.get("/api/v1/health", ["verdicts"])
+        with pytest.raises(Exception, match="password") as raised:
+            Client(f"http://prometheus:hidden@127.0.0.1:{port}").get("/api/v1/health", ["verdicts"])
+    assert "hidden" not in str(raised.value)
+
+
+def test_prometheus_scrapes_with_certificate_and_password(authority: Authority, tmp_path: Path) -> None:
+    """A real one, with the settings of docs/tls.md."""
+    tls = tls_part(authority, client_auth_type="RequireAndVerifyClientCert", client_ca_file=str(authority.certificate))
+    users = {"prometheus": HASH}
+    prometheus, folder = free_port(), authority.folder
+    (tmp_path / "password").write_text("open sesame")
+    with serving(Node(web_config=written(tmp_path, tls_server_config=tls, basic_auth_users=users))) as port:
+        job = {
+            "job_name": "gpumon",
+            "scheme": "https",
+            "scrape_interval": "1s",
+            "tls_config": {
+                "ca_file": str(authority.certificate),
+                "cert_file": f"{folder}/client.crt",
+                "key_file": f"{folder}/client.key",
+            },
+            "basic_auth": {"username": "prometheus", "password_file": f"{tmp_path}/password"},
+            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+        }
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [job]}))
+        flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb")
+        command = ["prometheus", *flags, f"--web.listen-address=127.0.0.1:{prometheus}"]
+        with running(command, tmp_path / "prometheus.log"):
+            eventually(lambda: is_up(prometheus))
+
+
+def is_up(prometheus: int) -> bool:
+    """Return whether the only target of this Prometheus was scraped."""
+    try:
+        found = json.loads(ask(prometheus, "/api/v1/query?query=up").body)["data"]["result"]
+    except OSError:
+        return False
+    return [each["value"][1] for each in found] == ["1"]
+
+
+INVALID = {
+    "rate_limit: is not supported": {"rate_limit": {"interval": "1s", "burst": 20}},
+    "cert: is not supported": {"tls_server_config": {"cert": "-----BEGIN", "key": "x"}},
+    "client_auth_type: Input should be": {
+        "tls_server_config": {"cert_file": "a", "key_file": "b", "client_auth_type": "RequestClientCert"}
+    },
+    "has no effect without client_auth_type": {
+        "tls_server_config": {"cert_file": "a", "key_file": "b", "client_ca_file": "ca"}
+    },
+    "'ann' is not a hash of bcrypt": {"basic_auth_users": {"ann": "plain"}},
+}
+
+
+@each_case("words, content", list(INVALID.items()))
+def test_an_invalid_configuration_is_an_error_that_names_the_key(words: str, content: Any, tmp_path: Path) -> None:
+    """And the file."""
+    path = tmp_path / "web.yml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(WebConfigError, match=words) as raised:
+        read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_missing_files_are_errors_that_name_them(authority: Authority, tmp_path: Path) -> None:
+    """The configuration itself, a certificate, and the authority of the clients."""
+    with pytest.raises(WebConfigError, match="No such file"):
+        read(tmp_path / "web.yml")
+    path = tmp_path / "web.yml"
+    path.write_text(yaml.safe_dump({"tls_server_config": {"cert_file": "a.crt", "key_file": "a.key"}}))
+    with pytest.raises(WebConfigError, match=r"a\.crt"):
+        tls_context(path, read(path))
+    tls = tls_part(authority, client_auth_type="RequireAndVerifyClientCert")
+    path.write_text(yaml.safe_dump({"tls_server_config": tls}))
+    with pytest.raises(WebConfigError, match="needs client_ca_file"):
+        tls_context(path, read(path))
