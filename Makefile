@@ -13,7 +13,7 @@ DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prom
 	cloudcoil.models.keda
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build packages clean
+.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build packages release clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -88,6 +88,9 @@ build: .venv/.test ## Build the wheel and the source archive in dist/, stamped w
 
 packages: build .venv/.packages ## Build a deb and an rpm for amd64 and arm64 in dist/ (ARGS: --arch amd64 --format deb --release 2)
 	$(BIN)/python -m scripts.packages dist/gpumon-*.whl $(ARGS)
+
+release: .venv/.packages .venv/.deploy ## Check, test and build all files of a release from its tag (ARGS: --tested)
+	$(BIN)/python -m scripts.release $(ARGS)
 
 clean: ## Delete what these commands created, but not the agent's state in .gpumon/
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

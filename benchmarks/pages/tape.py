@@ -26,7 +26,6 @@ BEFORE, AFTER = 30.0, 120.0
 """Seconds of the tape before the first verdict, and after the last one."""
 TWO_NOTIFICATIONS: Mapping[str, str] = {
     "a GPU that was reset three times fails again": "the fault, and the node's verdict that it keeps coming back",
-    "Xid 79 of an unknown GPU": "the Xid, and a minute later that a GPU is missing, which then inhibits it",
     "2000 Xids a second": "the first Xid, and then that they flood the kernel log",
     "busy without work: a kernel spins": "the simulated GPU's engines are idle meanwhile, which is implausible",
 }
@@ -86,11 +85,15 @@ class Tape:
 
 
 def cases() -> Iterator[Case]:
-    """Yield one fault for each check that pages, with the shortest story, then pairs of faults."""
+    """Yield one fault for each check that pages, with the shortest story, then pairs of faults.
+
+    Leave out a fault of a node that was already without a GPU, because the missing GPU is notified before it.
+    """
     simplest: dict[str, Fault] = {}
     for fault in sorted(FAULTS, key=lambda fault: len(fault.steps)):
         check = BY_NAME[fault.check]
-        if check.levels and check.pages is not Paging.NEVER and not fault.miss and fault.on(PROFILES[PROFILE]):
+        paging = check.levels and check.pages is not Paging.NEVER
+        if paging and not fault.miss and "gpus" not in fault.before and fault.on(PROFILES[PROFILE]):
             simplest.setdefault(fault.check, fault)
     yield from (Case((simplest[check].name,)) for check in BY_NAME if check in simplest)
     named = [(one, other, same) for one, other, profile, same in pairs() if profile == PROFILE]

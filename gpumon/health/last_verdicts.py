@@ -32,7 +32,8 @@ def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     return {
         LAST_SEEN: f"timestamp({MAINTENANCE_END}) or last_over_time({LAST_SEEN}[1h]) > time() - {keep_seconds:.0f}",
         LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {kept}",
+        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on (instance, job) {MAINTENANCE_END} or 0 * ({verdict})",
+        # Last: a scrape that ends between two rules must not raise an alert whose texts are not there yet.
         LAST_INFO: f"timestamp({VERDICT}_info) or last_over_time({LAST_INFO}[1h]) {kept} "
         f"unless on (instance, job) {MAINTENANCE_END}",
-        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on (instance, job) {MAINTENANCE_END} or 0 * ({verdict})",
     }
