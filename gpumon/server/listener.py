@@ -31,7 +31,7 @@ class HttpEndpoint:
         self._web = web
         self._local_path = local_path
         self._create_app = create_app
-        self._socket = _inherited(web.address) or listen(*web.address)
+        self._socket = _inherited(web) or listen(*web.address)
         self.host, port = self._socket.getsockname()[:2]
         self.refusals = Refusals()
         self.access = Access(web.config_file, self.refusals, token=self.token, read_token=self._read_token(web))
@@ -95,10 +95,11 @@ def _token(path: Path) -> str | None:
         return None
 
 
-def _inherited(address: tuple[str, int]) -> socket.socket | None:
+def _inherited(web: WebSection) -> socket.socket | None:
     """Return the TCP socket of the systemd socket unit, which keeps it open over restarts; None without such a unit."""
     given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
-    if given is not None and given.getsockname()[:2] != address:
+    configured = "listen_address" in web.model_fields_set
+    if given is not None and configured and given.getsockname()[:2] != web.address:
         hint = "gpumon.socket decides: change its ListenStream= (systemctl edit gpumon.socket)"
         _log.warning("web.listen_address is not used", extra={"address": given.getsockname()[:2], "hint": hint})
     return given
