@@ -6,7 +6,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from gpumon import __version__
@@ -32,31 +32,39 @@ class Command(NamedTuple):
         return importlib.import_module(f"gpumon.cli.{self.name}")
 
 
-COMMANDS = (
-    Command("serve", "run the agent"),
-    Command("status", "show what is wrong on this node and what to do"),
-    Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
-    Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
-    Command("clear", "clear verdicts of faults that are over"),
-    Command("maintenance", "mute the alerts of this node for some time, or end that"),
-    Command("release", "close the GPUs for some time, for a reset or a driver upgrade"),
-    Command("probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
-    Command("notify", "send a test alert to the configured receivers"),
-    Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
-    Command("xid", "explain an Xid and what to do about it"),
-    Command("runbook", "show what to do about an alert"),
-    Command("config", "check or show the configuration"),
-    Command("metrics", "list the metrics"),
-    Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
-    Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them"),
-    Command("once", "read the GPUs once, without an agent, and print the readings"),
-    Command(
-        "simulate",
-        "run a Python program, such as nvitop, on a simulated node, or serve a simulated fleet",
-        runs=True,
+GROUPS: Mapping[str, tuple[Command, ...]] = {
+    "Daily": (
+        Command("status", "show what is wrong on this node and what to do"),
+        Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
+        Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
+        Command("xid", "explain an Xid and what to do about it"),
+        Command("runbook", "show what to do about an alert"),
+        Command("clear", "clear verdicts of faults that are over"),
+        Command("maintenance", "mute the alerts of this node for some time, or end that"),
+        Command("release", "close the GPUs for some time, for a reset or a driver upgrade"),
+        Command("probe", "run a probe, show earlier runs, or hold probes off the GPUs"),
+        Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
     ),
-    Command("record", "record the answers of NVML on this host, to replay them elsewhere"),
-)
+    "Installation": (
+        Command("serve", "run the agent"),
+        Command("config", "check or show the configuration"),
+        Command("notify", "send a test alert to the configured receivers"),
+        Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them"),
+        Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
+        Command("metrics", "list the metrics"),
+    ),
+    "Development": (
+        Command("once", "read the GPUs once, without an agent, and print the readings"),
+        Command(
+            "simulate",
+            "run a Python program, such as nvitop, on a simulated node, or serve a simulated fleet",
+            runs=True,
+        ),
+        Command("record", "record the answers of NVML on this host, to replay them elsewhere"),
+    ),
+}
+"""The subcommands as `gpumon --help` lists them."""
+COMMANDS = tuple(command for group in GROUPS.values() for command in group)
 
 
 class _Version(argparse.Action):
@@ -104,12 +112,21 @@ def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
 
     Only the subcommands in `complete` get their arguments, because that imports their modules, which takes time.
     """
-    parser = CommandParser(prog="gpumon", description="Monitor the GPUs of this host.")
+    parser = CommandParser(prog="gpumon", description=_description())
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=parser.prog)
+    subcommands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
+    )
     for command in complete or COMMANDS:
-        sub = subcommands.add_parser(command.name, help=command.help, description=command.help)
+        sub = subcommands.add_parser(command.name, description=command.help)
         if command in complete:
             command.module.add(sub)
     return parser
+
+
+def _description() -> str:
+    lines = ["Monitor the GPUs of this host."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {command.name:<12} {command.help}" for command in group)]
+    return "\n".join(lines)

@@ -59,7 +59,7 @@ def test_gpumon_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> Non
     """The help goes to standard output, and the exit code is 0."""
     assert main([]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n    {command.name}" in shown for command in COMMANDS)
+    assert all(f"\n  {command.name} " in shown for command in COMMANDS)
 
 
 @each_case(
