@@ -33,13 +33,14 @@ test-slow: .venv/.test .venv/.peers .venv/.deploy .venv/.packages ## Run the slo
 	@$(BIN)/python -m compileall -q gpumon
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 
-check: .venv/.test ## Check format, lint, types, import layers and generated files
+check: .venv/.test .venv/.deploy ## Check format, lint, types, import layers, generated files and the Helm chart
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 gpumon
 	$(BIN)/lint-imports
 	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate --check
+	$(BIN)/pytest --quiet tests/deploy/test_chart.py
 
 generate: .venv/.test ## Regenerate files from code: reference pages, alert rules, dashboards
 	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate
