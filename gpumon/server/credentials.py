@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 MAX_WAITING = 16
 """Maximum number of passwords that wait to be verified. Each costs tens of milliseconds of one core."""
 _DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
-"""Hash that is compared for a user who does not exist, so that the time of the answer does not tell."""
+"""Hash that is compared for a user who does not exist, so that the time of the answer does not show which exist."""
 
 
 class TooManyPasswordsError(Exception):
