@@ -11,7 +11,7 @@ from pathlib import Path
 from dashboards.generate import dashboards
 from gpumon.health.alert_rules import rules
 from gpumon.health.rule_file import render
-from scripts.docs import dcgm_page, health_page, probe_page, simulation_page, xid_page
+from scripts.docs import dcgm_page, doctor_page, health_page, probe_page, simulation_page, xid_page
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample
 from scripts.docs.metrics_page import metrics_page
@@ -32,6 +32,7 @@ def generated() -> Mapping[str, str]:
         "docs/alerts.md": alerts_page(),
         "docs/simulation.md": filled("docs/simulation.md", simulation_page.sections()),
         "docs/dcgm.md": filled("docs/dcgm.md", dcgm_page.sections()),
+        "docs/doctor.md": filled("docs/doctor.md", doctor_page.sections()),
         "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": alert_rules,

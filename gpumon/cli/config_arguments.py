@@ -107,12 +107,11 @@ def client(args: argparse.Namespace) -> Client:
     """
     if args.token_file is not None and args.url is None:
         raise UserError("--token-file goes with --url: the agent of this host needs no token")
-    return Client(args.url or args.socket or _local_socket(args), args.token_file)
+    return Client(args.url or args.socket or local_socket(configuration(args)), args.token_file)
 
 
-def _local_socket(args: argparse.Namespace) -> Path:
+def local_socket(settings: Configuration) -> Path:
     """Return the path of the agent's unix socket: as configured or, if it is not, where an agent's socket exists."""
-    settings = configuration(args)
     if settings.web.socket is not None:
         return settings.web.socket
     configured = settings.origin("store.path") != "default"

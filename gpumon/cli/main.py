@@ -46,6 +46,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("inventory", "show the expected GPUs and ports, or accept that some are gone"),
     ),
     "Installation": (
+        Command("doctor", "check whether this host is ready, and print a remedy for each problem"),
         Command("serve", "run the agent"),
         Command("config", "check or show the configuration"),
         Command("notify", "send a test alert to the configured receivers"),

@@ -30,7 +30,7 @@ from gpumon.model.snapshot import (
 )
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
-from gpumon.outputs.responses.base import HostTime
+from gpumon.outputs.responses.base import Document, HostTime
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
@@ -72,10 +72,11 @@ class SingleReading:
     It ends early if the driver fails or the sampler child keeps crashing.
     """
 
-    def __init__(self, settings: Configuration) -> None:
-        self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
+    def __init__(self, settings: Configuration, deadline: float = DEADLINE_SECONDS) -> None:
+        self.failure: str | None = f"no GPU could be read within {deadline:g} s"
         """Why no GPU could be read; None once the GPUs were read, or the driver reported that it is down."""
         self._linked = False
+        self._deadline = deadline
         self._loop = Loop()
         self._monitor = Monitor(initial_report(settings), reducer_settings(settings))
         epoch = boot_clock()
@@ -93,13 +94,17 @@ class SingleReading:
         )
 
     def run(self) -> Report:
-        self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
+        self._loop.call_after(self._deadline, self._loop.stop)
         self._samplers.start()
         self._links.start()
         self._loop.run()
         self._samplers.stop()
         self._links.stop()
         return self._monitor.latest
+
+    def document(self) -> Document:
+        """Read the GPUs and ports, and return the report as `/api/v1/report` returns it."""
+        return _document(self.run())
 
     def _take(self, message: ChildMessage) -> None:
         if not isinstance(message, (Hello, Logged, TrialResult, XidEvent)):
@@ -132,11 +137,15 @@ class SingleReading:
 def _render(report: Report, args: argparse.Namespace) -> str:
     if args.prometheus:
         return "".join(Renderer(lambda: report, page).render(report) for page in Page)
-    now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
-    document = ReportResponse.from_report(report, now).document()
+    document = _document(report)
     if args.json:
         return json.dumps(document, indent=2) + "\n"
     return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=_color())
+
+
+def _document(report: Report) -> Document:
+    now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
+    return ReportResponse.from_report(report, now).document()
 
 
 def _color() -> bool:

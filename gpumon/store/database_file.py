@@ -65,6 +65,18 @@ def open_file(path: Path) -> OpenFile:
         return replace(opened, lock=lock, files=files)
 
 
+def examine(path: Path) -> None:
+    """Raise StoreError if the file is damaged, or belongs to another program. A copy is examined; nothing is changed.
+
+    A missing file is no error, because the agent creates it.
+    """
+    with store_errors(path):
+        if not _is_intact(path):
+            raise damage_error(path, "its header is overwritten")
+        if path.exists():
+            _copy_to_memory(path).close()
+
+
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
     """Raise StoreError if one of these files was deleted, moved or replaced since it was opened."""
     changed = [file for file, identity in files.items() if _identity(file) != identity]
@@ -116,6 +128,14 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
     """Return a copy of the file in memory. SQLite cannot read a WAL in a directory that it cannot write."""
     if not path.exists():
         raise refusal
+    try:
+        return OpenFile(connection=_copy_to_memory(path), refusal=refusal)
+    except StoreError as error:
+        raise refusal from error
+
+
+def _copy_to_memory(path: Path) -> sqlite3.Connection:
+    """Return a connection to a copy of the file in memory, migrated. Raise StoreError if it is damaged."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
     memory.text_factory = text
     folder = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
@@ -124,12 +144,9 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(_beside(path, suffix), _beside(copy, suffix))
-        try:
-            with contextlib.closing(_connect(copy)) as connection:
-                connection.backup(memory)
-        except StoreError as error:
-            raise refusal from error
-    return OpenFile(connection=memory, refusal=refusal)
+        with contextlib.closing(_connect(copy)) as connection:
+            connection.backup(memory)
+    return memory
 
 
 def _is_intact(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Run one rank of a probe. This is the only program of gpumon that imports torch.
+"""Run one rank of a probe. Only this program and torch_report.py beside it import torch.
 
 The agent runs it by its folder's path, with `-I`. The interpreter is Python 3.9 or later and need not have gpumon, so
 the program uses only the standard library and torch. Its input is JSON lines: first a description of the rank

@@ -1,0 +1,125 @@
+"""READINESS CHECKS: the agent, its unit, and what it needs from the host."""
+
+from __future__ import annotations
+
+from gpumon import __version__
+from gpumon.cli.readiness.host_facts import UNIT, UNREADABLE, HostFacts
+from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN, Readiness, ReadinessCheck
+
+AS_ROOT = "sudo gpumon doctor"
+DROP_INS = f"/etc/systemd/system/{UNIT}.d"
+ADD_DROP_IN = (
+    f"sudo mkdir -p {DROP_INS} && printf '[Service]\\n%s\\n' '{{line}}' | sudo tee {DROP_INS}/{{name}}.conf && "
+    "sudo systemctl daemon-reload && sudo systemctl restart gpumon"
+)
+LOGS = "sudo journalctl -u gpumon -n 50"
+
+
+def configuration(facts: HostFacts) -> Readiness:
+    if error := facts.errors.get("configuration"):
+        return Readiness(FAIL, f"{error} The answers below are for the defaults.", "gpumon config check")
+    return Readiness(OK, "It is valid.")
+
+
+def agent(facts: HostFacts) -> Readiness:
+    version, error, state = facts.node["build"]["version"], facts.errors.get("agent"), facts.unit.get("ActiveState")
+    if error is None and version == __version__:
+        return Readiness(OK, f"It answers, version {version}.")
+    if error is None:
+        detail = f"Version {version} runs, {__version__} is installed."
+        return Readiness(WARN, detail, "sudo systemctl restart gpumon")
+    detail = f"No agent answers at {facts.agent}: {error}. "
+    if state is None:
+        return Readiness(FAIL, f"{detail}There is no unit {UNIT}.", "gpumon serve")
+    command = "restart" if state == "active" else "start"
+    return Readiness(FAIL, f"{detail}Its unit is {state}.", f"sudo systemctl {command} gpumon; {LOGS}")
+
+
+def port(facts: HostFacts) -> Readiness:
+    address, (host, number) = facts.configuration.web.listen_address, facts.configuration.web.address
+    if error := facts.errors.get("port"):
+        remedy = f"sudo ss -ltnp 'sport = :{number}'" if "in use" in error else "ip -brief address"
+        return Readiness(FAIL, f"The agent cannot listen on {address}: {error}.", remedy)
+    used = f"systemd listens on {address}." if facts.socket_active else f"{address} is free."
+    used = used if "agent" in facts.errors else f"The agent listens on {address}."
+    local = host == "localhost" or host.startswith(("127.", "::1"))
+    return Readiness(OK, f"{used} Only this host can reach it (web.listen_address)." if local else used)
+
+
+def store(facts: HostFacts) -> Readiness:
+    path, error = facts.configuration.store.path, facts.errors.get("store")
+    if "agent" not in facts.errors and facts.node["store_up"] == 0:
+        error = facts.notice("store") or "the agent cannot write it"
+    elif "agent" not in facts.errors:
+        return Readiness(OK, "The agent writes it.")
+    if error == UNREADABLE:
+        return Readiness(UNKNOWN, f"{path}: {error}.", AS_ROOT)
+    if error:
+        return Readiness(FAIL, f"{path}: {error}.", f"df -h {path.parent}; sudo ls -la {path.parent}")
+    return Readiness(OK, f"{path} is not damaged." if path.exists() else f"{path} is created by the agent.")
+
+
+def kernel_log(facts: HostFacts) -> Readiness:
+    path, up = facts.configuration.kernel_log.path, facts.node["kernel_log_up"]
+    if facts.kernel_log is None:
+        return Readiness(ABSENT, "A simulated node has none." if facts.node["simulated"] else f"There is no {path}.")
+    if up is None:  # no agent answers
+        unprivileged = bool(facts.unit.get("User")) and "cap_syslog" not in facts.unit["AmbientCapabilities"]
+        up = not unprivileged if facts.unit else facts.kernel_log
+    if up:
+        return Readiness(OK, f"{path} can be read.")
+    if not facts.unit:
+        return Readiness(UNKNOWN, f"This user may not read {path}.", AS_ROOT)
+    remedy = ADD_DROP_IN.format(name="kernel-log", line="AmbientCapabilities=CAP_SYSLOG")
+    return Readiness(FAIL, f"The agent may not read {path}, so it misses Xids and SXids.", remedy)
+
+
+def cgroup(facts: HostFacts) -> Readiness:
+    if not facts.unit:
+        return Readiness(ABSENT, f"There is no unit {UNIT}.")
+    if facts.cgroup2 and facts.unit.get("Delegate") == "yes":
+        return Readiness(OK, f"{UNIT} has Delegate=yes, with cgroup version 2.")
+    detail = "so the ranks of a probe are contained only by their process group."
+    if not facts.cgroup2:
+        remedy = "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 && sudo reboot"
+        return Readiness(WARN, f"The host has cgroup version 1, {detail}", remedy)
+    return Readiness(
+        WARN, f"{UNIT} lacks Delegate=yes, {detail}", ADD_DROP_IN.format(name="cgroup", line="Delegate=yes")
+    )
+
+
+def memlock(facts: HostFacts) -> Readiness:
+    if not facts.has_gpus:
+        return Readiness(ABSENT, "There is no GPU.")
+    who, limit = UNIT if facts.unit else "This shell", int(facts.memlock)
+    if facts.unit:
+        text = facts.unit["LimitMEMLOCK"]
+        limit = int(text) if text.isdecimal() and int(text) < 1 << 63 else -1
+    if limit < 0:
+        return Readiness(OK, f"{who} may lock memory without limit.")
+    remedy = "printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/90-memlock.conf  # then log in again"
+    remedy = ADD_DROP_IN.format(name="memlock", line="LimitMEMLOCK=infinity") if facts.unit else remedy
+    return Readiness(WARN, f"{who} may lock only {limit >> 10} KiB; NCCL and RDMA pin more memory.", remedy)
+
+
+def scheduler(facts: HostFacts) -> Readiness:
+    if not facts.schedulers:
+        unknown = Readiness(UNKNOWN, "The processes of this host cannot be listed.", AS_ROOT)
+        return unknown if facts.schedulers is None else Readiness(ABSENT, "No slurmd and no kubelet is on this host.")
+    names, probe = " and ".join(facts.schedulers), facts.configuration.probe
+    if not probe.enabled or probe.scheduler_gate or facts.node["simulated"]:
+        return Readiness(OK, f"{names} is on this host.")
+    detail = f"{names} is on this host, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
+    return Readiness(WARN, detail, "sudoedit /etc/gpumon/gpumon.yml && sudo systemctl reload gpumon")
+
+
+CHECKS = (
+    ReadinessCheck("configuration", "Is the configuration valid?", configuration),
+    ReadinessCheck("agent", "Does the agent answer on its unix socket, in the installed version?", agent),
+    ReadinessCheck("port", "Can the agent listen on `web.listen_address`?", port),
+    ReadinessCheck("store", "Is the store intact, and can the agent write it?", store),
+    ReadinessCheck("kernel_log", "May the agent read the kernel log, which has the Xids?", kernel_log),
+    ReadinessCheck("cgroup", "Is a cgroup delegated to the agent's unit, for the ranks of a probe?", cgroup),
+    ReadinessCheck("memlock", "May the ranks of a probe lock memory without limit?", memlock),
+    ReadinessCheck("scheduler", "Is slurmd or a kubelet on this host, and a gate for probes set?", scheduler),
+)

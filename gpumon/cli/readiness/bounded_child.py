@@ -1,0 +1,41 @@
+"""Run a command that may never end, such as one that opens a driver."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from subprocess import DEVNULL, PIPE
+from typing import Any, NamedTuple
+
+KILLED_SECONDS = 1.0
+"""Maximum seconds to wait for a killed child. A child that is blocked in the kernel is abandoned."""
+
+
+class ChildOutput(NamedTuple):
+    """What a command has printed, and why it failed; `error` is empty if it ended with exit code 0."""
+
+    text: str
+    error: str
+
+
+def run_bounded(command: Sequence[str], deadline: float, identity: Mapping[str, Any] | None = None) -> ChildOutput:
+    """Return the output of a command, which is killed after `deadline` seconds.
+
+    `identity`: user and groups of the command, as arguments of Popen; by default those of this process.
+    """
+    try:
+        child = subprocess.Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **(identity or {})
+        )
+    except OSError as error:
+        return ChildOutput("", f"{command[0]}: {error.strerror or error}")
+    try:
+        text, errors = child.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=KILLED_SECONDS)
+        return ChildOutput("", f"no answer within {deadline:g} s")
+    last = next(reversed(errors.strip().splitlines()), "")
+    return ChildOutput(text, f"exit code {child.returncode}: {last[:300]}" if child.returncode else "")

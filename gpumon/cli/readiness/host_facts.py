@@ -1,0 +1,189 @@
+"""Gathers the facts about this host that the checks of `gpumon doctor` need. Nothing here judges them."""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import importlib.metadata
+import json
+import os
+import pwd
+import resource
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpumon.cli.client import Client, ClientError
+from gpumon.cli.config_arguments import local_socket
+from gpumon.cli.once import SingleReading
+from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.collectors.kernel_log.reader import KernelLog
+from gpumon.collectors.links.files import Tree
+from gpumon.collectors.links.schedulers import SchedulerReader
+from gpumon.config.component_settings import kernel_log_path, probe_settings
+from gpumon.config.model import Configuration
+from gpumon.outputs import terminal
+from gpumon.outputs.responses.base import Document
+from gpumon.probe.runner.shared_memory import FOLDER
+from gpumon.store.database_file import examine
+from gpumon.store.store_error import StoreError
+
+UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
+UNIT_PROPERTIES = "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities"
+COMMAND_SECONDS = 10.0
+"""Maximum seconds for the agent, systemctl and nv-fabricmanager, which do not open the driver."""
+TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
+RELEASED = "the GPUs are released"
+UNREADABLE = "this user may not read it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What is known about this host and its agent."""
+
+    configuration: Configuration
+    """The defaults if the configuration is invalid."""
+    report: Document
+    """The report as `/api/v1/report` returns it: of the agent or, if it does not answer, of a single reading."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Why something is not available, by its name: configuration, agent, reading, torch, port, store."""
+    agent: Path = Path()
+    """The agent's unix socket."""
+    python: str = ""
+    """The interpreter of probe.python."""
+    torch: Mapping[str, Any] = field(default_factory=dict)
+    """What probe/worker/torch_report.py printed."""
+    pynvml: bool = False
+    """Whether the package pynvml is installed in the agent's own environment."""
+    unit: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the agent's systemd unit; empty without systemd or unit."""
+    socket_active: bool = False
+    """Whether systemd listens for the agent."""
+    kernel_log: bool | None = None
+    """Whether this user can read the kernel log; None if there is none."""
+    shared_memory: os.statvfs_result | None = None
+    memlock: int = resource.RLIM_INFINITY
+    """Maximum bytes of locked memory of this process."""
+    cgroup2: bool = True
+    clock_error: float | None = 0.0
+    """Maximum error of the clock in seconds by the kernel's estimate; None if unknown."""
+    schedulers: tuple[str, ...] | None = ()
+    fabric_manager: str = ""
+    """What `nv-fabricmanager --version` printed."""
+    visible_devices: str | None = None
+    """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
+
+    @property
+    def node(self) -> Any:
+        return self.report["node"]
+
+    @property
+    def gpus(self) -> Any:
+        return self.report["gpus"]
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.gpus or sum((self.node["gpus_on_pci_bus"] or {}).values()))
+
+    def notice(self, subject: str) -> str:
+        """Return what the agent reports about itself; empty if it reports nothing about this subject."""
+        return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
+
+
+def gather(configuration: Configuration, configuration_error: str, deadline: float) -> HostFacts:
+    """Return the facts. Each call that may hang is in a child process, which is killed after `deadline` seconds."""
+    errors, address = {"configuration": configuration_error}, local_socket(configuration)
+    try:
+        report = Client(address, timeout=min(COMMAND_SECONDS, deadline)).get("/api/v1/report", terminal.STATUS)
+    except ClientError as error:
+        errors["agent"] = getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error)
+        reading = SingleReading(configuration, deadline)
+        report, errors["reading"] = reading.document(), reading.failure or ""
+    unit, socket_active = _unit(min(COMMAND_SECONDS, deadline))
+    python, torch = probe_settings(configuration).python, dict[str, Any]()
+    if report["node"]["releases"]:  # PyTorch would open the GPUs
+        errors["torch"] = RELEASED
+    else:
+        torch, errors["torch"] = _torch(python, deadline, _identity(unit))
+    if errors.get("agent"):
+        errors["store"] = _store_error(configuration.store.path)
+        errors["port"] = "" if socket_active else _port_error(configuration.web.address)
+    log = KernelLog(kernel_log_path(configuration))
+    log.close()
+    manager = "nv-fabricmanager"
+    return HostFacts(
+        configuration=configuration,
+        report=report,
+        errors={name: error for name, error in errors.items() if error},
+        agent=address,
+        python=python,
+        torch=torch,
+        pynvml=any(str(each.metadata["Name"]).lower() == "pynvml" for each in importlib.metadata.distributions()),
+        unit=unit,
+        socket_active=socket_active,
+        kernel_log=log.up,
+        shared_memory=os.statvfs(FOLDER) if FOLDER.is_dir() else None,
+        memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        cgroup2=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
+        clock_error=_clock_error(),
+        schedulers=SchedulerReader(lambda _: Tree(configuration.links.root)).poll(),
+        fabric_manager=run_bounded([manager, "--version"], COMMAND_SECONDS).text if shutil.which(manager) else "",
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def _unit(deadline: float) -> tuple[Mapping[str, str], bool]:
+    """Return the properties of the agent's systemd unit, and whether its socket unit is active."""
+    output = run_bounded(["systemctl", "show", f"--property={UNIT_PROPERTIES}", UNIT, SOCKET_UNIT], deadline)
+    service, _, listener = output.text.partition("\n\n")
+    properties = dict(line.split("=", 1) for line in service.splitlines() if "=" in line)
+    return properties if properties.get("LoadState") == "loaded" else {}, "ActiveState=active" in listener.splitlines()
+
+
+def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the agent's user and groups for root, which must not run an interpreter that users may change."""
+    if os.geteuid() != 0 or not unit.get("User"):
+        return {}
+    try:
+        user = pwd.getpwnam(unit["User"])
+        groups = [grp.getgrnam(name).gr_gid for name in unit["SupplementaryGroups"].split()]
+    except KeyError:  # not created yet
+        return {}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+
+
+def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return what PyTorch reports about itself, or why it does not."""
+    output = run_bounded([python, "-I", str(TORCH_REPORT)], deadline, identity)
+    try:
+        return json.loads(output.text.splitlines()[-1]), ""
+    except (IndexError, ValueError):
+        return {}, output.error or "it printed no report"
+
+
+def _port_error(address: tuple[str, int]) -> str:
+    """Return why the address cannot be bound; empty if it can. No connection is accepted."""
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def _store_error(path: Path) -> str:
+    try:
+        examine(path)
+    except (StoreError, OSError) as error:
+        denied = isinstance(error if isinstance(error, OSError) else error.__cause__, PermissionError)
+        return UNREADABLE if denied else f"{getattr(error, 'problem', error)}; {getattr(error, 'remedy', '')}"
+    return ""
+
+
+def _clock_error() -> float | None:
+    timex = (ctypes.c_long * 64)()  # C's struct timex is smaller; its modes are 0, which changes nothing
+    return float(timex[3]) / 1e6 if ctypes.CDLL(None).adjtimex(timex) >= 0 else None

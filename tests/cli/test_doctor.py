@@ -1,0 +1,285 @@
+"""`gpumon doctor`: its answers about hosts of many kinds, and the command on this host."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import socket
+import sqlite3
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agents import Agent
+from each_case import each_case
+
+from gpumon import __version__
+from gpumon.cli.doctor import CHECKS, diagnose, document, table
+from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.cli.readiness.host_facts import HostFacts
+from gpumon.cli.readiness.torch_checks import runs_on
+from gpumon.config.load import load
+
+TORCH = {
+    "torch": "2.9.1+cu128",
+    "cuda": "12.8",
+    "gpus": 8,
+    "gpu_error": None,
+    "architectures": "sm_80 sm_90 sm_100 compute_120",
+    "nccl": "2.27.5",
+    "nccl_file": "/opt/torch/lib/libnccl.so.2",
+    "packages": {"nvidia-nccl-cu12": "2.27.5"},
+}
+UNIT = {
+    "ActiveState": "active",
+    "User": "gpumon",
+    "SupplementaryGroups": "",
+    "LimitMEMLOCK": "infinity",
+    "Delegate": "yes",
+    "AmbientCapabilities": "cap_syslog",
+}
+
+
+@cache
+def reading() -> Any:
+    """Return the report of a simulated node, read as on a host with these GPUs."""
+    command = [sys.executable, "-m", "gpumon", "once", "--simulate", "h100x8", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def facts(node: dict[str, Any] | None = None, gpu: dict[str, Any] | None = None, **changes: Any) -> HostFacts:
+    """Return the facts of a healthy host with eight H100. `node` and `gpu` change the report, of the node and GPU 3."""
+    report = copy.deepcopy(reading())
+    report["node"] |= {"simulated": 0, "kernel_log_up": 1, "store_up": 1} | (node or {})
+    report["gpus"][3] |= gpu or {}
+    healthy: dict[str, Any] = {"python": "/opt/torch/bin/python", "torch": TORCH, "unit": UNIT, "kernel_log": True}
+    return HostFacts(**healthy | {"configuration": load(None, {}, {}), "report": report} | changes)
+
+
+def size(total: float, free: float) -> Any:
+    return SimpleNamespace(f_blocks=int(total * 1024), f_bavail=int(free * 1024), f_frsize=1 << 20)
+
+
+DRIVER = {"driver": {"driver": "560.35.05", "nvml": "12.560.35.05", "cuda": "12.6"}}
+OLD_DRIVER = {"driver": {"driver": "520.61.05", "nvml": "11.520.61.05", "cuda": "11.8"}}
+DOWN = {"nvml_up": 0, "gpus_visible": None, "notices": [{"subject": "driver", "message": "DriverNotLoaded."}]}
+FULL = {"store_up": 0, "notices": [{"subject": "store", "message": "disk full"}]}
+UNINITIALIZED = TORCH | {"gpus": 0, "gpu_error": "Error 802: system not yet initialized"}
+TWO_NCCLS = TORCH | {"packages": {"nvidia-nccl-cu12": "2.27.5", "nvidia-nccl-cu13": "2.28.9"}}
+NO_GPU = {"nvml_up": None, "gpus_visible": None, "gpus_on_pci_bus": {"nvidia": 0, "none": 0}}
+STOPPED = {"agent": "Connection refused"}
+
+
+@each_case(
+    ("name", "host", "level", "words"),
+    [
+        ("agent", facts(errors=STOPPED, unit=UNIT | {"ActiveState": "failed"}), "fail", "systemctl start gpumon"),
+        ("agent", facts(errors=STOPPED, unit={}), "fail", "There is no unit gpumon.service."),
+        ("agent", facts({"build": {"version": "0.0.9"}}), "warn", "systemctl restart gpumon"),
+        ("port", facts(errors=STOPPED | {"port": "Address already in use"}), "fail", "ss -ltnp 'sport = :17400'"),
+        ("port", facts(errors=STOPPED, socket_active=True), "ok", "systemd listens on 127.0.0.1:17400"),
+        ("store", facts(FULL), "fail", "disk full"),
+        ("store", facts(errors=STOPPED | {"store": "this user may not read it"}), "unknown", "sudo gpumon doctor"),
+        ("kernel_log", facts({"kernel_log_up": 0}), "fail", "AmbientCapabilities=CAP_SYSLOG"),
+        ("kernel_log", facts({"kernel_log_up": None}), "ok", "can be read"),
+        ("kernel_log", facts({"kernel_log_up": None}, unit={}, kernel_log=False), "unknown", "sudo gpumon doctor"),
+        ("kernel_log", facts(kernel_log=None), "absent", "There is no /dev/kmsg."),
+        ("cgroup", facts(unit=UNIT | {"Delegate": "no"}), "warn", "Delegate=yes"),
+        ("cgroup", facts(cgroup2=False), "warn", "cgroup version 1"),
+        ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "8388608"}), "warn", "only 8192 KiB"),
+        ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "18446744073709551615"}), "ok", "without limit"),
+        ("memlock", facts(unit={}, memlock=65536), "warn", "This shell may lock only 64 KiB"),
+        ("scheduler", facts(schedulers=("slurmd",)), "warn", "probe.scheduler_gate"),
+        ("scheduler", facts(schedulers=None), "unknown", "sudo"),
+        ("driver", facts(DOWN), "fail", "The driver cannot be used: DriverNotLoaded."),
+        ("driver", facts(DOWN, errors={"reading": "no GPU could be read within 60 s"}), "fail", "within 60 s"),
+        ("driver", facts({"gpus_visible": 7}), "fail", "lists 7 of the 8 GPUs"),
+        ("driver", facts({"gpus_on_pci_bus": {"nvidia": 7, "none": 1}, "gpus_visible": 7}), "fail", "lspci"),
+        ("driver", facts(NO_GPU), "warn", "No NVIDIA GPU is on the PCI bus."),
+        ("driver", facts({"releases": [{}]}), "absent", "released"),
+        ("persistence", facts(gpu={"persistence_mode": 0}), "warn", "off for GPU 3"),
+        ("fabric_manager", facts(fabric_manager="Fabric Manager version is : 570.1.1"), "fail", "570.1.1 and the"),
+        ("fabric_manager", facts(fabric_manager="Fabric Manager version is : 580.173.02"), "ok", "version 580.173.02"),
+        ("fabric_manager", facts({"fabric_manager_up": 0}), "fail", "systemctl enable --now nvidia-fabricmanager"),
+        ("fabric_manager", facts({"fabric_manager_up": None}, {"fabric": {"state": 2}}), "fail", "GPU 3 waits"),
+        ("fabric_manager", facts({"fabric_manager_up": None}), "absent", "no GPU waits"),
+        ("shared_memory", facts(shared_memory=size(0.0625, 0.05)), "warn", "docker run --shm-size"),
+        ("shared_memory", facts(shared_memory=size(8, 0.1)), "warn", "ls -lhS /dev/shm"),
+        ("shared_memory", facts(shared_memory=None), "fail", "There is no /dev/shm"),
+        ("clock", facts(clock_error=16.0), "warn", "timedatectl set-ntp true"),
+        ("clock", facts(clock_error=None), "unknown", "container"),
+        ("torch", facts(torch={}, errors={"torch": "no answer within 60 s"}), "fail", "no answer within 60 s"),
+        ("torch", facts(torch={"import_error": "ModuleNotFoundError: torch"}), "warn", "-m pip install 'torch>=2.6'"),
+        ("torch", facts(torch=TORCH | {"torch": "2.5.1"}), "warn", "PyTorch 2.5.1"),
+        ("cuda", facts(), "ok", "CUDA 12.8 of PyTorch runs on driver 580.173.02"),
+        ("cuda", facts(DRIVER), "ok", "by minor version compatibility"),
+        ("cuda", facts(OLD_DRIVER, torch=TORCH | {"gpus": 0}), "fail", "needs driver 525 or later, this is 520.61.05"),
+        ("cuda", facts(OLD_DRIVER), "ok", "forward compatibility package"),
+        ("cuda", facts(torch=TORCH | {"cuda": None}), "warn", "/whl/cu130"),
+        ("cuda", facts(gpu={"compute_capability": "7.5"}), "fail", "compute capability 7.5"),
+        ("cuda", facts({"simulated": 1}), "absent", "simulated"),
+        ("torch_gpus", facts(torch=UNINITIALIZED), "fail", "nvidia-fabricmanager"),
+        ("torch_gpus", facts(torch=TORCH | {"gpus": 7}), "fail", "lists 7 of 8 GPUs"),
+        ("torch_gpus", facts(torch=TORCH | {"gpus": 1}, visible_devices="0"), "warn", "unset CUDA_VISIBLE_DEVICES"),
+        ("torch_gpus", facts(gpu={"mig_mode": 1}, torch=TORCH | {"gpus": 1}), "ok", "lists 1 of 8"),
+        ("visible_devices", facts(visible_devices=""), "warn", "unset CUDA_VISIBLE_DEVICES"),
+        ("nccl", facts(torch=TORCH | {"nccl": "2.18.1"}), "warn", "NCCL 2.18.1 is loaded from /opt/torch"),
+        ("nccl", facts(torch=TWO_NCCLS), "warn", "uninstall -y nvidia-nccl-cu13"),
+        ("nccl", facts(torch=TORCH | {"packages": {}}), "ok", "2.27.5"),
+        ("pynvml", facts(pynvml=True), "warn", "pip uninstall -y pynvml"),
+        ("pynvml", facts(torch=TORCH | {"packages": {"pynvml": "11.5.0"}}), "warn", "/opt/torch/bin/python"),
+    ],
+)
+def test_each_problem_has_its_answer(name: str, host: HostFacts, level: str, words: str) -> None:
+    """Each check reports its level, what is wrong, and a remedy unless nothing is to be done."""
+    ((check, answer),) = [row for row in diagnose(host) if row[0].name == name]
+    assert answer.word == level, answer
+    assert words in f"{answer.detail} {answer.remedy}", (check.name, answer)
+    assert bool(answer.remedy) == (level not in {"ok", "absent"}), answer
+
+
+def test_a_healthy_host_is_ok() -> None:
+    """Nothing warns on a host with all GPUs, ports and services."""
+    answers = diagnose(facts(shared_memory=size(100, 90)))
+    assert {check.name: answer for check, answer in answers if answer.word not in {"ok", "absent"}} == {}
+    assert document(answers)["exit_code"] == 0
+
+
+def test_ports_that_are_down_are_named() -> None:
+    """A port of the fabric that is down is a warning with its name."""
+    host = facts()
+    host.report["ports"][2]["port_up"] = 0
+    (answer,) = [answer for check, answer in diagnose(host) if check.name == "infiniband"]
+    assert "Down: mlx5_2/1" in answer.detail
+
+
+@each_case(
+    ("architectures", "capability", "expected"),
+    [
+        ("sm_80", "8.9", True),
+        ("sm_86", "8.0", False),
+        ("sm_90", "10.0", False),
+        ("compute_90", "12.0", True),
+        ("sm_90a", "9.0", True),
+        ("sm_100", "10.3", True),
+        ("", "9.0", False),
+    ],
+)
+def test_which_code_runs_on_a_gpu(architectures: str, capability: str, *, expected: bool) -> None:
+    """Compiled code runs on its own major compute capability, PTX on every later one too."""
+    assert runs_on(architectures, capability) is expected
+
+
+def test_remedies_are_commands_of_a_shell() -> None:
+    """Each remedy is parsed by bash."""
+    hosts = [facts(), facts(DOWN, unit={}, errors=STOPPED), facts(OLD_DRIVER, torch=TORCH | {"gpus": 0}, cgroup2=False)]
+    remedies = {answer.remedy for host in hosts for _, answer in diagnose(host) if answer.remedy}
+    assert remedies
+    for remedy in remedies:
+        subprocess.run(["bash", "-n", "-c", remedy], check=True)
+        assert shlex.split(remedy, comments=True)
+
+
+def test_a_failed_check_does_not_end_the_others() -> None:
+    """A report of another version lacks what a check reads: that check is unknown, and the others answer."""
+    host = facts()
+    del host.report["node"]["fabric_manager_up"]
+    words = {check.name: answer.word for check, answer in diagnose(host)}
+    assert words["fabric_manager"] == "unknown"
+    assert words["driver"] == "ok"
+
+
+def test_a_command_that_hangs_is_ended() -> None:
+    """The child is killed at its deadline, and the error names the deadline."""
+    assert run_bounded(["sleep", "600"], 0.01).error == "no answer within 0.01 s"
+    assert "No such file" in run_bounded(["/no/such/program"], 5).error
+    assert run_bounded(["sh", "-c", "echo why >&2; exit 3"], 5).error == "exit code 3: why"
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run the command, and return its exit code and output."""
+    command = [sys.executable, "-m", "gpumon", "doctor", *arguments]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.stderr == ""
+    return ended.returncode, ended.stdout
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make this process find no agent but one with its store in the returned folder."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("GPUMON_STORE__PATH", str(tmp_path / "gpumon.db"))
+    monkeypatch.setenv("GPUMON_PROBE__PYTHON", str(tmp_path / "no-python"))
+    return tmp_path
+
+
+def test_a_host_without_agent_and_torch(alone: Path) -> None:
+    """The agent is stopped, its port is taken, its store is damaged and there is no interpreter: four failures."""
+    (alone / "gpumon.db.lock").write_text("gpumon 1\n")
+    (alone / "gpumon.db").write_bytes(b"no database" * 99)
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        code, shown = run("--json", "--simulate", "h100x8", "--web.listen-address", f"127.0.0.1:{port}")
+    answers = {each["name"]: each for each in json.loads(shown)["checks"]}
+    assert code == json.loads(shown)["exit_code"] == 2
+    failed = [name for name, answer in answers.items() if answer["level"] == "fail"]
+    assert failed == ["agent", "port", "store", "torch"]
+    assert "it is damaged" in answers["store"]["detail"]
+    assert (alone / "gpumon.db").read_bytes() == b"no database" * 99
+    assert list(answers) == [check.name for check in CHECKS]
+
+
+def test_an_invalid_configuration_is_an_answer(alone: Path) -> None:
+    """The mistake is named, and the other checks use the defaults."""
+    (alone / "gpumon.yml").write_text("poll: {intervall: 3}")
+    code, shown = run("--config.file", str(alone / "gpumon.yml"))
+    assert code == 2
+    assert shown.startswith("fail    configuration")
+    assert "did you mean interval_seconds?" in " ".join(shown.split())
+
+
+@pytest.mark.slow
+def test_a_running_agent_is_asked(alone: Path) -> None:
+    """The answers are those of the agent's own report, and its store is not opened."""
+    agent = Agent(alone).start()
+    try:
+        code, shown = run(f"--web.listen-address=127.0.0.1:{agent.port}")
+    finally:
+        agent.stop()
+    assert f"ok      agent            It answers, version {__version__}." in shown
+    assert "ok      store            The agent writes it." in shown
+    assert "lists 8 GPUs" in shown
+    assert code == 2  # there is no interpreter for the probe
+
+
+def test_a_store_is_examined_without_a_change(alone: Path) -> None:
+    """A store of a newer version is named, and left as it is."""
+    from gpumon.store.store import Store  # noqa: PLC0415
+
+    Store.open(alone / "gpumon.db").close()
+    with sqlite3.connect(alone / "gpumon.db") as connection:
+        connection.execute("INSERT INTO migrations VALUES (9999, 0)")
+    connection.close()
+    before = (alone / "gpumon.db").read_bytes()
+    _, shown = run("--simulate", "h100x8")
+    assert "a newer gpumon has written it" in " ".join(shown.split())
+    assert (alone / "gpumon.db").read_bytes() == before
+
+
+def test_the_torch_of_this_environment_is_reported() -> None:
+    """The program prints one line with the versions of the packages, whatever torch is installed."""
+    script = Path(sys.modules["gpumon"].__file__ or "").parent / "probe/worker/torch_report.py"
+    printed = subprocess.run([sys.executable, "-I", script], check=True, capture_output=True, text=True).stdout
+    assert {"packages"} < json.loads(printed).keys()
+
+
+def test_the_table_is_for_a_terminal() -> None:
+    """A line each, remedies in one line, and a summary."""
+    shown = table(diagnose(facts(DOWN)))
+    assert "\n        do: sudo modprobe nvidia; nvidia-smi; sudo dmesg" in shown
+    assert shown.splitlines()[-1].endswith("absent")
