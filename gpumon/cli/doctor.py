@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import platform
+import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gpumon import __version__, log
+from gpumon import __version__
 from gpumon.cli.check_result import EXIT_CODES
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
@@ -18,24 +21,30 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
 from gpumon.cli.readiness.host_facts import HostFacts, gather
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
+from gpumon.cli.support_bundle import bundle, fill
 from gpumon.config.load import load
 from gpumon.config.settings_table import CONFIG_FILE
-from gpumon.health.verdict import OK, UNKNOWN, Level
+from gpumon.health.verdict import OK, UNKNOWN
 
 CHECKS: tuple[ReadinessCheck, ...] = (*agent_checks.CHECKS, *hardware_checks.CHECKS, *torch_checks.CHECKS)
 DEADLINE_SECONDS = 60.0
 WIDTH = 100
+MEMBERS = ("name", "question", "level", "detail", "remedy")
+WORDS = ("fail", "warn", "unknown", "ok", "absent")
 Answers = Sequence[tuple[ReadinessCheck, Readiness]]
 
 
 def add(parser: CommandParser) -> None:
     parser.usage_error = EXIT_CODES[UNKNOWN]
-    parser.set_examples("gpumon doctor", "gpumon doctor --json --timeout 2m")
+    parser.set_examples("gpumon doctor", "gpumon doctor --bundle gpumon-support.tar.gz")
     parser.description = (
-        "Check whether this host is ready for the agent and its probes, and print a remedy for each problem: "
-        "docs/doctor.md. Exit code: 0 ok, 1 warn, 2 fail, 3 unknown."
+        "Check whether this host is ready for the agent and its probes, and print a remedy for each problem. "
+        "Exit code: 0 ok, 1 warn, 2 fail, 3 unknown."
     )
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument(
+        "--bundle", type=Path, metavar="FILE", help="write a support archive without secrets too (tar.gz, a new file)"
+    )
     parser.add_argument(
         "--timeout",
         type=duration,
@@ -47,11 +56,21 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    log.configure(level="error", format="logfmt")
-    facts = _facts(args)
-    answers = diagnose(facts)
-    print(json.dumps(document(answers), indent=2) if args.json else table(answers))
-    return EXIT_CODES[worst(answers)]
+    logging.disable()  # the answers have what the reading of the GPUs would log
+    try:
+        if args.bundle is None:
+            return _print(diagnose(_facts(args)), as_json=args.json)
+        with bundle(args.bundle) as archive:
+            facts = _facts(args)
+            answers = diagnose(facts)
+            fill(archive, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(document(answers), indent=1)})
+    except BrokenPipeError:
+        raise
+    except (OSError, UserError) as error:
+        print(f"gpumon: {error}", file=sys.stderr)
+        return EXIT_CODES[UNKNOWN]
+    print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host and its GPUs.", file=sys.stderr)
+    return _print(answers, as_json=args.json)
 
 
 def _facts(args: argparse.Namespace) -> HostFacts:
@@ -60,6 +79,11 @@ def _facts(args: argparse.Namespace) -> HostFacts:
         return gather(configuration_to_start(args), "", args.timeout)
     except UserError as error:
         return gather(load(None, {}, {}), str(error), args.timeout)
+
+
+def _print(answers: Answers, *, as_json: bool) -> int:
+    print(json.dumps(document(answers), indent=2) if as_json else table(answers))
+    return int(document(answers)["exit_code"])
 
 
 def diagnose(facts: HostFacts) -> Answers:
@@ -71,32 +95,21 @@ def _answer(check: ReadinessCheck, facts: HostFacts) -> Readiness:
     try:
         return check.answer(facts)
     except Exception as error:  # noqa: BLE001 - the other answers are wanted all the more
-        return Readiness(UNKNOWN, f"The check itself failed: {error!r}. This is a bug.", "gpumon doctor --json")
-
-
-def worst(answers: Answers) -> Level:
-    """Return the worst level. Absent is no level."""
-    return max((answer.level for _, answer in answers if answer.level is not None), default=OK)
+        return Readiness(
+            UNKNOWN, f"The check itself failed: {error!r}.", "gpumon doctor --bundle gpumon-support.tar.gz"
+        )
 
 
 def document(answers: Answers) -> dict[str, Any]:
-    """Return the JSON object that --json prints."""
-    level = worst(answers)
+    """Return the JSON object that --json prints. Its level is the worst; absent answers have none."""
+    level = max((answer.level for _, answer in answers if answer.level is not None), default=OK)
+    rows = ((check.name, check.question, answer.word, answer.detail, answer.remedy) for check, answer in answers)
     return {
         "host": platform.node(),
         "version": __version__,
         "level": level.word,
         "exit_code": EXIT_CODES[level],
-        "checks": [
-            {
-                "name": check.name,
-                "question": check.question,
-                "level": answer.word,
-                "detail": answer.detail,
-                "remedy": answer.remedy or None,
-            }
-            for check, answer in answers
-        ],
+        "checks": [dict(zip(MEMBERS, row, strict=True)) for row in rows],
     }
 
 
@@ -108,7 +121,5 @@ def table(answers: Answers) -> str:
         lines += textwrap.wrap(answer.detail, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
         lines += [f"{'':<8}do: {answer.remedy}"] if answer.remedy else []  # in one line, to be pasted
     words = [answer.word for _, answer in answers]
-    counts = ", ".join(
-        f"{words.count(word)} {word}" for word in ("fail", "warn", "unknown", "ok", "absent") if word in words
-    )
+    counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
     return "\n".join((*lines, "", f"{platform.node()}: {counts}"))

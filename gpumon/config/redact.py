@@ -1,4 +1,4 @@
-"""Redacts secrets: values whose names indicate a secret, and passwords in URLs."""
+"""Redacts secrets: values whose names indicate a secret, and passwords and tokens in URLs and other texts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_SECRET_NAME = re.compile(r"passw|token|secret|credential|(?:^|_)key(?:_|$)", re.IGNORECASE)
-_FILE_NAME = re.compile(r"_(?:file|path)$", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
-
 REDACTED = "<redacted>"
+_WORDS = r"(?:passw|token|secret|credential|(?<![^\W_])key(?![^\W_]))"
+_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_FILE_NAME = re.compile(r"_(?:file|path)$", re.IGNORECASE)
+_HOOK_PATH = re.compile(r"(?<=://)([^/\s]+)/.+")
+_IN_TEXT = (
+    (re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)"), rf"\1:{REDACTED}"),
+    (re.compile(r"(?<=://)[^/@\s:]+(?=@)"), REDACTED),
+    (re.compile(r"(://[^\s?#]+\?)[^\s\"'#]+"), rf"\1{REDACTED}"),
+    (re.compile(r"(Bearer |Authorization: ?\w+ )[^\s\"']+", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(rf"({_WORDS}(?:ord)?[\"']?[=:] ?[\"']?)[^\s\"',;]+", re.IGNORECASE), rf"\1{REDACTED}"),
+)
+"""Patterns of secrets in a text: user and query of a URL, credentials of an HTTP header, `token=` and `token:`."""
 
 
 def redact(name: str, value: Any) -> Any:
     """Return the value of a setting with secrets replaced by REDACTED.
 
     `name` is the name of the setting or, inside a mapping, the key of an entry. A value is secret if its name indicates
-    that. Passwords in URLs are secret too.
+    that. The user of a URL, its query, and the path of a webhook are secret too.
     """
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):
@@ -27,5 +35,18 @@ def redact(name: str, value: Any) -> Any:
     if _SECRET_NAME.search(last) and not _FILE_NAME.search(last):
         return REDACTED
     if isinstance(value, list | tuple):
-        return [redact(name, entry) for entry in value]
-    return _URL_PASSWORD.sub(rf"\1:{REDACTED}", value) if isinstance(value, str) else value
+        flags = ("", *map(str, value))  # the word after --token is secret
+        return [
+            redact(flag if flag.startswith("-") else name, entry) for flag, entry in zip(flags, value, strict=False)
+        ]
+    if not isinstance(value, str):
+        return value
+    text = redact_text(value)
+    return _HOOK_PATH.sub(rf"\1/{REDACTED}", text) if last == "webhook_url" else text
+
+
+def redact_text(text: str) -> str:
+    """Return a text, such as a log, in which passwords and tokens are replaced by REDACTED."""
+    for pattern, replacement in _IN_TEXT:
+        text = pattern.sub(replacement, text)
+    return text

@@ -65,16 +65,15 @@ def open_file(path: Path) -> OpenFile:
         return replace(opened, lock=lock, files=files)
 
 
-def examine(path: Path) -> None:
-    """Raise StoreError if the file is damaged, or belongs to another program. A copy is examined; nothing is changed.
+def examine(path: Path) -> sqlite3.Connection | None:
+    """Return a copy of the file in memory; None if there is no file. The file itself is not changed.
 
-    A missing file is no error, because the agent creates it.
+    Raise StoreError if it is damaged, cannot be read, or belongs to another program.
     """
     with store_errors(path):
         if not _is_intact(path):
             raise damage_error(path, "its header is overwritten")
-        if path.exists():
-            _copy_to_memory(path).close()
+        return _copy_to_memory(path) if path.exists() else None
 
 
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:

@@ -7,8 +7,10 @@ import json
 import shlex
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
+import tarfile
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 from agents import Agent
 from each_case import each_case
+from sample_events import error_event
 
 from gpumon import __version__
 from gpumon.cli.doctor import CHECKS, diagnose, document, table
@@ -24,6 +27,9 @@ from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import HostFacts
 from gpumon.cli.readiness.torch_checks import runs_on
 from gpumon.config.load import load
+from gpumon.config.redact import redact_text
+from gpumon.store import error_events
+from gpumon.store.store import Store
 
 TORCH = {
     "torch": "2.9.1+cu128",
@@ -201,12 +207,20 @@ def test_a_command_that_hangs_is_ended() -> None:
     assert run_bounded(["sh", "-c", "echo why >&2; exit 3"], 5).error == "exit code 3: why"
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    """Run the command, and return its exit code and output."""
+def run(*arguments: str, errors: str = "") -> tuple[int, str]:
+    """Run the command, and return its exit code and output. `errors`: the start of what it prints to standard error."""
     command = [sys.executable, "-m", "gpumon", "doctor", *arguments]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert ended.stderr == ""
+    assert ended.stderr.startswith(errors)
+    assert bool(ended.stderr) == bool(errors)
     return ended.returncode, ended.stdout
+
+
+def unpack(path: Path) -> dict[str, str]:
+    """Return the members of an archive by name."""
+    with tarfile.open(path) as archive:
+        files = {member.name.partition("/")[2]: archive.extractfile(member) for member in archive.getmembers()}
+        return {name: file.read().decode() for name, file in files.items() if file is not None}
 
 
 @pytest.fixture
@@ -248,19 +262,24 @@ def test_a_running_agent_is_asked(alone: Path) -> None:
     """The answers are those of the agent's own report, and its store is not opened."""
     agent = Agent(alone).start()
     try:
-        code, shown = run(f"--web.listen-address=127.0.0.1:{agent.port}")
+        path = alone / "support.tar.gz"
+        arguments = (f"--web.listen-address=127.0.0.1:{agent.port}", f"--bundle={path}")
+        code, shown = run(*arguments, errors=f"gpumon: wrote {path}.")
     finally:
         agent.stop()
     assert f"ok      agent            It answers, version {__version__}." in shown
     assert "ok      store            The agent writes it." in shown
     assert "lists 8 GPUs" in shown
     assert code == 2  # there is no interpreter for the probe
+    members = unpack(path)
+    assert len(json.loads(members["inventory.json"])["gpus"]) == 8
+    assert json.loads(members["events.json"])["complete"]
+    token = (alone / "token").read_text().strip()
+    assert [name for name, text in members.items() if token in text] == []
 
 
 def test_a_store_is_examined_without_a_change(alone: Path) -> None:
     """A store of a newer version is named, and left as it is."""
-    from gpumon.store.store import Store  # noqa: PLC0415
-
     Store.open(alone / "gpumon.db").close()
     with sqlite3.connect(alone / "gpumon.db") as connection:
         connection.execute("INSERT INTO migrations VALUES (9999, 0)")
@@ -269,6 +288,72 @@ def test_a_store_is_examined_without_a_change(alone: Path) -> None:
     _, shown = run("--simulate", "h100x8")
     assert "a newer gpumon has written it" in " ".join(shown.split())
     assert (alone / "gpumon.db").read_bytes() == before
+
+
+SECRETS = """\
+notifications:
+  alertmanagers: ["http://prom:s3cret-am-password@am-1:9093", "https://s3cret-am-token@am-2"]
+  alertmanager_token_file: {folder}/am.token
+  webhook_url: "https://events.example.com/hooks/s3cret-path/x?token=s3cret-query"
+  webhook_token_file: {folder}/hook.token
+  slack_url_file: {folder}/slack.url
+  smtp_server: smtp.example.com:587
+  smtp_user: gpumon
+  smtp_password_file: {folder}/smtp.password
+  smtp_to: [oncall@example.com]
+web: {{token_file: "{folder}/web.token", read_token_file: "{folder}/read.token"}}
+probe:
+  nccl_environment: {{NCCL_API_KEY: s3cret-nccl}}
+  scheduler_gate: [/bin/gate, --token, s3cret-gate, "--password=s3cret-gate-2", "Authorization: Bearer s3cret-gate-3"]
+"""
+SECRET_FILES = ("am.token", "hook.token", "slack.url", "smtp.password", "web.token", "read.token")
+
+
+def test_no_secret_is_in_the_archive(alone: Path) -> None:
+    """With every receiver configured, no secret of the file or of a file that it names is in any member."""
+    (alone / "gpumon.yml").write_text(SECRETS.format(folder=alone))
+    for name in SECRET_FILES:
+        (alone / name).write_text(f"https://hooks.example.com/s3cret/{name}\n" if "url" in name else f"s3cret-{name}\n")
+    path = alone / "support.tar.gz"
+    arguments = ["--config.file", str(alone / "gpumon.yml"), "--simulate", "h100x8", "--bundle", str(path)]
+    code, shown = run(*arguments, errors=f"gpumon: wrote {path}.")
+    members = unpack(path)
+    assert code == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert members["doctor.txt"] == shown.rstrip("\n")
+    assert "smtp.example.com:587" in members["configuration.yml"]
+    assert "https://events.example.com/<redacted>" in members["configuration.yml"]
+    assert len(json.loads(members["report.json"])["gpus"]) == 8
+    assert "NVIDIA H100 80GB HBM3" in members["gpus.txt"]
+    assert json.loads(members["versions.json"])["gpumon"] == __version__
+    assert {"journal.txt", "events.json", "inventory.json", "doctor.json"} <= members.keys()
+    assert [name for name, text in members.items() if "s3cret" in text] == []
+
+
+def test_an_archive_is_never_overwritten(alone: Path) -> None:
+    """An existing file or link is left as it is, and the exit code is unknown."""
+    path, target = alone / "support.tar.gz", alone / "target"
+    path.symlink_to(target)
+    assert run("--bundle", str(path), errors=f"gpumon: cannot create {path}: File exists.")[0] == 3
+    assert not target.exists()
+    assert run("--bundle", str(alone / "no/folder"), errors="gpumon: cannot create")[0] == 3
+
+
+def test_the_events_of_a_stopped_agent_are_in_the_archive(alone: Path) -> None:
+    """They are read from a copy of its store."""
+    with Store.open(alone / "gpumon.db") as store, store.writing() as connection:
+        error_events.restore(connection, [error_event(100)], [])
+    run("--simulate", "h100x8", "--bundle", str(alone / "x.tar.gz"), errors="gpumon: wrote")
+    assert [event["code"] for event in json.loads(unpack(alone / "x.tar.gz")["events.json"])] == [79]
+
+
+def test_secrets_in_a_log_are_redacted() -> None:
+    """Credentials of URLs and headers, and what follows token= or password: are replaced; other words are kept."""
+    line = "GET https://u:p4ss@h/x?sig=abc Authorization: Basic dTpw password: 'hunter2' token=t0k token_file=/a"
+    assert redact_text(line) == (
+        "GET https://u:<redacted>@h/x?<redacted> Authorization: Basic <redacted> password: '<redacted>' "
+        "token=<redacted> token_file=/a"
+    )
 
 
 def test_the_torch_of_this_environment_is_reported() -> None:

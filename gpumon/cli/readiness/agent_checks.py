@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 from gpumon import __version__
 from gpumon.cli.readiness.host_facts import UNIT, UNREADABLE, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN, Readiness, ReadinessCheck
@@ -16,8 +19,10 @@ LOGS = "sudo journalctl -u gpumon -n 50"
 
 
 def configuration(facts: HostFacts) -> Readiness:
-    if error := facts.errors.get("configuration"):
-        return Readiness(FAIL, f"{error} The answers below are for the defaults.", "gpumon config check")
+    if error := facts.errors.get("configuration", "").partition("\n")[2]:
+        file = re.match(r"(\S+\.ya?ml):\d+:", error)
+        flag = f" --config.file {shlex.quote(file[1])}" if file else ""
+        return Readiness(FAIL, f"{error} (The answers below are those for the defaults.)", f"gpumon config check{flag}")
     return Readiness(OK, "It is valid.")
 
 
@@ -29,6 +34,8 @@ def agent(facts: HostFacts) -> Readiness:
         detail = f"Version {version} runs, {__version__} is installed."
         return Readiness(WARN, detail, "sudo systemctl restart gpumon")
     detail = f"No agent answers at {facts.agent}: {error}. "
+    if "denied" in error:
+        return Readiness(UNKNOWN, detail, AS_ROOT)
     if state is None:
         return Readiness(FAIL, f"{detail}There is no unit {UNIT}.", "gpumon serve")
     command = "restart" if state == "active" else "start"

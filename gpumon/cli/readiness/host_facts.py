@@ -177,7 +177,8 @@ def _port_error(address: tuple[str, int]) -> str:
 
 def _store_error(path: Path) -> str:
     try:
-        examine(path)
+        if (copy := examine(path)) is not None:
+            copy.close()
     except (StoreError, OSError) as error:
         denied = isinstance(error if isinstance(error, OSError) else error.__cause__, PermissionError)
         return UNREADABLE if denied else f"{getattr(error, 'problem', error)}; {getattr(error, 'remedy', '')}"
