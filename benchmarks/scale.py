@@ -27,7 +27,7 @@ from benchmarks import scale_page
 from benchmarks.scale_page import INTERVAL, LINKS_INTERVAL, Step
 from dashboards.answers import Source
 from dashboards.generate import DASHBOARDS
-from gpumon.health.alert_rules import JOB
+from gpumon.health.last_verdicts import JOB
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[1]

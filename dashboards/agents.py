@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dashboards.panels import NODE, Column, Dashboard, Section, Words, graph, increments, stat, table, timeline
-from dashboards.promql import FIRING, MAX_SERIES, TARGETS, alerts, biggest, count, increase, rate, series
+from dashboards.panels import NODE, NONE, Column, Dashboard, Section, Words, graph, increments, stat, table, timeline
+from dashboards.promql import (
+    FIRING,
+    MAX_SERIES,
+    RULES_WORK,
+    TARGETS,
+    alerts,
+    biggest,
+    count,
+    increase,
+    rate,
+    series,
+    stated,
+)
 from gpumon.health.last_verdicts import LAST_SEEN
 
 _HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."
-_SEVERITY: Words = {1: ("info", "blue"), 2: ("warning", "orange"), 3: ("critical", "red")}
-_DAY = 86400
+_SEVERITY: Words = {0: NONE, 1: ("info", "blue"), 2: ("warning", "orange"), 3: ("critical", "red")}
 _STAT = {"width": 6}
 _UNDELIVERED = series("gpumon_notifications_total", 'outcome!="delivered"')
 
@@ -24,9 +35,9 @@ def _by_severity() -> str:
     )
 
 
-def _lost(share: str) -> str:
-    """Return the seconds of a day for which a value between 0 and 1 was not 1, by node."""
-    return f"{_DAY} * (1 - {biggest('instance', f'avg_over_time({share}[1d])')}) > 0"
+def _blind(answers: str) -> str:
+    """Return the seconds of the last day in which a series was 0, by node, from one value a minute."""
+    return biggest("instance", f"60 * count_over_time(({answers} == 0)[1d:1m])")
 
 
 _ACTIVE = f"last_over_time({alerts(FIRING)}[1d])"
@@ -42,7 +53,7 @@ DASHBOARD = Dashboard(
                 stat(
                     "Alerts that fire?",
                     "gpumon's alerts that fire in Prometheus now.",
-                    count(alerts(FIRING), TARGETS),
+                    count(alerts(FIRING), RULES_WORK),
                     colors={None: "green", 1: "orange"},
                     **_STAT,
                 ),
@@ -64,10 +75,9 @@ DASHBOARD = Dashboard(
                 ),
                 stat(
                     "Notifications that an agent could not deliver, 24 hours?",
-                    "Of agents that notify by themselves (docs/notifications.md).",
+                    "Of agents that notify by themselves (docs/notifications.md). n/a: none does.",
                     f"sum(increase({_UNDELIVERED}[1d]))",
                     colors={None: "green", 1: "red"},
-                    empty="none notifies",
                     **_STAT,
                 ),
                 timeline(
@@ -76,8 +86,8 @@ DASHBOARD = Dashboard(
                     _by_severity(),
                     "{{instance}} {{alertname}}",
                     _SEVERITY,
+                    known=RULES_WORK,
                     width=24,
-                    empty="no alert fired",
                 ),
             ),
         ),
@@ -88,22 +98,20 @@ DASHBOARD = Dashboard(
                     "Which agents do not answer, and since when?",
                     "Prometheus cannot scrape them. Last answer: as far as Prometheus remembers, for a day.",
                     [
-                        f"{biggest('instance', TARGETS)} == 0",
+                        stated(f"{biggest('instance', TARGETS)} == 0", "instance", "none", TARGETS),
                         f"1000 * {biggest('instance', series(LAST_SEEN))} and on (instance) {TARGETS} == 0",
                     ],
                     [Column("instance", NODE), Column("B", "last answer", unit="dateTimeFromNow")],
-                    empty="all answer",
                 ),
                 table(
                     "How long was each node blind in 24 hours?",
-                    "Time in which the agent did not answer, or its driver did not.",
-                    [_lost(TARGETS), _lost(series("gpumon_nvml_up"))],
+                    "Minutes in which the agent did not answer, or its driver did not.",
+                    [stated(_blind(TARGETS), "instance", "none", TARGETS), _blind(series("gpumon_nvml_up"))],
                     [
                         Column("instance", NODE),
                         Column("A", "agent silent", unit="s"),
                         Column("B", "driver silent", unit="s"),
                     ],
-                    empty="none",
                     sort="agent silent",
                 ),
                 graph(
@@ -124,12 +132,14 @@ DASHBOARD = Dashboard(
                     "Calls and fields that failed between points. Unsupported ones are not counted.",
                     increase("gpumon_poll_errors_total", "instance, tier, error"),
                     "{{instance}} {{tier}} {{error}}",
+                    series("gpumon_nvml_up"),
                 ),
                 increments(
                     "Why was a sampler replaced?",
                     "Replacements of the child that calls the driver. deadline: a driver call did not return.",
                     increase("gpumon_sampler_restarts_total", "instance, reason"),
                     "{{instance}} {{reason}}",
+                    series("gpumon_build_info"),
                 ),
             ),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.panels import (
     GPU,
     LEVELS,
+    NO_ANSWER,
     NODE,
     UUID,
     Column,
@@ -18,15 +19,28 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.promql import EACH_GPU, FIRING, TARGETS, alerts, biggest, count, rate, series, share_of_time
+from dashboards.promql import (
+    EACH_GPU,
+    FIRING,
+    RULES_WORK,
+    TARGETS,
+    alerts,
+    biggest,
+    count,
+    number_or_zero,
+    rate,
+    series,
+    share_of_time,
+    stated,
+)
 from gpumon.health.fleet_rules import GPUS
 
-NO_ANSWER = -1
-"""Value of a node whose agent does not answer, below those of the verdict levels."""
 STATES: Words = {NO_ANSWER: ("no answer", "gray"), **LEVELS}
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1, "width": 3}
 _GOOD = {None: "red", 0.95: "orange", 0.99: "green"}
 
+_PROCESSES = series("gpumon_gpu_processes")
+_HEALTHY = f"({series('gpumon_gpu_health')} != 1 < 3)"
 _HEALTH = biggest("instance", series("gpumon_node_health"))
 _STATE = f"{_HEALTH} or {biggest('instance', f'{TARGETS} == 0')} {NO_ANSWER}"
 """The worst verdict of each node, or NO_ANSWER."""
@@ -37,7 +51,7 @@ _REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", seri
 _ALERT = f"alertname, severity, device, port, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
-_HELD_IDLE = f"(({_BUSY}) < 0.05 and min_over_time({series('gpumon_gpu_processes')}[1h]) > 0)"
+_HELD_IDLE = f"(({_BUSY}) < 0.05 and min_over_time({_PROCESSES}[1h]) > 0)"
 FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
 
 
@@ -47,10 +61,25 @@ def _hours(state: str, window: str) -> str:
     return f"{hours} / {expected}"
 
 
+def _sum(state: str) -> str:
+    return f"sum({series(f'{GPUS}:{state}')})"
+
+
 def _versions(what: str, metric: str, label: str) -> str:
-    """Return the number of nodes by a label of an info series, in the labels `what` and `value`."""
-    nodes = f"count by ({label}) (count by ({label}, instance) ({series(metric)}))"
+    """Return 1 for each node and value of a label of an info series, in the labels `what` and `value`."""
+    nodes = f"group by ({label}, instance) ({series(metric)})"
     return f'label_replace(label_replace({nodes}, "value", "$1", "{label}", "(.*)"), "what", "{what}", "", "")'
+
+
+_VERSIONS = " or ".join(
+    _versions(*row)
+    for row in (
+        ("gpumon", "gpumon_build_info", "version"),
+        ("driver", "gpumon_driver_info", "driver"),
+        ("VBIOS", "gpumon_gpu_info", "vbios"),
+        ("GPU", "gpumon_gpu_info", "name"),
+    )
+)
 
 
 def _quantile(quantile: float) -> str:
@@ -104,9 +133,12 @@ DASHBOARD = Dashboard(
                 stat(
                     "Hours between failures?",
                     "Hours that a node was healthy or warned in 7 days, divided by how often a node began to fail.",
-                    f"sum(count_over_time({series('gpumon_node_health')}[7d:5m])) / 12 / (sum({_EPISODES}) > 0)",
+                    number_or_zero(
+                        f"sum(count_over_time({series('gpumon_node_health')}[7d:5m])) / 12 / (sum({_EPISODES}) > 0)",
+                        series("gpumon_node_health"),
+                    ),
+                    words={0: ("no failure", "green")},
                     unit="h",
-                    empty="no failure",
                     width=3,
                 ),
                 stat(
@@ -126,14 +158,11 @@ DASHBOARD = Dashboard(
                     "Expected: configured, accepted or learned. In use: with a process. Unknown is not healthy: "
                     "no check can judge these now, for example because their agent or driver does not answer.",
                     {
-                        name: f"sum({series(f'{GPUS}:{state}')})"
-                        for name, state in (
-                            ("expected", "expected"),
-                            ("answering", "up"),
-                            ("healthy", "healthy"),
-                            ("in use", "busy"),
-                            ("unknown", "unknown"),
-                        )
+                        "expected": _sum("expected"),
+                        "answering": _sum("up"),
+                        "healthy": _sum("healthy"),
+                        "healthy, in use": count(f"{_PROCESSES} > 0 and on ({EACH_GPU}) {_HEALTHY}", _PROCESSES),
+                        "unknown": _sum("unknown"),
                     },
                     minimum=0,
                     width=8,
@@ -141,7 +170,7 @@ DASHBOARD = Dashboard(
                 table(
                     "What is wrong, and what must be done?",
                     "One line for each fault that no other fault explains.",
-                    [_REASON],
+                    [stated(_REASON, "reason", "nothing, as far as nodes answer", series("gpumon_node_health"))],
                     [
                         Column("instance", NODE),
                         Column("gpu", GPU),
@@ -151,7 +180,6 @@ DASHBOARD = Dashboard(
                         Column("check", "check"),
                         Column("uuid", UUID),
                     ],
-                    empty="nothing is wrong",
                     width=16,
                 ),
                 matrix(
@@ -174,7 +202,14 @@ DASHBOARD = Dashboard(
                 table(
                     "Which alerts fire, and for how long?",
                     "gpumon's alerts that fire in Prometheus. Age: time since the condition began.",
-                    [f"time() - {biggest(_ALERT, _ACTIVE_SINCE)} and on ({_ALERT}) {alerts(FIRING)}"],
+                    [
+                        stated(
+                            f"time() - {biggest(_ALERT, _ACTIVE_SINCE)} and on ({_ALERT}) {alerts(FIRING)}",
+                            "alertname",
+                            "none fires",
+                            RULES_WORK,
+                        )
+                    ],
                     [
                         Column("instance", NODE),
                         Column("gpu", GPU),
@@ -184,7 +219,6 @@ DASHBOARD = Dashboard(
                         Column("uuid", UUID),
                     ],
                     sort="age",
-                    empty="no alert fires",
                 ),
             ),
         ),
@@ -194,26 +228,20 @@ DASHBOARD = Dashboard(
                 table(
                     "Which nodes fail again and again?",
                     "Of 7 days: how often the node began to fail, and how long it failed.",
-                    [f"sum by (instance) ({_EPISODES}) > 0", f"sum by (instance) ({series(FAULT_SECONDS)}) > 0"],
+                    [
+                        stated(
+                            f"sum by (instance) ({_EPISODES}) > 0", "instance", "none", series("gpumon_node_health")
+                        ),
+                        f"sum by (instance) ({series(FAULT_SECONDS)}) > 0",
+                    ],
                     [Column("instance", NODE), Column("A", "failures"), Column("B", "failed for", unit="s")],
                     sort="failed for",
-                    empty="no node failed",
                 ),
                 table(
                     "Do all nodes run the same versions?",
-                    "Number of nodes by version. A version on few nodes is drift.",
-                    [
-                        " or ".join(
-                            _versions(*row)
-                            for row in (
-                                ("gpumon", "gpumon_build_info", "version"),
-                                ("driver", "gpumon_driver_info", "driver"),
-                                ("VBIOS", "gpumon_gpu_info", "vbios"),
-                                ("GPU", "gpumon_gpu_info", "name"),
-                            )
-                        )
-                    ],
-                    [Column("what", "of"), Column("value", "version"), Column("A", "nodes")],
+                    "Number of nodes by version, and one of them. A version on few nodes is drift.",
+                    [f"count by (what, value) ({_VERSIONS})", f"topk by (what, value) (1, {_VERSIONS})"],
+                    [Column("what", "of"), Column("value", "version"), Column("A", "nodes"), Column("instance", NODE)],
                 ),
             ),
         ),
@@ -237,7 +265,7 @@ DASHBOARD = Dashboard(
                     "Which GPUs are held but idle?",
                     "A process has been on the GPU for an hour, and kernels ran less than 5 % of the time.",
                     [
-                        biggest(EACH_GPU, _HELD_IDLE),
+                        stated(biggest(EACH_GPU, _HELD_IDLE), "instance", "none", _PROCESSES),
                         f"{biggest(EACH_GPU, series('gpumon_gpu_memory_used_bytes'))} and on (uuid) {_HELD_IDLE}",
                     ],
                     [
@@ -247,7 +275,6 @@ DASHBOARD = Dashboard(
                         Column("B", "memory used", unit="bytes"),
                         Column("uuid", UUID),
                     ],
-                    empty="none",
                 ),
                 graph(
                     "How much power do the GPUs draw?",

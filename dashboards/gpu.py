@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.node import MARGIN
 from dashboards.panels import (
     LEVELS,
+    NONE,
     YES_NO,
     Column,
     Dashboard,
@@ -15,7 +16,7 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.promql import biggest, increase, rate, recent_xids, series, share_of_time
+from dashboards.promql import KERNEL_LOG, biggest, increase, rate, recent_xids, series, share_of_time, stated
 
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
 _IDENTITIES = ("name", "serial", "uuid", "pci_bus_id", "vbios", "inforom", "gsp")
@@ -63,9 +64,15 @@ DASHBOARD = Dashboard(
                 table(
                     "What is wrong with it?",
                     "One line for each fault of this GPU that no other fault explains.",
-                    [biggest("check, code, reason, action", series("gpumon_health_check_info"))],
+                    [
+                        stated(
+                            biggest("check, code, reason, action", series("gpumon_health_check_info")),
+                            "reason",
+                            "nothing is wrong",
+                            series("gpumon_gpu_health"),
+                        )
+                    ],
                     [Column(name, name) for name in ("check", "code", "reason", "action")],
-                    empty="nothing is wrong",
                 ),
                 timeline(
                     "How has this GPU been?",
@@ -79,18 +86,19 @@ DASHBOARD = Dashboard(
                     "Last occurrence, and count since the agent's store was created.",
                     [
                         biggest("xid", f"1000 * {series('gpumon_gpu_xid_last_timestamp_seconds')}"),
-                        biggest("xid", f"{series('gpumon_gpu_xid_errors_total')} > 0"),
+                        stated(
+                            biggest("xid", f"{series('gpumon_gpu_xid_errors_total')} > 0"), "xid", "none", KERNEL_LOG
+                        ),
                     ],
                     [Column("xid", "Xid"), Column("A", "last", unit="dateTimeFromNow"), Column("B", "count")],
-                    empty="no Xid",
                 ),
                 timeline(
                     "Which Xids occurred in this time?",
                     "Each Xid is shown for 5 minutes.",
                     recent_xids("xid"),
                     "Xid {{xid}}",
-                    {1: ("Xid", "red")},
-                    empty="none",
+                    {0: NONE, 1: ("Xid", "red")},
+                    known=KERNEL_LOG,
                 ),
             ),
         ),
@@ -197,7 +205,6 @@ DASHBOARD = Dashboard(
                         Column("B", "pending", words={0: ("no", "green"), 1: ("reset", "orange")}),
                         Column("C", "failed", words={0: ("no", "green"), 1: ("replace", "red")}),
                     ],
-                    empty="not supported",
                 ),
             ),
         ),
@@ -232,12 +239,14 @@ DASHBOARD = Dashboard(
                     f"{increase('gpumon_gpu_pcie_errors_total', 'kind')} or "
                     f'label_replace({increase("gpumon_gpu_pcie_replays_total", "gpu")}, "kind", "replay", "", "")',
                     "{{kind}}",
+                    series("gpumon_gpu_pcie_replays_total"),
                 ),
                 increments(
                     "Did its NVLinks have errors?",
                     "New errors between points, by link. From /metrics/links.",
                     increase("gpumon_nvlink_errors_total", "link, kind"),
                     "link {{link}} {{kind}}",
+                    series("gpumon_nvlink_errors_total"),
                 ),
             ),
         ),
@@ -248,8 +257,13 @@ DASHBOARD = Dashboard(
                     "Which MIG instances has it?",
                     "Readings of each instance.",
                     [
-                        biggest("mig_uuid, profile", series(f"gpumon_mig_{name}"))
-                        for name in ("memory_used_bytes", "memory_total_bytes")
+                        stated(
+                            biggest("mig_uuid, profile", series("gpumon_mig_memory_used_bytes")),
+                            "profile",
+                            "MIG is off",
+                            f"{series('gpumon_gpu_mig_mode')} == 0",
+                        ),
+                        biggest("mig_uuid, profile", series("gpumon_mig_memory_total_bytes")),
                     ],
                     [
                         Column("profile", "profile"),
@@ -257,7 +271,6 @@ DASHBOARD = Dashboard(
                         Column("B", "memory", unit="bytes"),
                         Column("mig_uuid", "uuid of the instance"),
                     ],
-                    empty="MIG is off",
                     width=24,
                     height=5,
                 ),

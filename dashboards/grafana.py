@@ -17,8 +17,8 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
-from dashboards.panels import GPU, NODE, PLAIN, REASON, UUID, Colors, Column, Dashboard, Panel, Words
-from dashboards.promql import FIRING, alerts, series
+from dashboards.panels import GPU, NODE, NOT_KNOWN, PLAIN, REASON, UUID, Colors, Column, Dashboard, Panel, Words
+from dashboards.promql import FIRING, TARGETS, alerts, series
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LETTERS = "ABCDEFGH"
@@ -87,7 +87,7 @@ def _variable(name: str, label: str, query: str, *, one: bool = False) -> build.
 
 def _annotations() -> list[Any]:
     """Return the annotations: alerts that page, Xids, restarts of the agent, maintenance."""
-    restarts = f"changes({series('gpumon_build_info').replace('gpumon_build_info', 'up', 1)}[2m]) > 0"
+    restarts = f"changes({TARGETS}[2m]) > 0"
     return [
         _annotation(
             "Alerts", "red", alerts(FIRING, 'severity="critical"'), "{{alertname}}", "{{instance}} GPU {{gpu}}"
@@ -151,7 +151,7 @@ def _panel(panel: Panel) -> Any:
     built.title(panel.title).description(panel.description).datasource(SOURCE)
     built.targets([_target(panel, letter, query.expr, query.legend) for letter, query in _lettered(panel)])
     built.grid_pos(model.GridPos(h=panel.height, w=panel.width))
-    built.unit(panel.unit).no_value(panel.empty)
+    built.unit(panel.unit).no_value(NOT_KNOWN)
     built.thresholds(_thresholds(panel.colors)).mappings(_mappings(panel.words))
     if panel.minimum is not None:
         built.min(panel.minimum)

@@ -18,7 +18,7 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.promql import EACH_GPU, MAX_SERIES, ON_NODE, biggest, count, increase, rate, series
+from dashboards.promql import EACH_GPU, KERNEL_LOG, MAX_SERIES, ON_NODE, biggest, count, increase, rate, series, stated
 from gpumon.health.fleet_rules import MIN_NODES, ratio_at_best_size
 
 _LOWEST = f"Shows the {MAX_SERIES} lowest series at each time: select nodes to see others."
@@ -29,8 +29,15 @@ _PORT = "instance, device, port"
 _GOOD_IF_0 = {None: "green", 1: "red"}
 _STAT = {"colors": _GOOD_IF_0, "width": 6}
 
-_BELOW = f"{series('gpumon_gpu_nvlinks_expected')} - {series('gpumon_gpu_nvlinks_active')}"
+_NVLINKS = series("gpumon_gpu_nvlinks_expected")
+_BELOW = (
+    f"({_NVLINKS} - {series('gpumon_gpu_nvlinks_active')} or "
+    f"last_over_time({_NVLINKS}[1d]) and on ({EACH_GPU}) {series('gpumon_gpu_up')} == 0)"
+)
+"""Links of each GPU that should be up and are not: all links of a GPU that does not answer."""
+_SERVICES = f"({series('gpumon_fabric_manager_up')} or {series('gpumon_imex_up')})"
 _PORT_INFO, _PORT_UP = series("gpumon_infiniband_port_info"), series("gpumon_infiniband_port_up")
+_PORTS_DOWN = f"{biggest(f'{_PORT}, role, link_layer, gpu', _PORT_INFO)} and on ({_PORT}) {_PORT_UP} == 0"
 _FABRIC_PORTS = series("gpumon_infiniband_port_info", 'role="fabric"')
 _PORTS = f"{_PORT_UP} * on (cluster, {_PORT}) group_left () {_FABRIC_PORTS}"
 _FLEET_RATIO = ratio_at_best_size(f"{{{', '.join(ON_NODE)}}}")
@@ -62,7 +69,6 @@ def _ratio(title: str, description: str, legend: str, expression: str) -> Panel:
         {legend: _worst(expression)},
         unit="percentunit",
         minimum=0,
-        empty="no run to compare",
     )
 
 
@@ -76,7 +82,7 @@ DASHBOARD = Dashboard(
             panels=(
                 stat(
                     "NVLinks down?",
-                    "Links that should be up and are not.",
+                    "Links that should be up and are not, with those of GPUs that do not answer.",
                     f"sum({_BELOW})",
                     **_STAT,
                 ),
@@ -95,21 +101,26 @@ DASHBOARD = Dashboard(
                 stat(
                     "Fabric managers or IMEX down?",
                     "Services without which jobs cannot use NVLink.",
-                    f"count(({series('gpumon_fabric_manager_up')} or {series('gpumon_imex_up')}) == 0) or "
-                    f"0 * count({series('gpumon_build_info')})",
+                    count(f"{_SERVICES} == 0", _SERVICES),
                     **_STAT,
                 ),
                 table(
                     "Which NVLinks are down?",
                     "From /metrics/links, which the shipped configuration scrapes once a minute.",
-                    [f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0"],
+                    [
+                        stated(
+                            f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0",
+                            "link",
+                            "none",
+                            series("gpumon_nvlink_up"),
+                        )
+                    ],
                     [Column("instance", NODE), Column("gpu", GPU), Column("link", "link"), Column("uuid", UUID)],
-                    empty="all are up",
                 ),
                 table(
                     "Which ports are down?",
                     "Ports with the role other connect storage or management: they do not fail a node.",
-                    [f"{biggest(f'{_PORT}, role, link_layer, gpu', _PORT_INFO)} and on ({_PORT}) {_PORT_UP} == 0"],
+                    [stated(_PORTS_DOWN, "device", "none", _PORT_UP)],
                     [
                         Column("instance", NODE),
                         Column("device", "device"),
@@ -118,13 +129,17 @@ DASHBOARD = Dashboard(
                         Column("link_layer", "network"),
                         Column("gpu", "nearest GPU"),
                     ],
-                    empty="all are up",
                 ),
                 table(
                     "Which GPUs are outside their fabric?",
                     "Jobs that use NVLink cannot run on such a GPU. code: NVML status of a completed registration.",
                     [
-                        f"{biggest(EACH_GPU, series('gpumon_fabric_state'))} and on ({EACH_GPU}) {_OUTSIDE}",
+                        stated(
+                            f"{biggest(EACH_GPU, series('gpumon_fabric_state'))} and on ({EACH_GPU}) {_OUTSIDE}",
+                            "instance",
+                            "none",
+                            series("gpumon_fabric_state"),
+                        ),
                         f"{biggest(EACH_GPU, series('gpumon_fabric_status'))} > 0",
                     ],
                     [
@@ -134,7 +149,6 @@ DASHBOARD = Dashboard(
                         Column("B", "code"),
                         Column("uuid", UUID),
                     ],
-                    empty="all are inside",
                 ),
                 timeline(
                     "Which services of the links ran?",
@@ -153,30 +167,39 @@ DASHBOARD = Dashboard(
                     "New errors between points, by link. From /metrics/links.",
                     increase("gpumon_nvlink_errors_total", "instance, gpu, link, kind"),
                     "{{instance}} GPU {{gpu}} link {{link}} {{kind}}",
+                    series("gpumon_nvlink_errors_total"),
                 ),
                 increments(
                     "Which ports had errors?",
                     "New errors between points, by kind. From /metrics/links.",
                     increase("gpumon_infiniband_errors_total", f"{_PORT}, kind"),
                     "{{instance}} {{device}}:{{port}} {{kind}}",
+                    series("gpumon_infiniband_errors_total"),
                 ),
                 increments(
                     "Which ports went down and came back?",
                     "How often the link went down between points. If it repeats, the cable or module is bad.",
                     increase("gpumon_infiniband_link_downs_total", _PORT),
                     "{{instance}} {{device}}:{{port}}",
+                    series("gpumon_infiniband_link_downs_total"),
                 ),
                 table(
                     "Which NVSwitches had errors?",
                     "SXids since the agent's store was created, from the kernel log.",
-                    [biggest("instance, nvswitch, sxid", f"{series('gpumon_nvswitch_errors_total')} > 0")],
+                    [
+                        stated(
+                            biggest("instance, nvswitch, sxid", f"{series('gpumon_nvswitch_errors_total')} > 0"),
+                            "nvswitch",
+                            "none",
+                            KERNEL_LOG,
+                        )
+                    ],
                     [
                         Column("instance", NODE),
                         Column("nvswitch", "NVSwitch"),
                         Column("sxid", "SXid"),
                         Column("A", "count"),
                     ],
-                    empty="none",
                 ),
                 graph(
                     "Which nodes use NVLink most?",
@@ -242,7 +265,6 @@ DASHBOARD = Dashboard(
                         Column("D", "ranks"),
                         Column("E", "wrong elements", colors={None: "text", 1: "red"}),
                     ],
-                    empty="no run yet",
                 ),
                 graph(
                     "How long ago was each node measured?",
@@ -260,12 +282,14 @@ DASHBOARD = Dashboard(
                     "Runs between points, by outcome.",
                     increase("gpumon_probe_allreduce_runs_total", "outcome", 'outcome!="skipped"'),
                     "{{outcome}}",
+                    _probe("runs_total"),
                 ),
                 increments(
                     "Why were runs skipped?",
                     "Skipped runs between points, by reason.",
                     increase("gpumon_probe_allreduce_skips_total", "reason"),
                     "{{reason}}",
+                    _probe("runs_total"),
                 ),
             ),
         ),

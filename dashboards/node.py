@@ -5,6 +5,8 @@ from __future__ import annotations
 from dashboards.panels import (
     GPU,
     LEVELS,
+    NO_ANSWER,
+    NONE,
     UUID,
     YES_NO,
     Column,
@@ -17,15 +19,28 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.promql import EACH_GPU, biggest, increase, rate, recent_xids, series, share_of_time
+from dashboards.promql import (
+    EACH_GPU,
+    KERNEL_LOG,
+    biggest,
+    increase,
+    number_or_zero,
+    rate,
+    recent_xids,
+    series,
+    share_of_time,
+    stated,
+)
 
 EACH = "GPU {{gpu}}"
 _OF_GPU = [Column("gpu", GPU), Column("uuid", UUID)]
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
 _PORT = "instance, device, port"
+_MAINTENANCE_END = series("gpumon_maintenance_end_timestamp_seconds")
 _ACTIVE = series("gpumon_gpu_clock_event_active", 'reason!="idle"')
 
 
+_LOST = f"{series('gpumon_gpu_up')} == 0"
 _LEVEL = biggest(f"{EACH_GPU}, check", series("gpumon_health_check", 'gpu!=""'))
 _INFO = biggest(f"{EACH_GPU}, check, action", series("gpumon_health_check_info"))
 
@@ -77,9 +92,9 @@ DASHBOARD = Dashboard(
                 stat(
                     "In maintenance until?",
                     "No alert pages until then.",
-                    f"1000 * max({series('gpumon_maintenance_end_timestamp_seconds')} > time())",
+                    number_or_zero(f"1000 * max({_MAINTENANCE_END} > time())", _MAINTENANCE_END),
                     unit="dateTimeFromNow",
-                    empty="no maintenance",
+                    words={0: ("no maintenance", "text")},
                 ),
                 table(
                     "How is each GPU?",
@@ -109,7 +124,16 @@ DASHBOARD = Dashboard(
                 table(
                     "Why is it so, and what must be done?",
                     "One line for each fault that no other fault explains, about the node, a GPU or a port.",
-                    [biggest(f"{EACH_GPU}, device, port, check, reason, action", series("gpumon_health_check_info"))],
+                    [
+                        stated(
+                            biggest(
+                                f"{EACH_GPU}, device, port, check, reason, action", series("gpumon_health_check_info")
+                            ),
+                            "reason",
+                            "nothing is wrong",
+                            series("gpumon_node_health"),
+                        )
+                    ],
                     [
                         Column("gpu", GPU),
                         Column("device", "port of"),
@@ -118,7 +142,6 @@ DASHBOARD = Dashboard(
                         Column("action", "action"),
                         Column("uuid", UUID),
                     ],
-                    empty="nothing is wrong",
                     height=9,
                 ),
             ),
@@ -138,9 +161,7 @@ DASHBOARD = Dashboard(
                     "When alerts did not page, the driver was released, or the agent's own probe loaded the GPUs.",
                     " or ".join(
                         (
-                            _window(
-                                "maintenance", f"{series('gpumon_maintenance_end_timestamp_seconds')} > bool time()"
-                            ),
+                            _window("maintenance", f"{_MAINTENANCE_END} > bool time()"),
                             _window("release", f"{series('gpumon_release_end_timestamp_seconds')} > bool time()"),
                             _window("probe", series("gpumon_probe_allreduce_running")),
                         )
@@ -153,14 +174,15 @@ DASHBOARD = Dashboard(
                     "Each Xid is shown for 5 minutes. `gpumon xid CODE` explains a code.",
                     recent_xids("instance, gpu, uuid, xid"),
                     f"{EACH} Xid {{{{xid}}}}",
-                    {1: ("Xid", "red")},
-                    empty="none",
+                    {0: NONE, 1: ("Xid", "red")},
+                    known=KERNEL_LOG,
                 ),
                 increments(
                     "Were there memory errors?",
                     "New ECC errors between points.",
                     increase("gpumon_gpu_ecc_errors_total", "instance, gpu, uuid, severity, location"),
                     f"{EACH} {{{{severity}}}} {{{{location}}}}",
+                    series("gpumon_gpu_ecc_errors_total"),
                 ),
                 timeline(
                     "Why were clocks reduced?",
@@ -168,8 +190,8 @@ DASHBOARD = Dashboard(
                     "hw_power_brake are not.",
                     f"{biggest(f'{EACH_GPU}, reason', _ACTIVE)} == 1",
                     f"{EACH} {{{{reason}}}}",
-                    {1: ("reduced", "orange")},
-                    empty="never",
+                    {0: NONE, 1: ("reduced", "orange")},
+                    known=_ACTIVE,
                 ),
                 timeline(
                     "In which performance state was each GPU?",
@@ -228,11 +250,11 @@ DASHBOARD = Dashboard(
                 matrix(
                     "Which NVLinks are up?",
                     "From /metrics/links, which the shipped configuration scrapes once a minute.",
-                    biggest(f"{EACH_GPU}, link", series("gpumon_nvlink_up")),
+                    f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} or "
+                    f'label_replace({biggest(EACH_GPU, _LOST)} {NO_ANSWER}, "link", "0", "", "")',
                     Column("gpu", GPU),
                     columns="link",
-                    words={0: ("down", "red"), 1: ("up", "green")},
-                    empty="no NVLink is expected",
+                    words={NO_ANSWER: ("no answer", "gray"), 0: ("down", "red"), 1: ("up", "green")},
                 ),
                 table(
                     "How are the ports?",
@@ -251,7 +273,6 @@ DASHBOARD = Dashboard(
                         Column("B", "up", words=YES_NO),
                         Column("C", "speed", unit="Bps"),
                     ],
-                    empty="no ports",
                 ),
                 graph(
                     "How much do the GPUs exchange?",

@@ -14,7 +14,14 @@ Colors = Mapping[float | None, str]
 PLAIN: Colors = {None: "text"}
 LEVELS: Words = {0: ("ok", "green"), 1: ("unknown", "purple"), 2: ("warn", "orange"), 3: ("fail", "red")}
 """The verdict levels."""
+NO_ANSWER = -1
+"""Value of what does not answer, below those of the verdict levels."""
 YES_NO: Words = {0: ("no", "red"), 1: ("yes", "green")}
+NOT_KNOWN = "n/a"
+"""Text of a panel without series. A good answer is a series too, so that it differs from no answer."""
+OTHERS = "others"
+"""Name of the row or line that states that nothing else occurred."""
+NONE: tuple[str, str] = ("none", "transparent")
 NODE, GPU, UUID = "node", "GPU", "uuid"
 """Headings of columns whose cells link to the dashboards of that node or GPU."""
 REASON = "reason"
@@ -62,8 +69,6 @@ class Panel:
     width: int = 12
     """Columns of the grid, which has 24."""
     height: int = 8
-    empty: str = "n/a"
-    """Text if no series is returned. Other than n/a only where no series is the good answer."""
     colors: Colors = field(default_factory=lambda: PLAIN)
     words: Words = field(default_factory=dict)
     minimum: float | None = None
@@ -127,14 +132,18 @@ def graph(title: str, description: str, queries: Mapping[str, str], **more: Any)
     return Panel(**more, kind="graph", title=title, description=description, queries=asked)
 
 
-def increments(title: str, description: str, expr: str, legend: str, **more: Any) -> Panel:
-    """Return a graph with a bar for each increase. Without an increase it states that there was none."""
-    return graph(title, description, {legend: expr}, **{"minimum": 0, "empty": "none"} | more, increments=True)
+def increments(title: str, description: str, expr: str, legend: str, known: str, **more: Any) -> Panel:
+    """Return a graph with a bar for each increase, and 0 for all others while `known` has series."""
+    return graph(
+        title, description, {legend: expr, OTHERS: f"0 * group({known})"}, **{"minimum": 0} | more, increments=True
+    )
 
 
-def timeline(title: str, description: str, expr: str, legend: str, words: Words, **more: Any) -> Panel:
-    """Return a timeline of states with a row for each series."""
-    asked = [Query(expr, legend)]
+def timeline(
+    title: str, description: str, expr: str, legend: str, words: Words, *, known: str = "", **more: Any
+) -> Panel:
+    """Return a timeline of states with a row for each series, and one with 0 for all others while `known` has some."""
+    asked = [Query(expr, legend), *([Query(f"0 * group({known})", OTHERS)] if known else [])]
     return Panel(**more, kind="timeline", title=title, description=description, queries=asked, words=words)
 
 

@@ -10,7 +10,7 @@ from html import escape
 from itertools import cycle
 
 from dashboards.answers import Line, Series, Source, flat, lines, pivot
-from dashboards.panels import Colors, Column, Dashboard, Panel, Section, Words
+from dashboards.panels import NOT_KNOWN, Colors, Column, Dashboard, Panel, Section, Words
 
 CELL = 36
 """Height of a row of the grid in pixels, with the gap below it."""
@@ -81,7 +81,7 @@ def _rows(panels: Sequence[Panel]) -> Iterable[int]:
 def _panel(panel: Panel, source: Source) -> str:
     answers = source.answers(panel)
     shown = any(answers)
-    body = _KINDS[panel.kind](panel, answers, source) if shown else f"<div class=empty>{escape(panel.empty)}</div>"
+    body = _KINDS[panel.kind](panel, answers, source) if shown else f"<div class=empty>{NOT_KNOWN}</div>"
     size = f"grid-column: span {panel.width}; height: {panel.height * CELL}px"
     return f"<div class=panel style='{size}'><b>{escape(panel.title)}</b>{body}</div>"
 

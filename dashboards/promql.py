@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from gpumon.health.alert_rules import JOB, WATCHDOG, rules
+from gpumon.health.alert_rules import WATCHDOG, rules
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
-from gpumon.health.last_verdicts import LAST_SEEN
+from gpumon.health.last_verdicts import JOB, LAST_SEEN
 from gpumon.outputs.metric_catalogue import catalogue
 
 ON_NODE = ('cluster=~"$cluster"', 'instance=~"$instance"')
@@ -40,6 +40,8 @@ def alerts(*matchers: str, metric: str = "ALERTS") -> str:
 
 
 FIRING = 'alertstate="firing"'
+RULES_WORK = f'ALERTS{{alertname="{WATCHDOG}"}}'
+"""Exists while Prometheus evaluates gpumon's rules."""
 TARGETS = series("up", f'job="{JOB}"')
 """One series for each agent that Prometheus scrapes: 1 if it answers."""
 
@@ -47,6 +49,19 @@ TARGETS = series("up", f'job="{JOB}"')
 def count(expression: str, among: str) -> str:
     """Return PromQL that counts series. It is 0 only if `among` has series, else absent."""
     return f"count({expression}) or 0 * count({among})"
+
+
+def stated(expression: str, label: str, text: str, known: str) -> str:
+    """Return the expression; if it has no result, one with this text in a label and the value 0.
+
+    Without series of `known`, which show that the answer is known, there is no result.
+    """
+    return f'{expression} or on () label_replace(0 * group({known}), "{label}", "{text}", "", "")'
+
+
+def number_or_zero(expression: str, known: str) -> str:
+    """Return a number, or 0 if there is none and `known` has series."""
+    return f"{expression} or on () 0 * group({known})"
 
 
 def biggest(by: str, expression: str) -> str:
@@ -72,6 +87,8 @@ def share_of_time(metric: str) -> str:
     return f"clamp_max({rate(metric)} / {rate('gpumon_gpu_observed_seconds_total')}, 1)"
 
 
+KERNEL_LOG = f"{series('gpumon_kernel_log_up')} == 1"
+"""Exists for each node whose Xids are known."""
 XID_SECONDS = 300
 """Seconds for which a timeline shows an Xid after it occurred."""
 

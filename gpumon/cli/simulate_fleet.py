@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         names = [f"sim-{number:0{len(str(args.nodes))}}" for number in range(1, args.nodes + 1)]
         healthy, *broken = agents
         kinds = [broken[i % len(broken)] if i < args.broken else healthy for i in range(args.nodes)]
-        nodes = [FleetNode(name, kinds[i], NodeIdentities(i)) for i, name in enumerate(names)]
+        nodes = [FleetNode(name, kinds[i], NodeIdentities(i, name)) for i, name in enumerate(names)]
         first = sockets[0].getsockname()[1]
         _write_targets(args.targets, {name: f"{host}:{first + i}" for i, name in enumerate(names)})
         config = uvicorn.Config(

@@ -169,9 +169,11 @@ class MetricsSection(Section):
         "Names and units on `/metrics/dcgm`: those of dcgm-exporter up to 4.8 (`legacy`) or of 4.9 (`canonical`).",
         restart=True,
     )
-    dcgm_host_label: Literal["Hostname", "hostname"] = setting(
-        "Hostname",
+    dcgm_host_label: Literal["Hostname", "hostname"] | None = setting(
+        None,
         "Label with the name of the host on `/metrics/dcgm`: `hostname` from dcgm-exporter 4.8.3 on.",
+        default_in_words="`Hostname`, with canonical names `hostname`",
+        example="hostname",
         restart=True,
     )
 

@@ -10,7 +10,7 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
-from gpumon.health.last_verdicts import LAST_MAINTENANCE_END, LAST_VERDICT
+from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_VERDICT
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
@@ -22,8 +22,6 @@ PAGING = ("critical", "warning")
 """Severities that page. Rules of these severities are muted while the node is in maintenance."""
 MUTED = f"{LAST_MAINTENANCE_END} > time()"
 """PromQL that returns the instances in maintenance, for which rules that page are muted."""
-JOB = "gpumon"
-"""Name of the scrape job in Prometheus."""
 RUNBOOKS = "/runbooks"
 """Path of the runbooks that the agent serves."""
 STALE_SECONDS = 120.0

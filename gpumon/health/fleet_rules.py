@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumon.health.last_verdicts import LAST_SEEN
+from gpumon.health.last_verdicts import JOB, LAST_SEEN
 
 MIN_NODES = 4
 """Minimum number of nodes with the same hardware for which a median is recorded."""
@@ -29,9 +29,12 @@ _PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
 
 
 def _gpus() -> Mapping[str, str]:
-    """Return the rules that count GPUs. A node that cannot be scraped keeps `expected`; all its GPUs are unknown."""
+    """Return the rules that count GPUs.
+
+    A node that cannot be scraped keeps `expected` while it is a target, and for a day after: all its GPUs are unknown.
+    """
     counted = f"count {_PER_GPU} (gpumon_gpu_health)"
-    kept = f"last_over_time({GPUS}:expected[1h]) and on (instance, job) {LAST_SEEN}"
+    kept = f'last_over_time({GPUS}:expected[1h]) and on (instance, job) ({LAST_SEEN} or up{{job="{JOB}"}})'
     known = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"
     health = "(gpumon_gpu_health == bool 0) + (gpumon_gpu_health == bool 2)"
     states = {

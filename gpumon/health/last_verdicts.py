@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from gpumon.health.check_row import DAY
 
+JOB = "gpumon"
+"""Name of the scrape job in Prometheus."""
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
 """Metric that an agent exports once it has read its stored verdicts. While it exists, the agent's own series are

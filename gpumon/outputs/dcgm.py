@@ -24,12 +24,14 @@ class DcgmPage:
     host: str
     canonical: bool = False
     """True for the names and units of dcgm-exporter 4.9."""
-    host_label: str = "Hostname"
+    host_label: str | None = None
+    """None for the label that dcgm-exporter has in the release with these names."""
 
     def render(self, report: Report) -> str:
         """Return the page of a Report as text."""
         version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
-        common = {self.host_label: self.host, version: report.driver.driver}
+        host_label = self.host_label or ("hostname" if self.canonical else "Hostname")
+        common = {host_label: self.host, version: report.driver.driver}
         gpus = [(state, _labels(state, common)) for state in report.gpus]
         return "".join(self._family(field, report, gpus) for field in FIELDS)
 
@@ -38,7 +40,7 @@ class DcgmPage:
         unit = field.unit if name == field.legacy else ""
         factor, lines = UNITS[unit], []
         for state, own in gpus:
-            for labels, value in (*field.read(report, state), *_instance_values(field, state)):
+            for labels, value in [*_instance_values(field, state)] or field.read(report, state):
                 number = value if factor == 1 else round(value * factor, _DIGITS)
                 lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
         text = f"{field.help} In {unit}." if unit else field.help
@@ -46,7 +48,10 @@ class DcgmPage:
 
 
 def _instance_values(field: DcgmField, state: GpuState) -> Values:
-    """Yield the values of the MIG GPU instances. All compute instances of a GPU instance have its values."""
+    """Yield the values of the MIG GPU instances, which replace that of the GPU: a sum would count both.
+
+    All compute instances of a GPU instance have its values.
+    """
     instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
     for number, mig in sorted(instances.items()):
         labels = (("GPU_I_PROFILE", mig.profile.rpartition("c.")[2]), ("GPU_I_ID", str(number)))

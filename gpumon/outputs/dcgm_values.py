@@ -47,7 +47,7 @@ def recent_xids(report: Report, state: GpuState) -> Values:
     now = report.node.snapshot_timestamp_seconds
     for event in _xid_events(report, state):
         if now is not None and now - event.last_wall <= XID_WINDOW_SECONDS:
-            yield (("xid", str(event.code)),), event.count
+            yield (("window_size_in_ms", f"{1000 * XID_WINDOW_SECONDS}"), ("xid", str(event.code))), event.count
 
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.health.alert import FIRING
-from gpumon.health.alert_rules import JOB
 from gpumon.health.check_row import Paging
+from gpumon.health.last_verdicts import JOB
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.receivers import Alertmanager, MessageReceiver, alertmanagers, message_receivers

@@ -1,26 +1,29 @@
 """Makes the pages (such as /metrics) of many simulated nodes from a page of one agent. Pure.
 
-Each node gets its own uuids and serial numbers.
+Each node gets its own uuids, serial numbers and host name.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import uuid
 
-_IDENTITY = re.compile(rb'((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=serial=")[^"]+)')
-"""Matches the uuid of a GPU or MIG instance, and the serial number of a board."""
+_IDENTITY = re.compile(
+    rb'((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=serial=")[^"]+|(?<=ostname=")[^"]+)'
+)
+"""Matches the uuid of a GPU or MIG instance, the serial number of a board, and the label Hostname or hostname."""
 _NAMESPACE = uuid.UUID("6c1d3f0e-6f1b-4d55-9a3e-0f1f7a2b9c10")
 
 
 class NodeIdentities(dict[bytes, bytes]):
-    """Maps the uuids and serial numbers in an agent's page to those of a simulated node.
+    """Maps the uuids, serial numbers and the host name in an agent's page to those of a simulated node.
 
-    The node's own are derived from its number and the agent's.
+    Uuids and serial numbers are derived from the node's number and the agent's.
     """
 
-    def __init__(self, node: int) -> None:
-        super().__init__()
+    def __init__(self, node: int, name: str) -> None:
+        super().__init__({platform.node().encode(): name.encode()})
         self._node = node
 
     def __missing__(self, name: bytes) -> bytes:
@@ -32,14 +35,14 @@ class NodeIdentities(dict[bytes, bytes]):
 
 
 class AgentPage:
-    """A page of an agent, split at its uuids and serial numbers, so that they can be replaced."""
+    """A page of an agent, split at its uuids, serial numbers and host name, so that they can be replaced."""
 
     def __init__(self, page: bytes) -> None:
         self._parts = _IDENTITY.split(page)
         self._names = self._parts[1::2]
 
     def of_node(self, identities: NodeIdentities) -> bytes:
-        """Return the page with the agent's uuids and serial numbers replaced by those of a node."""
+        """Return the page with the agent's uuids, serial numbers and host name replaced by those of a node."""
         parts = self._parts.copy()
         parts[1::2] = map(identities.__getitem__, self._names)
         return b"".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from each_case import each_case
 
 from dashboards.answers import Line, Series, Source, flat, lines, pivot
 from dashboards.generate import DASHBOARDS, dashboards
-from dashboards.panels import Dashboard, Panel
+from dashboards.panels import OTHERS, Dashboard, Panel
 from gpumon import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -45,7 +46,10 @@ class Shown:
         self.panel, self._answers = panel, answers
         end = max((series.points[-1][0] for series in flat(answers)), default=0.0)
         current = -math.inf if panel.increments else end - 2 * STEP
-        self.series = [series for series in flat(answers) if series.points[-1][0] > current]
+        shown = [series for series in flat(answers) if series.points[-1][0] > current]
+        self.series = [series for series in shown if series.name != OTHERS]
+        self.states_others = len(shown) > len(self.series)
+        """Whether it states that nothing else occurred."""
 
     @property
     def number(self) -> float:
@@ -104,7 +108,7 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
             shown.values["expected"] == 60
             and shown.values["answering"] == 42
             and shown.values["healthy"] == 38
-            and 22 <= shown.values["in use"] <= 42
+            and 22 <= shown.values["healthy, in use"] <= 38
             and shown.values["unknown"] in {8, 16}
         ),
         "What is wrong, and what must be done?": lambda shown: (
@@ -137,6 +141,7 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
         ),
         "Do all nodes run the same versions?": lambda shown: (
             shown.has(of="gpumon", version=__version__, nodes=7.0)
+            and shown.has(of="GPU", version="NVIDIA GB200", node="rack")
             and shown.has(of="GPU", version="NVIDIA GB200", nodes=1.0)
             and len(shown.lines) == 6
         ),
@@ -157,7 +162,7 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
         "GPUs that answer?": lambda shown: shown.number == 6,
         "Does the driver answer?": lambda shown: shown.number == 1,
         "Age of the readings?": lambda shown: 0 <= shown.number < 30,
-        "In maintenance until?": lambda shown: shown.nothing,
+        "In maintenance until?": lambda shown: shown.number == 0,
         "How is each GPU?": lambda shown: (
             shown.has(GPU="3", verdict=3.0, do="reboot")
             and len(shown.column("GPU")) == 8
@@ -184,7 +189,10 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
         "How hot are the GPUs?": lambda shown: shown.values["GPU 4"] == 95 and set(shown.values) == HEALTHY_GPUS,
         "How near is the thermal limit?": lambda shown: shown.values["GPU 4"] < 0 < shown.values["GPU 1"],
         "Which NVLinks are up?": lambda shown: (
-            shown.cells["2"]["3"] == 0 and shown.cells["2"]["9"] == 1 and len(shown.cells["1"]) == 18
+            shown.cells["2"]["3"] == 0
+            and shown.cells["2"]["9"] == 1
+            and len(shown.cells["1"]) == 18
+            and shown.cells["3"] == {"0": -1}
         ),
         "How are the ports?": lambda shown: (
             len(shown.lines) == 8
@@ -227,10 +235,10 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
         ),
         "Did its PCIe link have errors?": lambda shown: shown.between(1, 200, "replay"),
         "Did its NVLinks have errors?": lambda shown: shown.between(1, 500, "link 9 crc"),
-        "Which MIG instances has it?": lambda shown: shown.nothing,
+        "Which MIG instances has it?": lambda shown: shown.column("profile") == {"MIG is off"},
     },
     "gpumon-links": {
-        "NVLinks down?": lambda shown: shown.number == 1,
+        "NVLinks down?": lambda shown: shown.number == 1 + (2 + 8) * 18,  # and those of all GPUs that do not answer
         "Fabric ports down?": lambda shown: shown.number == 1,
         "GPUs outside their fabric?": lambda shown: shown.number == 2,
         "Fabric managers or IMEX down?": lambda shown: shown.number == 1,
@@ -281,7 +289,10 @@ EXPECTED: Mapping[str, Mapping[str, Callable[[Shown], bool]]] = {
             [line["node"] for line in shown.lines] == ["silent"]
             and time.time() - shown.lines[0]["last answer"] / 1000 < 2 * WITHIN
         ),
-        "How long was each node blind in 24 hours?": lambda shown: shown.column("node") == {"silent", "driverless"},
+        "How long was each node blind in 24 hours?": lambda shown: (
+            shown.column("node") == {"silent", "driverless"}
+            and all(60 <= line.get("agent silent", line.get("driver silent", 0)) < 2 * WITHIN for line in shown.lines)
+        ),
         "How old are the readings?": lambda shown: shown.values["driverless"] > 10 > shown.values["sim-1"],
         "How long does a poll take?": lambda shown: shown.between(0, 20),
         "Which driver calls failed?": lambda shown: shown.values["faulty fast GpuIsLost"] > 0,
@@ -335,6 +346,39 @@ def _agrees(expectation: Callable[[Shown], bool], shown: Shown) -> bool:
         return expectation(shown)
     except (KeyError, ValueError, IndexError):  # a series that is not there yet
         return False
+
+
+GOOD = {"nothing is wrong", "nothing, as far as nodes answer", "none", "none fires", "MIG is off"}
+"""Texts of lines that state that nothing is wrong."""
+NOT_ABOUT_THE_NODE = {
+    *("Healthy, 24 hours?", "Healthy, 7 days?"),
+    *("Alerts that fire?", "Which alerts fire, and for how long?", "Which alerts fired, where and when?"),
+}
+"""Panels about the past of a node, or about the alerts in Prometheus: the answer is known of a silent node too."""
+
+
+def test_nothing_states_that_a_silent_node_is_good(fleet: DashboardFleet) -> None:
+    """A good node has panels that state it; of a silent node none of those about its present state does."""
+
+    def good(node: str) -> set[str]:
+        source = _source(fleet, {"instance": node, "gpu": "1"})
+        source = dataclasses.replace(source, start=source.end - 10 * STEP)
+        shown = [Shown(panel, source.answers(panel)) for dashboard in DASHBOARDS for panel in dashboard.panels]
+        return {each.panel.title for each in shown if _is_good(each)}
+
+    eventually(lambda: len(good("sim-1")) > 25, within=WITHIN, every=1)
+    eventually(lambda: not good("silent") - NOT_ABOUT_THE_NODE, within=WITHIN, every=1)
+
+
+def _is_good(shown: Shown) -> bool:
+    """Return whether the panel states that there is no fault: by its text, or as a number in green."""
+    if shown.panel.kind == "stat" and shown.series:
+        words, colors = shown.panel.words, shown.panel.colors
+        reached = [color for limit, color in colors.items() if limit is None or shown.number >= limit]
+        return (words[shown.number][1] if shown.number in words else reached[-1]) == "green"
+    if shown.panel.kind == "table":
+        return any(GOOD & {str(cell) for heading, cell in line.items() if heading != "action"} for line in shown.lines)
+    return shown.states_others
 
 
 def test_variables_list_blind_nodes(fleet: DashboardFleet) -> None:

@@ -19,7 +19,7 @@ from each_case import each_case
 from gpumon import DEFAULT_PORT, __version__
 from gpumon.cli.main import command_parser
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
-from gpumon.health.alert_rules import JOB
+from gpumon.health.last_verdicts import JOB
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[2]

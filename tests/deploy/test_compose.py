@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from each_case import each_case
 
-from gpumon.health.alert_rules import JOB
+from gpumon.health.last_verdicts import JOB
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[2]

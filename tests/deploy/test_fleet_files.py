@@ -17,7 +17,7 @@ import yaml
 from agents import Agent, eventually, free_port, running
 from each_case import each_case
 
-from gpumon.health.alert_rules import JOB
+from gpumon.health.last_verdicts import JOB
 from gpumon.outputs.metric_catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]

@@ -162,6 +162,24 @@ def test_shares_over_days(tmp_path: Path) -> None:
     check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault])])
 
 
+def test_a_node_that_is_down_for_days_is_still_expected(tmp_path: Path) -> None:
+    """While it is a target of Prometheus its GPUs are unknown; those of a node that is no target end after a day."""
+    half_hours = 2 * 30 + 1
+    silence: list[float | None] = [None] * (half_hours - 2)
+    fleet = [
+        Series(name, (("instance", node), ("job", "gpumon")), [value, value, *silence])
+        for node in ("down", "removed")
+        for name, value in (("gpumon_gpus_expected", 8.0), ("gpumon_maintenance_end_timestamp_seconds", 0.0))
+    ]
+    fleet.append(Series("up", (("instance", "down"), ("job", "gpumon")), [1.0, 1.0, *[0.0] * (half_hours - 2)]))
+    wanted = [
+        value_of(f"instance:gpumon_gpus:{state}", value, node, minute=60 * hour)
+        for state in ("expected", "unknown")
+        for node, hour, value in (("down", 30, 8.0), ("removed", 20, 8.0), ("removed", 30, None))
+    ]
+    check(tmp_path, render(rules()), [group(1800, fleet, promql_expr_test=wanted)])
+
+
 def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     """Three of ten agents down page at night once, named; two do not, and nodes in maintenance do not count."""
     ups = [Series("up", (("instance", f"n{index}"), ("job", "gpumon")), [float(index > 2)] * 11) for index in range(10)]

@@ -20,7 +20,7 @@ from gpumon.outputs.dcgm_fields import DEFAULTS, FIELDS
 from gpumon.state.report import Report
 from scripts.simulated_reports import report_of
 
-LEGACY, CANONICAL = DcgmPage(host="n1"), DcgmPage(host="n1", canonical=True, host_label="hostname")
+LEGACY, CANONICAL = DcgmPage(host="n1"), DcgmPage(host="n1", canonical=True)
 Series = list[tuple[dict[str, str], float]]
 
 
@@ -177,9 +177,14 @@ def test_an_unknown_verdict_is_not_a_pass() -> None:
 
 
 def test_mig_instances_have_their_labels() -> None:
-    """Memory and engine activity are those of each GPU instance, once for all of its compute instances."""
+    """Memory and engine activity are those of each GPU instance, once for all of its compute instances.
+
+    The GPU has none of its own, so that a sum over all series counts nothing twice.
+    """
     found = series(page_of("h100migx8"), "DCGM_FI_DEV_FB_USED")
-    assert {(one["GPU_I_ID"], one["GPU_I_PROFILE"]) for one, _ in found if "GPU_I_ID" in one} >= {("1", "3g.40gb")}
+    divided = {one["gpu"] for one, _ in found if "GPU_I_ID" in one}
+    assert {(one["GPU_I_ID"], one["GPU_I_PROFILE"]) for one, _ in found if one["gpu"] in divided} >= {("1", "3g.40gb")}
+    assert all("GPU_I_ID" in one for one, _ in found if one["gpu"] in divided)
     report = samples.partitioned()
     state = report.gpus[1]
     shared = tuple(replace(mig, gpu_instance_id=1) for mig in state.migs)
