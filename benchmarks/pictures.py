@@ -1,4 +1,7 @@
-"""`make pictures`: pictures of the dashboards with the data of a simulated fleet. Writes docs/dashboards/."""
+"""`make pictures`: pictures of the dashboards with the data of a simulated fleet, and of an agent's page.
+
+Writes docs/dashboards/.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from dashboards.picture import COLUMN, height, page
 PICTURES = Path(__file__).parents[1] / "docs" / "dashboards"
 INTERVAL = 5
 MINUTES = 10.0
+PAGE_SIZE = (1280, 2700)
 POINTS = 150
 CHROMIUM = (
     *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
@@ -48,6 +52,7 @@ def main(arguments: list[str]) -> None:
         time.sleep(60 * options.minutes)
         for dashboard in DASHBOARDS:
             _draw(dashboard, fleet, started, options.out)
+        _shoot(f"http://127.0.0.1:{fleet.agents['faulty'].port}/", PAGE_SIZE, options.out / "page.png")
 
 
 def _draw(dashboard: Dashboard, fleet: DashboardFleet, started: float, folder: Path) -> None:
@@ -60,13 +65,18 @@ def _draw(dashboard: Dashboard, fleet: DashboardFleet, started: float, folder: P
         scrape_interval=fleet.interval,
         variables=CHOSEN.get(dashboard.uid, {}),
     )
-    picture = folder / f"{dashboard.uid}.png"
-    with tempfile.TemporaryDirectory() as profile:
-        file = Path(profile) / "dashboard.html"
+    with tempfile.TemporaryDirectory() as written:
+        file = Path(written) / "dashboard.html"
         file.write_text(page(dashboard, source), encoding="utf-8")
-        size = f"--window-size={24 * COLUMN + 24},{height(dashboard)}"
-        flags = [f"--user-data-dir={profile}", size, f"--screenshot={picture}", file.as_uri()]
-        subprocess.run([*CHROMIUM, *flags], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _shoot(file.as_uri(), (24 * COLUMN + 24, height(dashboard)), folder / f"{dashboard.uid}.png")
+
+
+def _shoot(url: str, size: tuple[int, int], picture: Path) -> None:
+    """Save a picture of a web page. `size`: width and height in pixels."""
+    with tempfile.TemporaryDirectory() as profile:
+        flags = [f"--user-data-dir={profile}", "--window-size={},{}".format(*size), "--timeout=10000"]
+        command = [*CHROMIUM, *flags, f"--screenshot={picture}", url]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     print(picture)
 
 

@@ -170,7 +170,11 @@ DASHBOARD = Dashboard(
                 table(
                     "What is wrong, and what must be done?",
                     "One line for each fault that no other fault explains.",
-                    [stated(_REASON, "reason", "nothing, as far as nodes answer", series("gpumon_node_health"))],
+                    [
+                        stated(
+                            _REASON, "reason", "nothing, as far as nodes answer", f"{series('gpumon_node_health')} != 1"
+                        )
+                    ],
                     [
                         Column("instance", NODE),
                         Column("gpu", GPU),

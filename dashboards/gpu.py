@@ -63,13 +63,13 @@ DASHBOARD = Dashboard(
                 ),
                 table(
                     "What is wrong with it?",
-                    "One line for each fault of this GPU that no other fault explains.",
+                    "One line for each fault of this GPU or its node that no other fault explains.",
                     [
                         stated(
-                            biggest("check, code, reason, action", series("gpumon_health_check_info")),
+                            biggest("check, code, reason, action", series("gpumon_health_check_info", 'device=""')),
                             "reason",
                             "nothing is wrong",
-                            series("gpumon_gpu_health"),
+                            f"{series('gpumon_gpu_health')} != 1",
                         )
                     ],
                     [Column(name, name) for name in ("check", "code", "reason", "action")],

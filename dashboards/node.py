@@ -131,7 +131,7 @@ DASHBOARD = Dashboard(
                             ),
                             "reason",
                             "nothing is wrong",
-                            series("gpumon_node_health"),
+                            f"{series('gpumon_node_health')} != 1",
                         )
                     ],
                     [

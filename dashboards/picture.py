@@ -168,11 +168,11 @@ class Frame:
 
 
 def _timeline(panel: Panel, answers: Answers, source: Source) -> str:
-    found = answers[0]
+    found = list(flat(answers))
     tall = max(8, min(24, (panel.height * CELL - 60) // max(len(found), 1)))
     frame = Frame(190, panel.width * COLUMN - 24, tall * len(found), source, 0.0, 1.0)
     rows = "".join(_row(series, tall * place, tall, panel, frame) for place, series in enumerate(found))
-    return f"<svg width={frame.right} height={frame.bottom + 4}>{rows}</svg>"
+    return f"<svg width={frame.right} height={frame.bottom + 14}>{rows}{_times(frame)}</svg>"
 
 
 def _row(series: Series, top: int, tall: int, panel: Panel, frame: Frame) -> str:
@@ -194,7 +194,7 @@ def _graph(panel: Panel, answers: Answers, source: Source) -> str:
     )
     draw = _columns if panel.increments else _curve
     drawn = "".join(draw(series, color, frame) for series, color in zip(found, cycle(PALETTE), strict=False))
-    svg = f"<svg width={frame.right} height={frame.bottom + 12}>{_axis(panel, frame)}{drawn}</svg>"
+    svg = f"<svg width={frame.right} height={frame.bottom + 14}>{_axis(panel, frame)}{_times(frame)}{drawn}</svg>"
     return f"{svg}<div class=legend>{_legend(found)}</div>"
 
 
@@ -204,6 +204,15 @@ def _axis(panel: Panel, frame: Frame) -> str:
         f"<line x1={frame.left} x2={frame.right} y1={frame.y(value):.0f} y2={frame.y(value):.0f} stroke='#25272c'/>"
         f"<text x=0 y={frame.y(value) + 8:.0f}>{_text(value, panel.unit, {})}</text>"
         for value in values
+    )
+
+
+def _times(frame: Frame) -> str:
+    """Return the labels of the time axis."""
+    start, end = frame.source.start, frame.source.end
+    return "".join(
+        f"<text x={frame.x(at) - 14:.0f} y={frame.bottom + 12}>{time.strftime('%H:%M', time.localtime(at))}</text>"
+        for at in (start + share * (end - start) for share in (0.05, 0.275, 0.5, 0.725, 0.95))
     )
 
 

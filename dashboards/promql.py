@@ -12,6 +12,9 @@ from gpumon.outputs.metric_catalogue import catalogue
 
 ON_NODE = ('cluster=~"$cluster"', 'instance=~"$instance"')
 ON_GPU = ('gpu=~"$gpu"', 'uuid=~"$uuid"')
+ON_GPU_OR_NODE = ('gpu=~"$gpu|"', 'uuid=~"$uuid|"')
+VERDICTS = frozenset({"gpumon_health_check", "gpumon_health_check_info"})
+"""Metrics about a GPU, or with empty labels about its node, which matters to the GPU too."""
 OTHER_METRICS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", LAST_SEEN, *RECORDING_RULES, *DAILY_RULES})
 """Series of Prometheus itself and of the recording rules."""
 MAX_SERIES = 20
@@ -29,9 +32,9 @@ def labels() -> Mapping[str, tuple[str, ...]]:
 
 def series(metric: str, *matchers: str) -> str:
     """Return the series of a metric on the selected nodes and GPUs. Raise KeyError for an unknown metric."""
-    on_gpu = metric not in OTHER_METRICS and "uuid" in labels()[metric]
-    chosen = (*ON_NODE, *ON_GPU) if on_gpu else ON_NODE
-    return f"{metric}{{{', '.join((*chosen, *matchers))}}}"
+    has_gpu = metric not in OTHER_METRICS and "uuid" in labels()[metric]
+    on_gpu = ON_GPU_OR_NODE if metric in VERDICTS else ON_GPU if has_gpu else ()
+    return f"{metric}{{{', '.join((*ON_NODE, *on_gpu, *matchers))}}}"
 
 
 def alerts(*matchers: str, metric: str = "ALERTS") -> str:

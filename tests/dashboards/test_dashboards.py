@@ -13,7 +13,7 @@ from each_case import each_case
 
 from dashboards.generate import DASHBOARDS, dashboards
 from dashboards.panels import Dashboard, Panel
-from dashboards.promql import ON_GPU, ON_NODE, OTHER_METRICS, labels
+from dashboards.promql import ON_GPU, ON_GPU_OR_NODE, ON_NODE, OTHER_METRICS, VERDICTS, labels
 
 FILES = Path(__file__).parents[2] / "dashboards"
 LABEL = re.compile(r"\{\{(\w+)\}\}")
@@ -94,8 +94,8 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
         for name, matchers in selectors:
             own = name not in OTHER_METRICS
             assert name in labels() if own else name in OTHER_METRICS
-            chosen = (*ON_NODE, *ON_GPU) if own and "uuid" in labels()[name] else ON_NODE
-            assert name.startswith("ALERTS") or all(matcher in matchers for matcher in chosen), name
+            on_gpu = ON_GPU_OR_NODE if name in VERDICTS else ON_GPU if own and "uuid" in labels()[name] else ()
+            assert name.startswith("ALERTS") or all(matcher in matchers for matcher in (*ON_NODE, *on_gpu)), name
 
 
 @each_case("panel", PANELS)
