@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        DashboardFleet(Path(folder), INTERVAL).up(broken=not options.healthy) as fleet,
+        DashboardFleet(Path(folder), INTERVAL, broken=not options.healthy).up() as fleet,
     ):
         started = time.time()
         print(f"{fleet.url}: {options.minutes:g} minutes of history")

@@ -62,9 +62,9 @@ class DashboardFleet:
     sim-1 and sim-2 are busy. sim-3 and sim-4 have run the all-reduce.
     """
 
-    def __init__(self, folder: Path, interval: int) -> None:
-        """`interval`: seconds between two scrapes."""
-        self.folder, self.interval, self.port = folder, interval, free_port()
+    def __init__(self, folder: Path, interval: int, *, broken: bool = True) -> None:
+        """`interval`: seconds between two scrapes. `broken`: False for a fleet without faults, now and before."""
+        self.folder, self.interval, self.broken, self.port = folder, interval, broken, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._targets, self._alertmanager, self._kernel_log = folder / "fleet.json", free_port(), folder / "kmsg"
         self._kernel_log.touch()
@@ -72,7 +72,7 @@ class DashboardFleet:
         self.started = time.time()
         self.agents = {name: self._agent(name) for name in ("faulty", "driverless", "rack", "silent")}
         for name in self.agents:
-            self._simulate(name, BUSY if name == "faulty" else {})
+            self._simulate(name, BUSY if name == "faulty" and broken else {})
 
     def _agent(self, name: str) -> Agent:
         folder = self.folder / name
@@ -82,7 +82,8 @@ class DashboardFleet:
             agent.environment["GPUMON_PROBE__ENABLED"] = "false"
         else:
             agent.environment["GPUMON_KERNEL_LOG__PATH"] = str(self._kernel_log)
-            agent.environment["GPUMON_NOTIFICATIONS__WEBHOOK_URL"] = f"http://127.0.0.1:{free_port()}/"
+            if self.broken:
+                agent.environment["GPUMON_NOTIFICATIONS__WEBHOOK_URL"] = f"http://127.0.0.1:{free_port()}/"
         return agent
 
     def _simulate(self, name: str, scenario: Mapping[str, Any]) -> None:
@@ -96,7 +97,7 @@ class DashboardFleet:
             gpus = 4 if name == "rack" else 8
             for metric, value in {"expected": gpus, "healthy": gpus, "busy": gpus // 2}.items():
                 text += _samples(f"instance:gpumon_gpus:{metric}", name, now, [value] * 24)
-            failed = FAILED if name == "faulty" else ()
+            failed = FAILED if name == "faulty" and self.broken else ()
             text += _samples("gpumon_node_health", name, now, [3 * (hour in failed) for hour in range(24)])
         file = self.folder / "history"
         file.write_text("\n".join([*sorted(text, key=_metric), "# EOF\n"]), encoding="utf-8")
@@ -104,11 +105,8 @@ class DashboardFleet:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     @contextlib.contextmanager
-    def up(self, *, broken: bool = True) -> Iterator[DashboardFleet]:
-        """Run the nodes, Prometheus and Alertmanager. Yield when all nodes were scraped twice and have their faults.
-
-        `broken`: False for a fleet without faults.
-        """
+    def up(self) -> Iterator[DashboardFleet]:
+        """Run the nodes, Prometheus and Alertmanager. Yield when all nodes were scraped twice and have their faults."""
         busy = self.folder / "busy.yml"
         busy.write_text("busy: true\n", encoding="utf-8")
         flags = [f"--nodes={SIMULATED}", f"--targets={self._targets}", f"--listen-address=127.0.0.1:{free_port()}"]
@@ -120,14 +118,14 @@ class DashboardFleet:
                 stack.callback(agent.stop)
             eventually(self._targets.exists)
             self._backfill()
-            (self.folder / "results").write_text(_measured(), encoding="utf-8")
+            (self.folder / "results").write_text(_measured(broken=self.broken), encoding="utf-8")
             serve = [sys.executable, "-m", "http.server", f"--directory={self.folder}", "--bind=127.0.0.1"]
             stack.enter_context(running([*serve, str(self._results)], self.folder / "results.log"))
             stack.enter_context(running(self._prometheus(), self.folder / "prometheus.log"))
             stack.enter_context(running(self._alerting(), self.folder / "alertmanager.log"))
             nodes = SIMULATED + len(self.agents)
             eventually(lambda: len(self.ask("count_over_time(gpumon_build_info[5m]) >= 2")) == nodes)
-            if broken:
+            if self.broken:
                 self._break()
             yield self
 
@@ -185,9 +183,9 @@ class DashboardFleet:
         return file
 
     def _alerting(self) -> list[str]:
-        """Return the command of an Alertmanager whose receiver, Prometheus, refuses each notification."""
+        """Return the command of an Alertmanager. The receiver of a broken fleet, Prometheus, refuses notifications."""
         hook = {"url": self.url}
-        receivers = [{"name": "pager", "webhook_configs": [hook]}]
+        receivers = [{"name": "pager", "webhook_configs": [hook] if self.broken else []}]
         file = self.folder / "alertmanager.yml"
         file.write_text(yaml.safe_dump({"route": {"receiver": "pager", "group_wait": "1s"}, "receivers": receivers}))
         return [
@@ -206,8 +204,11 @@ def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str
     return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
 
 
-def _measured() -> str:
-    """Return results of NCCL, which a simulated node cannot measure: sim-1 is slower than it was and than others."""
+def _measured(*, broken: bool) -> str:
+    """Return results of NCCL, which a simulated node cannot measure.
+
+    `broken`: sim-1 is slower than it was and than others.
+    """
     run, hardware = 'backend="nccl"', 'bytes="1073741824",name="NVIDIA H100 80GB HBM3",ranks="8"'
     results = (
         ("gpumon_probe_allreduce_baseline_ratio", run, 1.0, 0.8),
@@ -215,7 +216,7 @@ def _measured() -> str:
         (BUSBW, hardware, 300e9, 210e9),
     )
     lines = [
-        f'{metric}{{algorithm="default",{labels},instance="sim-{number}"}} {slow if number == 1 else good:g}'
+        f'{metric}{{algorithm="default",{labels},instance="sim-{number}"}} {slow if number == 1 and broken else good:g}'
         for metric, labels, good, slow in results
         for number in range(1, SIMULATED + 1)
     ]

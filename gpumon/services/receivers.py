@@ -213,7 +213,8 @@ def post(url: str, body: object, token: str | None, kind: str = "application/jso
     except http.client.HTTPException as error:
         raise DeliveryError(f"the answer is not valid HTTP ({type(error).__name__})") from error
     except OSError as error:
-        raise DeliveryError(str(error)) from error
+        cause = getattr(error, "reason", error)  # URLError contains the error of the connection
+        raise DeliveryError(getattr(cause, "strerror", None) or str(cause)) from error
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

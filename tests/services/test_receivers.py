@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from agents import free_port
 from each_case import each_case
 
 from gpumon.services.delivery_error import DeliveryError
@@ -49,6 +50,13 @@ def test_an_odd_answer_is_a_failed_delivery(answer: bytes, words: str, refused: 
     with answering(answer) as (url, _), pytest.raises(DeliveryError, match=words) as raised:
         post(url, {}, None)
     assert raised.value.refused is refused
+
+
+def test_a_receiver_that_does_not_listen_is_an_error_in_plain_words() -> None:
+    """The text is that of the operating system, without the type of the error."""
+    with pytest.raises(DeliveryError) as raised:
+        post(f"http://127.0.0.1:{free_port()}/", {}, None)
+    assert str(raised.value) == "Connection refused"
 
 
 def test_a_redirect_is_not_followed() -> None:
