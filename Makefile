@@ -29,7 +29,7 @@ test: .venv/.test ## Run the quick tests, or the tests in ARGS (quick or slow)
 	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
 
 test-slow: .venv/.test .venv/.peers .venv/.deploy .venv/.packages ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
-	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck mmdebstrap rpm
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck mmdebstrap rpm man:man-db
 	@$(BIN)/python -m compileall -q gpumon
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 

@@ -1,8 +1,8 @@
 """Builds the deb and the rpm from a wheel: `python -m scripts.packages dist/gpumon-0.1.0-py3-none-any.whl`.
 
 They contain the agent, its dependencies for each Python of the supported distributions, the units and the files for
-Prometheus, Grafana and schedulers. /opt/gpumon is a virtual environment whose bin/python links to the Python of the
-distribution, which finds its own dependencies in lib/pythonX.Y.
+Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python links to the Python of
+the distribution, which finds its own dependencies in lib/pythonX.Y.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from gpumon import __version__
+from scripts import shell_files
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -48,6 +49,7 @@ def make_tree(tree: Path, wheel: Path, arch: str) -> None:
     (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
     write_command(prefix / "bin" / "gpumon")
     copy_files(tree / "usr")
+    shell_files.write(tree / "usr" / "share")
 
 
 def install(folder: Path, arch: str, python: str, *requirements: str) -> None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from gpumon import __version__
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import USAGE_ERROR, UserError
 
@@ -36,6 +35,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
     "Daily": (
         Command("status", "show what is wrong on this node and what to do"),
         Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
+        Command("fleet", "list the bad nodes of a fleet, with reason and action"),
         Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
         Command("xid", "explain an Xid and what to do about it"),
         Command("runbook", "show what to do about an alert"),
@@ -53,6 +53,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them"),
         Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
         Command("metrics", "list the metrics"),
+        Command("version", "show the versions of gpumon and of what it uses"),
     ),
     "Development": (
         Command("once", "read the GPUs once, without an agent, and print the readings"),
@@ -70,10 +71,9 @@ COMMANDS = tuple(command for group in GROUPS.values() for command in group)
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from gpumon.version import revision  # noqa: PLC0415 - it reads the disk
+        from gpumon.cli import version  # noqa: PLC0415 - it reads the disk
 
-        build = f" ({commit})" if (commit := revision()) else ""
-        print(f"gpumon {__version__}{build}")
+        print(version.line())
         parser.exit()
 
 
@@ -120,7 +120,7 @@ def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
         dest="command", required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
     )
     for command in complete or COMMANDS:
-        sub = subcommands.add_parser(command.name, description=command.help)
+        sub = subcommands.add_parser(command.name, help=command.help, description=command.help)
         if command in complete:
             command.module.add(sub)
     return parser

@@ -49,28 +49,33 @@ def run(args: argparse.Namespace) -> int:
 
 def targets(args: argparse.Namespace) -> str:
     """Return the targets as JSON, from the present content of the file. Raise UserError if there is no host."""
-    hosts: dict[str, Variables] = {name: {} for name in expand(",".join(args.nodes))}
-    if args.hosts:
-        hosts = read_inventory(_read(args.hosts), args.hosts, args.group)
+    hosts = read_hosts(args.hosts, args.group) if args.hosts else {name: {} for name in expand(",".join(args.nodes))}
     if not hosts:
-        raise UserError(f"there is no host in {args.hosts or ' '.join(args.nodes)}")
+        raise UserError(f"{' '.join(args.nodes)!r} names no host: write it as gpu[001-032]")
     fixed = dict(label.split("=", 1) for label in args.label)
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, variables in hosts.items():
         labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
         address = variables.get(ADDRESS, name)
         if address != name:
-            labels["instance"] = _with_port(name, args.port)  # so that alerts show the name
-        groups.setdefault(tuple(labels.items()), []).append(_with_port(address, args.port))
+            labels["instance"] = with_port(name, args.port)  # so that alerts show the name
+        groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))
     found = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
     return json.dumps(found, indent=1) + "\n"
 
 
-def _read(file: str) -> str:
+def read_hosts(file: str, group: str) -> dict[str, Variables]:
+    """Return the variables of each host of a group, from a file or, for `-`, from standard input.
+
+    Raise UserError if it cannot be read or has no host.
+    """
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
+    if not (hosts := read_inventory(text, file, group)):
+        raise UserError(f"there is no host in {file}")
+    return hosts
 
 
 def _variable(host: str, variables: Variables, name: str) -> str:
@@ -80,7 +85,8 @@ def _variable(host: str, variables: Variables, name: str) -> str:
     return variables[name]
 
 
-def _with_port(host: str, port: int) -> str:
+def with_port(host: str, port: int) -> str:
+    """Return HOST:PORT; the host unchanged if it has a port."""
     if host.count(":") > 1:
         return f"[{host}]:{port}"  # an address of IPv6
     return host if ":" in host else f"{host}:{port}"

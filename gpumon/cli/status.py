@@ -7,23 +7,29 @@ import json
 import os
 import shutil
 import sys
+from functools import partial
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.watch import add_watch_flag, watch
 from gpumon.outputs import terminal
 
 
 def add(parser: CommandParser) -> None:
-    parser.set_examples("gpumon status", f"gpumon status --url http://gpu-17:{DEFAULT_PORT}")
+    parser.set_examples("gpumon status --watch", f"gpumon status --url http://gpu-17:{DEFAULT_PORT}")
+    add_watch_flag(parser)
     add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    document = client(args).get("/api/v1/report", terminal.STATUS)
+    ask = partial(client(args).get, "/api/v1/report", terminal.STATUS)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if args.watch is not None:
+        return watch(lambda size: terminal.live(ask(), size.columns, size.lines, color=color), args.watch)
+    document = ask()
     if args.json:
         print(json.dumps(document, indent=2))
     else:
-        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print(terminal.status(document, shutil.get_terminal_size((120, 24)).columns, color=color), end="")
     return 0

@@ -31,7 +31,10 @@ from gpumon.outputs.responses.base import Document
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GREEN}
+HEALTH_COLORS = {2: YELLOW, 3: RED}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
+BAR = 14
+"""Width of a bar."""
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
 """Parts of the response that `status` needs."""
 
@@ -45,6 +48,8 @@ class Column:
     """Returns the text for a GPU."""
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
     """Returns the text for a MIG instance of a GPU."""
+    ratio: Callable[[Document], float | None] | None = None
+    """Returns the filled part of the bar of a live view, 0 to 1, None if it is unknown; None for a column without."""
 
 
 def _memory(readings: Document) -> str:
@@ -55,6 +60,10 @@ def _part_of(part: float | None, total: float | None, unit: Callable[[float | No
     return f"{unit(part)} of {unit(total)}" if total is not None else unit(part)
 
 
+def _ratio(part: str, total: str) -> Callable[[Document], float | None]:
+    return lambda gpu: gpu[part] / gpu[total] if gpu[part] is not None and gpu[total] else None
+
+
 COLUMNS = (
     Column("GPU", lambda gpu: str(gpu["gpu"])),
     Column(
@@ -62,10 +71,19 @@ COLUMNS = (
         lambda gpu: gpu["name"] or ABSENT,
         lambda mig: f"  MIG {mig['gpu_instance_id']}/{mig['compute_instance_id']} {mig['profile']}",
     ),
-    Column("UTIL", lambda gpu: share(gpu["utilization_ratio"]), lambda mig: f"SM {share(mig['sm_active_ratio'])}"),
-    Column("MEMORY", _memory, _memory),
+    Column(
+        "UTIL",
+        lambda gpu: share(gpu["utilization_ratio"]),
+        lambda mig: f"SM {share(mig['sm_active_ratio'])}",
+        lambda gpu: gpu["utilization_ratio"],
+    ),
+    Column("MEMORY", _memory, _memory, _ratio("memory_used_bytes", "memory_total_bytes")),
     Column("TEMP", lambda gpu: celsius(gpu["temperature_celsius"])),
-    Column("POWER", lambda gpu: _part_of(gpu["power_watts"], gpu["power_limit_watts"], watts)),
+    Column(
+        "POWER",
+        lambda gpu: _part_of(gpu["power_watts"], gpu["power_limit_watts"], watts),
+        ratio=_ratio("power_watts", "power_limit_watts"),
+    ),
     Column("NVLINK", lambda gpu: _part_of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
     Column("PROCS", lambda gpu: count(gpu["processes"])),
     Column("SM CLOCK", lambda gpu: clock((gpu["clock_hertz"] or {}).get("sm"))),
@@ -91,14 +109,35 @@ def status(document: Document, width: int, *, color: bool) -> str:
         *window_sentences.maintenance(node["maintenance"], node["time"]),
         *window_sentences.releases(node["releases"]),
     ]
-    lines = [_paint(printable(line), YELLOW, color=color) for line in windows]
-    lines += [_paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
+    lines = [paint(printable(line), YELLOW, color=color) for line in windows]
+    lines += [paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
     lines += _event_lines(document, width, color=color)
     lines += _probe_lines(document["probe"], node["time"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
+
+
+def live(document: Document, width: int, height: int, *, color: bool) -> str:
+    """Return the status for a live view of `height` lines: a line for each problem, and GPUs with bars."""
+    node = document["node"]
+    gpus = list(_gpu_lines(document, width, color=color, bars=True))
+    problems = [_problem_line(problem, node["time"], width, color=color) for problem in node["problems"]]
+    links = [*_connection_lines(document, width), *_probe_lines(document["probe"], node["time"], width, color=color)]
+    room = max(2, height - len(gpus) - len(links) - 5)
+    if len(problems) > room:
+        problems[room - 1 :] = [f"{len(problems) - room + 1} more: gpumon status"]
+    first = [_heading(document, color=color), paint(headline(node), STATE_COLORS[node["state"]], color=color)]
+    lines = [*first, *problems, "", *gpus, "", *links][: height - 1]
+    return "\n".join([*lines, paint("q: end", DIM, color=color)])
+
+
+def _problem_line(problem: Document, now: str, width: int, *, color: bool) -> str:
+    title, *_ = _problem_lines(problem, now, width, color=False)
+    return paint(
+        cut(f"{title}. {printable(problem['action'])}", width), SEVERITY_COLORS[problem["severity"]], color=color
+    )
 
 
 def printable(text: str) -> str:
@@ -109,13 +148,13 @@ def printable(text: str) -> str:
 def _heading(document: Document, *, color: bool) -> str:
     node, driver = document["node"], document["node"]["driver"]["driver"]
     parts = [
-        _paint(printable(node["host"]), BOLD, color=color),
+        paint(printable(node["host"]), BOLD, color=color),
         f"driver {printable(driver)}" if driver else "driver released" if node["releases"] else "no driver",
         _gpus_up(document),
         f"{node['time'][:10]} {node['time'][11:19]} UTC",
     ]
     if node["simulated_profile"]:
-        parts.insert(1, _paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
+        parts.insert(1, paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
     return " · ".join(filter(None, parts))
 
 
@@ -130,7 +169,7 @@ def _gpus_up(document: Document) -> str:
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
     age = seconds_between(problem["since"], now)
     title = problem["title"] + ("" if age is None else f" (for {duration(age)})")
-    severity = _paint(problem["severity"].upper(), SEVERITY_COLORS[problem["severity"]], color=color)
+    severity = paint(problem["severity"].upper(), SEVERITY_COLORS[problem["severity"]], color=color)
     yield f"{severity}{GAP}{printable(title)}"
     runbook = problem["runbook_url"].replace(f"{RUNBOOKS}/", "gpumon runbook ")
     for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", runbook)):
@@ -143,7 +182,7 @@ def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str
     if events:
         yield "Errors of the last day, newest first:"
     for event in events[: event_text.MAX_SHOWN]:
-        severity = _paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
+        severity = paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
         yield f"{severity}{GAP}{printable(event_text.title(event))}"
         for text in (event_text.occurrence(event), *event_text.advice(event)):
             yield from _wrap(printable(text), width, indent="  ")
@@ -153,33 +192,42 @@ def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str
         yield ""
 
 
-def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
-    yield from _monitored_gpu_lines(document, width, color=color)
+def _gpu_lines(document: Document, width: int, *, color: bool, bars: bool = False) -> Iterator[str]:
+    yield from _monitored_gpu_lines(document, width, color=color, bars=bars)
     for line in exclusions(document["node"]):
-        yield _paint(_cut(printable(line), width), DIM, color=color)
+        yield paint(cut(printable(line), width), DIM, color=color)
 
 
-def _monitored_gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
+def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bars: bool) -> Iterator[str]:
     gpus = document["gpus"]
     if not gpus:
         yield "No GPU in the inventory."
         return
-    columns, widths = _columns(gpus, width)
-    yield _paint(row((column.title for column in columns), widths), DIM, color=color)
+    columns, widths = _columns(gpus, width, bars=bars)
+    yield paint(row((column.title for column in columns), widths), DIM, color=color)
     for gpu in gpus:
         if gpu["state"] == "up":
-            yield row((printable(column.cell(gpu)) for column in columns), widths)
+            line = row((_cell(column, gpu, bars=bars) for column in columns), widths)
+            yield paint(line, HEALTH_COLORS.get(gpu["health"], ""), color=color and gpu["health"] in HEALTH_COLORS)
             for mig in gpu["migs"]:
                 yield row((printable(column.mig(mig)) for column in columns), widths)
         else:
             line = _fault_line(gpu, widths, document["node"]["time"])
-            yield _paint(_cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
+            yield paint(cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
 
 
-def _columns(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+def _cell(column: Column, gpu: Document, *, bars: bool) -> str:
+    text = printable(column.cell(gpu))
+    if not bars or column.ratio is None:
+        return text
+    filled = round(BAR * min(max(column.ratio(gpu) or 0.0, 0.0), 1.0))
+    return f"[{'█' * filled}{' ' * (BAR - filled)}] {text}"
+
+
+def _columns(gpus: list[Document], width: int, *, bars: bool) -> tuple[tuple[Column, ...], tuple[int, ...]]:
     migs = [mig for gpu in gpus for mig in gpu["migs"]]
     widths = [
-        max(len(column.title), *(len(printable(cell)) for cell in (*map(column.cell, gpus), *map(column.mig, migs))))
+        max(map(len, (column.title, *(_cell(column, gpu, bars=bars) for gpu in gpus), *map(column.mig, migs))))
         for column in COLUMNS
     ]
     number = len(COLUMNS)
@@ -211,7 +259,7 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
 
 def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
     for sentence in window_sentences.holds(probe["hold"], now):
-        yield _paint(printable(sentence), YELLOW, color=color)
+        yield paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if last is None:
         first = f" The first run is due at {probe['next_run']}." if probe["next_run"] else ""
@@ -229,7 +277,7 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
 
 
 def _outcome(run: Document, *, color: bool) -> str:
-    return _paint(run["outcome"], OUTCOME_COLORS.get(run["outcome"], RED), color=color)
+    return paint(run["outcome"], OUTCOME_COLORS.get(run["outcome"], RED), color=color)
 
 
 def _bandwidth(result: Document) -> str:
@@ -252,9 +300,11 @@ def _wrap(text: str, width: int, *, indent: str) -> list[str]:
     )
 
 
-def _paint(text: str, code: str, *, color: bool) -> str:
+def paint(text: str, code: str, *, color: bool) -> str:
+    """Return the text in a color or style of ANSI terminals; unchanged without `color`."""
     return f"\x1b[{code}m{text}\x1b[0m" if color else text
 
 
-def _cut(line: str, width: int) -> str:
+def cut(line: str, width: int) -> str:
+    """Return the line, or its beginning with an ellipsis if it has more than `width` characters."""
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -14,6 +14,8 @@ import pytest
 from agents import Agent, eventually
 from slurm_cluster import SlurmCluster
 
+from gpumon.cli.fleet_sources import slurm_drains
+
 pytestmark = pytest.mark.slow
 
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -117,11 +119,15 @@ def _healthy(node: Node) -> None:
     node.await_state("IDLE")
 
 
-def test_a_failed_node_is_drained_and_resumed(node: Node) -> None:
-    """Slurm shows the line as the reason, and the node is idle again when its GPUs are healthy."""
+def test_a_failed_node_is_drained_and_resumed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm and `gpumon fleet` show the line as the reason, and the node is idle again when its GPUs are healthy."""
     node.become("failed")
     node.await_state("IDLE+DRAIN")
     assert node.slurm.reason(NODE).startswith(REASON)
+    for name, value in node.slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    [(name, reason)] = (slurm_drains() or {}).items()
+    assert (name, reason.startswith(REASON)) == (NODE, True)
     node.become("healthy")
     node.await_state("IDLE")
     assert node.slurm.reason(NODE) == ""

@@ -239,3 +239,33 @@ def test_only_the_newest_errors_are_shown() -> None:
     assert text.count(" on GPU 0: ") == 5
     assert "3 more: /api/v1/events?since=1d" in text
     assert "Errors of the last day" not in status(samples.healthy())
+
+
+def live(report: Report, width: int = 160, height: int = 40) -> list[str]:
+    return terminal.live(report_document(report), width, height, color=False).splitlines()
+
+
+@each_case("name", ALL)
+def test_a_live_view_fits_the_terminal(name: str) -> None:
+    """It has no more lines than the terminal, and ends with the key that ends it."""
+    for height in (8, 24, 60):
+        lines = live(ALL[name], height=height)
+        assert len(lines) <= height
+        assert lines[-1] == "q: end"
+
+
+def test_a_live_view_has_bars() -> None:
+    """They are filled as far as the reading; a GPU that does not answer has none."""
+    up, lost = (next(line for line in live(samples.lost(3)) if line.startswith(f"{gpu}  ")) for gpu in (0, 3))
+    assert up.count("[") == 3
+    assert "█" in up
+    assert "[" not in lost.partition(":")[0]
+
+
+def test_problems_without_room_are_counted() -> None:
+    """The last line of the problems states how many are not shown."""
+    problems = len(report_document(ALL["troubled"])["node"]["problems"])
+    assert problems > 3
+    lines = live(ALL["troubled"], height=20)
+    shown = sum(line.startswith(("CRITICAL", "WARNING", "INFO")) for line in lines)
+    assert f"{problems - shown} more: gpumon status" in lines

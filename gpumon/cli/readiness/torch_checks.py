@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 
 from gpumon.cli.readiness.host_facts import RELEASED, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readiness, ReadinessCheck, count
@@ -81,15 +80,13 @@ def nccl(facts: HostFacts) -> Readiness:
     if (reason := inapplicable(facts)) or loaded is None:
         return Readiness(ABSENT, reason or "PyTorch is built without NCCL.")
     own = f"nvidia-nccl-cu{numbers(facts.torch['cuda'])[0]}"
-    wheels: Mapping[str, str] = {
-        name: facts.torch["packages"][name] for name in facts.torch["packages"] if "nccl" in name
-    }
+    wheels = {name: str(version) for name, version in facts.torch["packages"].items() if "nccl" in name}
     if foreign := " ".join(wheels.keys() - {own}):
         detail = f"{foreign} is installed, but PyTorch {facts.torch['torch']} uses {own}: with the same files."
-        fix = (
-            f"{facts.python} -m pip uninstall -y {foreign}; {facts.python} -m pip install --force-reinstall --no-deps "
+        pip, right = f"{facts.python} -m pip", f"{own}=={wheels[own]}" if own in wheels else own
+        return Readiness(
+            WARN, detail, f"{pip} uninstall -y {foreign}; {pip} install --force-reinstall --no-deps {right}"
         )
-        return Readiness(WARN, detail, f"{fix}{own}=={wheels[own]}" if own in wheels else f"{fix}{own}")
     if wheels and loaded != wheels[own]:
         detail = f"NCCL {loaded} is loaded from {facts.torch['nccl_file']}, but PyTorch came with {wheels[own]}."
         return Readiness(WARN, detail, "unset LD_LIBRARY_PATH LD_PRELOAD; gpumon doctor")
@@ -97,10 +94,8 @@ def nccl(facts: HostFacts) -> Readiness:
 
 
 def pynvml(facts: HostFacts) -> Readiness:
-    pythons = {sys.executable: facts.pynvml, facts.python: "pynvml" in facts.torch.get("packages", ())}
-    wrong = [
-        python for python, installed in pythons.items() if installed or (facts.pynvml and python == sys.executable)
-    ]
+    wrong = [sys.executable] if facts.pynvml else []
+    wrong += [facts.python] if "pynvml" in facts.torch.get("packages", ()) and facts.python not in wrong else []
     if not wrong:
         return Readiness(OK, "Only nvidia-ml-py is installed.")
     fix = "{0} -m pip uninstall -y pynvml && {0} -m pip install --force-reinstall nvidia-ml-py"

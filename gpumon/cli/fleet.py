@@ -1,0 +1,105 @@
+"""`gpumon fleet`: list the bad nodes of a fleet, the worst first, with reason and action."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpumon import DEFAULT_PORT
+from gpumon.cli.client import Client
+from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.errors import UserError
+from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
+from gpumon.cli.host_list import ALL
+from gpumon.cli.sd import ADDRESS, read_hosts, with_port
+from gpumon.cli.watch import add_watch_flag, watch
+from gpumon.outputs.formatting import ABSENT, columns, duration
+from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
+
+LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
+"""The levels, the worst first, and their colors."""
+TITLES = ("NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON")
+MAX_CELL = 24
+"""Maximum width of the columns DRAINED and OWNER."""
+
+
+def add(parser: CommandParser) -> None:
+    parser.set_examples(
+        "gpumon fleet --prometheus http://prometheus:9090 --watch 30s", "gpumon fleet --hosts hosts.txt"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prometheus", metavar="URL", help="read the verdicts from this Prometheus")
+    source.add_argument("--hosts", metavar="FILE", help="ask each agent: host list or Ansible inventory; - for stdin")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="bearer token for Prometheus, or for the agents"
+    )
+    parser.add_argument("--tls", action="store_true", help="the agents of --hosts speak TLS")
+    parser.add_argument("--group", default=ALL, help="group of the inventory (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the agents (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    add_watch_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    ask, color = _source(args), sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if args.watch is not None:
+        return watch(lambda size: "\n".join(_lines(_ordered(ask()), size.columns, color=color)), args.watch)
+    state = _ordered(ask())
+    if args.json:
+        problems = [{**problem._asdict(), "drained": _drained(state, problem.node)} for problem in state.problems]
+        print(json.dumps({"nodes": state.nodes, "problems": problems}, indent=2))
+    else:
+        print("\n".join(_lines(state, shutil.get_terminal_size((160, 24)).columns, color=color)))
+    return 0
+
+
+def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
+    """Return the function that reads the fleet. Raise UserError if the arguments are invalid."""
+    if args.hosts:
+        scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
+        urls = {name: f"{scheme}://{with_port(variables.get(ADDRESS, name), args.port)}" for name, variables in hosts}
+        agents = {name: Client(url, args.token_file, SECONDS) for name, url in urls.items()}
+        return lambda: from_agents(agents)
+    url = urlsplit(args.prometheus)
+    if url.scheme not in {"http", "https"} or not url.hostname:
+        raise UserError(f"{args.prometheus!r} is not a URL: write it as http://prometheus:9090")
+    client = Client(f"{url.scheme}://{url.netloc}", args.token_file, SECONDS)
+    return lambda: from_prometheus(client, url.path.rstrip("/"))
+
+
+def _ordered(state: FleetState) -> FleetState:
+    """Return the problems in their order, and what Slurm drains besides."""
+    slurm, order = slurm_drains(), list(LEVELS)
+    problems = sorted(state.problems, key=lambda each: (order.index(each.level), each.since or 0.0, each.node))
+    known = state.drains is not None or slurm is not None
+    return FleetState(state.nodes, problems, {**(state.drains or {}), **(slurm or {})} if known else None)
+
+
+def _drained(state: FleetState, node: str) -> str | None:
+    """Return why no new job starts on the node; an empty string if jobs do, None if that is not known."""
+    return None if state.drains is None else state.drains.get(node.rpartition(":")[0] or node, "")
+
+
+def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
+    """Yield a summary, and a line for each problem. A reason that is too long for the line is cut."""
+    worst = {problem.node: problem.level for problem in reversed(state.problems)}  # the worst is the last that remains
+    counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
+    yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])
+    now, cells = time.time(), [list(TITLES)]
+    for node, device, level, reason, action, since, owner in state.problems:
+        age = ABSENT if since is None else duration(now - since)
+        ends = (ABSENT if text is None else cut(text or "no", MAX_CELL) for text in (_drained(state, node), owner))
+        row = (node, device or "-", level, age, action or "-", *ends, reason)
+        cells.append([printable(cell) for cell in row])
+    colors = [DIM, *(LEVELS[problem.level] for problem in state.problems)]
+    if state.problems:
+        yield from (
+            paint(cut(line, width), code, color=color) for line, code in zip(columns(cells), colors, strict=True)
+        )

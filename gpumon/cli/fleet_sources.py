@@ -1,0 +1,148 @@
+"""What is wrong on the nodes of a fleet, who acts on it, and which nodes are drained."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from gpumon.cli.client import Client, ClientError
+from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.health.last_verdicts import JOB, LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
+from gpumon.health.verdict import Level
+from gpumon.model.durations import from_rfc3339
+
+SECONDS, AT_ONCE = 10.0, 32
+"""Maximum time for a request, and number of agents that are asked at the same time."""
+NO_ANSWER = "no answer"
+"""Level of a node whose agent does not answer."""
+KEY = ("instance", "check", "uuid", "device", "port")
+"""Labels that identify a verdict, and its alert."""
+Key = tuple[str, ...]
+Drains = Mapping[str, str]
+"""Reason by the name of a drained node, without port."""
+_SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
+
+
+class FleetProblem(NamedTuple):
+    """A verdict about a node, a GPU or a port (`device`), or that the agent of a node does not answer.
+
+    `since`: Unix time in seconds. `owner`: who acts on it, from a silence or a maintenance; empty if there is none,
+    None if that is not known.
+    """
+
+    node: str
+    device: str
+    level: str
+    reason: str
+    action: str = ""
+    since: float | None = None
+    owner: str | None = None
+
+
+class FleetState(NamedTuple):
+    """The nodes of a fleet, what is wrong on them, and those that are drained; None if that is not known."""
+
+    nodes: Sequence[str]
+    problems: Sequence[FleetProblem]
+    drains: Drains | None = None
+
+
+def from_agents(agents: Mapping[str, Client]) -> FleetState:
+    """Ask each agent, by the name of its node."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda node: list(_of_agent(node, agents[node])), agents)
+        return FleetState(list(agents), [problem for problems in found for problem in problems])
+
+
+def _of_agent(node: str, agent: Client) -> Iterator[FleetProblem]:
+    try:
+        health = agent.get("/api/v1/health", ("verdicts", "maintenance"))
+    except ClientError as error:
+        yield FleetProblem(node, "", NO_ANSWER, str(error))
+        return
+    window = health["maintenance"]
+    owner = f"maintenance by {window['by']}: {window['reason']}" if window else ""
+    for verdict in health["verdicts"]:
+        device = f"GPU {verdict['gpu']}" if verdict["gpu"] is not None else verdict["device"] or ""
+        since = from_rfc3339(verdict["since"]).timestamp()
+        yield FleetProblem(node, device, verdict["level"], verdict["reason"], verdict["action"], since, owner)
+
+
+def from_prometheus(client: Client, prefix: str) -> FleetState:
+    """Read verdicts from a Prometheus, and silences from its Alertmanagers. Raise ClientError if it does not answer.
+
+    `prefix`: path of its URL. Last verdicts of nodes that do not answer need the rules of alert_rules/gpumon.yml.
+    """
+
+    def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
+        result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}")["data"]["result"]
+        return [(each["metric"], float(each["value"][1])) for each in result]
+
+    up = {labels["instance"]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
+    if not up:
+        raise ClientError(f"Prometheus has no target with the job {JOB!r}: docs/fleet.md shows how to scrape agents")
+    seen = {labels["instance"]: value for labels, value in ask(LAST_SEEN)}
+    why = "Prometheus cannot scrape its agent: its last verdicts are listed."
+    problems = [FleetProblem(node, "", NO_ANSWER, why, since=seen.get(node)) for node, value in up.items() if not value]
+    newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda found: found[1])
+    texts = {_key(labels): labels for labels, _ in newest}
+    since = {_key(labels): value for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
+    owners = _silences(_json(client, f"{prefix}/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
+    for labels, level in ask(f"{LAST_VERDICT} > 0 or {VERDICT}"):
+        key, gpu, port = _key(labels), labels.get("gpu"), labels.get("port")
+        device = f"GPU {gpu}" if gpu else f"{labels['device']}/{port}" if port else ""
+        reason, action = (texts.get(key, {}).get(name, "") for name in ("reason", "action"))
+        owner = None if owners is None else owners.get(key, "")
+        word = Level(int(level)).word
+        problems.append(FleetProblem(key[0], device, word, reason or labels["check"], action, since.get(key), owner))
+    unschedulable = ask("kube_node_spec_unschedulable")
+    drains = {labels["node"]: "cordoned" for labels, value in unschedulable if value}
+    return FleetState(sorted(up), problems, drains if unschedulable else None)
+
+
+def _silences(alertmanagers: Sequence[Mapping[str, str]]) -> Mapping[Key, str] | None:
+    """Return who has silenced the alert of a verdict. None if no Alertmanager answers."""
+    found: dict[Key, str] | None = None
+    for url in (urlsplit(each["url"]) for each in alertmanagers):
+        client = Client(f"{url.scheme}://{url.netloc}", timeout=SECONDS)
+        path = url.path.rpartition("/")[0]
+        try:
+            names = {
+                each["id"]: f"{each['createdBy']}: {each['comment']}" for each in _json(client, f"{path}/silences")
+            }
+            found = found or {}
+            for alert in _json(client, f"{path}/alerts?active=false&inhibited=false&silenced=true"):
+                found[_key(alert["labels"])] = "; ".join(
+                    names.get(each, each) for each in alert["status"]["silencedBy"]
+                )
+        except ClientError:  # its address may be one that only Prometheus reaches
+            continue
+    return found
+
+
+def _json(client: Client, path: str) -> Any:
+    answer = client.fetch(path)
+    try:
+        return json.loads(answer.body if answer.status < 300 else "")
+    except ValueError as error:
+        start = answer.body[:200].decode(errors="replace").strip()
+        what = f"the answer to GET {path.partition('?')[0]} is not that of a Prometheus"
+        raise ClientError(f"{what}: {answer.status} {start}") from error
+
+
+def _key(labels: Mapping[str, str]) -> Key:
+    return tuple(labels.get(name, "") for name in KEY)
+
+
+def slurm_drains() -> Drains | None:
+    """Return the nodes that Slurm drains. None if this host has no scontrol, or Slurm does not answer."""
+    if shutil.which("scontrol") is None:
+        return None
+    output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
+    found = (_SLURM_NODE.match(line) for line in output.text.splitlines())
+    return None if output.error else {each["node"]: each["reason"] or "drained" for each in found if each}

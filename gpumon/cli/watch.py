@@ -1,0 +1,73 @@
+"""Shows a text that is renewed regularly, on the whole terminal, as `top` does."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+
+from gpumon.cli.client import ClientError
+from gpumon.cli.duration_arguments import duration
+from gpumon.cli.errors import UserError
+
+SECONDS = 2.0
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""Show and leave another screen without cursor, on which long lines are cut."""
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def add_watch_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag --watch."""
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=duration,
+        const=SECONDS,
+        metavar="DURATION",
+        help=f"show a live view, renewed at this interval ({SECONDS:g}s), until q is pressed",
+    )
+
+
+def watch(render: Callable[[os.terminal_size], str], seconds: float) -> int:
+    """Show what `render` returns, again every `seconds`, until q is pressed. Return the exit code.
+
+    A ClientError that it raises is shown until it succeeds again. Raise UserError without a terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("--watch needs a terminal: leave it out to print once")
+    with _whole_screen():
+        while True:
+            size = shutil.get_terminal_size((120, 24))
+            try:
+                text = render(size)
+            except ClientError as error:
+                text = f"{error}\n\nIt is asked again. q: end"
+            lines = text.splitlines()[: size.lines]
+            sys.stdout.write(HOME + "\n".join(line + REST_OF_LINE for line in lines) + REST_OF_SCREEN)
+            sys.stdout.flush()
+            ready, _, _ = select.select([sys.stdin], [], [], seconds)
+            if ready and b"q" in os.read(sys.stdin.fileno(), 64):
+                return 0
+
+
+@contextlib.contextmanager
+def _whole_screen() -> Iterator[None]:
+    """Show another screen within a context, and read keys without a line end. The terminal is restored at the end."""
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        tty.setcbreak(keyboard)
+        sys.stdout.write(ENTER)
+        yield
+    finally:
+        sys.stdout.write(LEAVE)
+        sys.stdout.flush()
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
