@@ -25,7 +25,6 @@ from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
 """The levels, the worst first, and their colors."""
-TITLES = ("NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON")
 MAX_CELL = 24
 """Maximum width of the columns DRAINED and OWNER."""
 
@@ -42,7 +41,6 @@ def add(parser: CommandParser) -> None:
     )
     parser.add_argument("--tls", action="store_true", help="the agents of --hosts speak TLS")
     parser.add_argument("--group", default=ALL, help="group of the inventory (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the agents (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     add_watch_flag(parser)
 
@@ -64,8 +62,8 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
     """Return the function that reads the fleet. Raise UserError if the arguments are invalid."""
     if args.hosts:
         scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
-        urls = {name: f"{scheme}://{with_port(variables.get(ADDRESS, name), args.port)}" for name, variables in hosts}
-        agents = {name: Client(url, args.token_file, SECONDS) for name, url in urls.items()}
+        addresses = {name: with_port(each.get(ADDRESS, name), DEFAULT_PORT) for name, each in hosts}
+        agents = {name: Client(f"{scheme}://{each}", args.token_file, SECONDS) for name, each in addresses.items()}
         return lambda: from_agents(agents)
     url = urlsplit(args.prometheus)
     if url.scheme not in {"http", "https"} or not url.hostname:
@@ -84,7 +82,8 @@ def _ordered(state: FleetState) -> FleetState:
 
 def _drained(state: FleetState, node: str) -> str | None:
     """Return why no new job starts on the node; an empty string if jobs do, None if that is not known."""
-    return None if state.drains is None else state.drains.get(node.rpartition(":")[0] or node, "")
+    host = node.rpartition(":")[0] or node
+    return None if state.drains is None else state.drains.get(host, state.drains.get(host.partition(".")[0], ""))
 
 
 def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
@@ -92,7 +91,7 @@ def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
     worst = {problem.node: problem.level for problem in reversed(state.problems)}  # the worst is the last that remains
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
     yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])
-    now, cells = time.time(), [list(TITLES)]
+    now, cells = time.time(), [["NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON"]]
     for node, device, level, reason, action, since, owner in state.problems:
         age = ABSENT if since is None else duration(now - since)
         ends = (ABSENT if text is None else cut(text or "no", MAX_CELL) for text in (_drained(state, node), owner))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -92,7 +91,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda found: found[1])
     texts = {_key(labels): labels for labels, _ in newest}
     since = {_key(labels): value for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
-    owners = _silences(_json(client, f"{prefix}/api/v1/alertmanagers")["data"]["activeAlertmanagers"])
+    owners = _silences(client, prefix)
     for labels, level in ask(f"{LAST_VERDICT} > 0 or {VERDICT}"):
         key, gpu, port = _key(labels), labels.get("gpu"), labels.get("port")
         device = f"GPU {gpu}" if gpu else f"{labels['device']}/{port}" if port else ""
@@ -105,9 +104,13 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     return FleetState(sorted(up), problems, drains if unschedulable else None)
 
 
-def _silences(alertmanagers: Sequence[Mapping[str, str]]) -> Mapping[Key, str] | None:
-    """Return who has silenced the alert of a verdict. None if no Alertmanager answers."""
+def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
+    """Return who has silenced the alert of a verdict. None if no Alertmanager is known or none answers."""
     found: dict[Key, str] | None = None
+    try:
+        alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+    except ClientError:  # Mimir and Thanos do not have this path
+        return None
     for url in (urlsplit(each["url"]) for each in alertmanagers):
         client = Client(f"{url.scheme}://{url.netloc}", timeout=SECONDS)
         path = url.path.rpartition("/")[0]
@@ -141,8 +144,6 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 def slurm_drains() -> Drains | None:
     """Return the nodes that Slurm drains. None if this host has no scontrol, or Slurm does not answer."""
-    if shutil.which("scontrol") is None:
-        return None
     output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
     found = (_SLURM_NODE.match(line) for line in output.text.splitlines())
     return None if output.error else {each["node"]: each["reason"] or "drained" for each in found if each}
