@@ -188,5 +188,6 @@ ADVICE = """\
 
 `sample_limit` rejects a page as a whole: a fuse, not a quota. The shipped 3,000 for `/metrics` is {times} times a
 healthy node; the 10,000 for `/metrics/links` covers every profile. `gpumon_exposed_series` is the present number on
-`/metrics`; `metrics.detailed` adds half as many again.
+`/metrics`; `metrics.detailed` adds half as many again. Faults add some: six different Xids on each GPU of an h100x8
+turn its 752 series into 854.
 """
