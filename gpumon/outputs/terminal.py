@@ -33,8 +33,8 @@ SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GREEN}
 HEALTH_COLORS = {2: YELLOW, 3: RED}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
-BAR = 14
-"""Width of a bar."""
+MIN_BAR, MAX_BAR, WITHOUT_BARS = 6, 14, 110
+"""Widths of a bar, and of the table of GPUs without its three bars."""
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
 """Parts of the response that `status` needs."""
 
@@ -122,7 +122,8 @@ def status(document: Document, width: int, *, color: bool) -> str:
 def live(document: Document, width: int, height: int, *, color: bool) -> str:
     """Return the status for a live view of `height` lines: a line for each problem, and GPUs with bars."""
     node = document["node"]
-    gpus = list(_gpu_lines(document, width, color=color, bars=True))
+    bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3))
+    gpus = list(_gpu_lines(document, width, color=color, bar=bar))
     problems = [_problem_line(problem, node["time"], width, color=color) for problem in node["problems"]]
     links = [*_connection_lines(document, width), *_probe_lines(document["probe"], node["time"], width, color=color)]
     room = max(2, height - len(gpus) - len(links) - 5)
@@ -192,22 +193,22 @@ def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str
         yield ""
 
 
-def _gpu_lines(document: Document, width: int, *, color: bool, bars: bool = False) -> Iterator[str]:
-    yield from _monitored_gpu_lines(document, width, color=color, bars=bars)
+def _gpu_lines(document: Document, width: int, *, color: bool, bar: int = 0) -> Iterator[str]:
+    yield from _monitored_gpu_lines(document, width, color=color, bar=bar)
     for line in exclusions(document["node"]):
         yield paint(cut(printable(line), width), DIM, color=color)
 
 
-def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bars: bool) -> Iterator[str]:
+def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bar: int) -> Iterator[str]:
     gpus = document["gpus"]
     if not gpus:
         yield "No GPU in the inventory."
         return
-    columns, widths = _columns(gpus, width, bars=bars)
+    columns, widths = _columns(gpus, width, bar=bar)
     yield paint(row((column.title for column in columns), widths), DIM, color=color)
     for gpu in gpus:
         if gpu["state"] == "up":
-            line = row((_cell(column, gpu, bars=bars) for column in columns), widths)
+            line = row((_cell(column, gpu, bar=bar) for column in columns), widths)
             yield paint(line, HEALTH_COLORS.get(gpu["health"], ""), color=color and gpu["health"] in HEALTH_COLORS)
             for mig in gpu["migs"]:
                 yield row((printable(column.mig(mig)) for column in columns), widths)
@@ -216,18 +217,18 @@ def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bars: b
             yield paint(cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
 
 
-def _cell(column: Column, gpu: Document, *, bars: bool) -> str:
+def _cell(column: Column, gpu: Document, *, bar: int) -> str:
     text = printable(column.cell(gpu))
-    if not bars or column.ratio is None:
+    if not bar or column.ratio is None:
         return text
-    filled = round(BAR * min(max(column.ratio(gpu) or 0.0, 0.0), 1.0))
-    return f"[{'█' * filled}{' ' * (BAR - filled)}] {text}"
+    filled = round(bar * min(max(column.ratio(gpu) or 0.0, 0.0), 1.0))
+    return f"[{'█' * filled}{' ' * (bar - filled)}] {text}"
 
 
-def _columns(gpus: list[Document], width: int, *, bars: bool) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+def _columns(gpus: list[Document], width: int, *, bar: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
     migs = [mig for gpu in gpus for mig in gpu["migs"]]
     widths = [
-        max(map(len, (column.title, *(_cell(column, gpu, bars=bars) for gpu in gpus), *map(column.mig, migs))))
+        max(map(len, (column.title, *(_cell(column, gpu, bar=bar) for gpu in gpus), *map(column.mig, migs))))
         for column in COLUMNS
     ]
     number = len(COLUMNS)

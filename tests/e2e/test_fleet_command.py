@@ -90,6 +90,6 @@ def test_a_live_view_shows_bars(agents: dict[str, Agent]) -> None:
     url = f"http://127.0.0.1:{agents['broken'].port}"
     live = Terminal(sys.executable, "-m", "gpumon", "status", "--watch", "100ms", "--url", url)
     live.wait_for("GPU 1: The GPU fell off the bus")
-    assert "[" + 14 * " " + "] 0 %" in live.shown
+    assert "] 0 %" in live.shown
     assert "q: end" in live.shown
     assert live.press("q") == 0
