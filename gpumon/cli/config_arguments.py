@@ -35,7 +35,7 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
     address = group.add_mutually_exclusive_group()
     address.add_argument("--socket", type=Path, metavar="PATH", help="unix socket of the agent (its web.socket)")
-    address.add_argument("--url", type=_url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
+    address.add_argument("--url", type=url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
     group.add_argument("--token-file", type=Path, metavar="FILE", help="token for --url: for changes, or for reading")
 
 
@@ -118,13 +118,13 @@ def local_socket(settings: Configuration) -> Path:
     return Path(default_paths.find_socket(settings.store.path.absolute(), os.environ, configured=configured))
 
 
-def _url(text: str) -> str:
-    """Return a URL without its path. Raise ArgumentTypeError if it is invalid."""
+def url(text: str) -> str:
+    """Return a URL without query, for `type=` of argparse. Raise ArgumentTypeError if it is invalid."""
     try:
-        url = urlsplit(text)
-        valid = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+        parts = urlsplit(text)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:  # the port, or the brackets of an IPv6 address
         valid = False
     if not valid:
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL: write it as http://gpu-17:{DEFAULT_PORT}")
-    return f"{url.scheme}://{url.netloc}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from gpumon import DEFAULT_PORT
 from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError
+from gpumon.cli.config_arguments import url
 from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
 from gpumon.cli.host_list import ALL
 from gpumon.cli.sd import ADDRESS, read_hosts, with_port
@@ -34,7 +34,7 @@ def add(parser: CommandParser) -> None:
         "gpumon fleet --prometheus http://prometheus:9090 --watch 30s", "gpumon fleet --hosts hosts.txt"
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prometheus", metavar="URL", help="read the verdicts from this Prometheus")
+    source.add_argument("--prometheus", type=url, metavar="URL", help="read the verdicts from this Prometheus")
     source.add_argument("--hosts", metavar="FILE", help="ask each agent: host list or Ansible inventory; - for stdin")
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token for Prometheus, or for the agents"
@@ -65,11 +65,8 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
         addresses = {name: with_port(each.get(ADDRESS, name), DEFAULT_PORT) for name, each in hosts}
         agents = {name: Client(f"{scheme}://{each}", args.token_file, SECONDS) for name, each in addresses.items()}
         return lambda: from_agents(agents)
-    url = urlsplit(args.prometheus)
-    if url.scheme not in {"http", "https"} or not url.hostname:
-        raise UserError(f"{args.prometheus!r} is not a URL: write it as http://prometheus:9090")
-    client = Client(f"{url.scheme}://{url.netloc}", args.token_file, SECONDS)
-    return lambda: from_prometheus(client, url.path.rstrip("/"))
+    client = Client(args.prometheus, args.token_file, SECONDS)
+    return lambda: from_prometheus(client, urlsplit(args.prometheus).path)
 
 
 def _ordered(state: FleetState) -> FleetState:

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -17,13 +19,11 @@ from gpumon.model.durations import from_rfc3339
 
 SECONDS, AT_ONCE = 10.0, 32
 """Maximum time for a request, and number of agents that are asked at the same time."""
-NO_ANSWER = "no answer"
-"""Level of a node whose agent does not answer."""
+NO_ANSWER = "no answer"  # instead of a level
+MALFORMED = (LookupError, TypeError, ValueError)  # of an answer of another program, or of an address
 KEY = ("instance", "check", "uuid", "device", "port")
 """Labels that identify a verdict, and its alert."""
 Key = tuple[str, ...]
-Drains = Mapping[str, str]
-"""Reason by the name of a drained node, without port."""
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
 
 
@@ -44,26 +44,28 @@ class FleetProblem(NamedTuple):
 
 
 class FleetState(NamedTuple):
-    """The nodes of a fleet, what is wrong on them, and those that are drained; None if that is not known."""
+    """The nodes of a fleet, what is wrong on them, and why nodes are drained, by name; None if that is not known."""
 
     nodes: Sequence[str]
     problems: Sequence[FleetProblem]
-    drains: Drains | None = None
+    drains: Mapping[str, str] | None = None
 
 
 def from_agents(agents: Mapping[str, Client]) -> FleetState:
     """Ask each agent, by the name of its node."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda node: list(_of_agent(node, agents[node])), agents)
+        found = pool.map(lambda node: _of_agent(node, agents[node]), agents)
         return FleetState(list(agents), [problem for problems in found for problem in problems])
 
 
-def _of_agent(node: str, agent: Client) -> Iterator[FleetProblem]:
+def _of_agent(node: str, agent: Client) -> list[FleetProblem]:
     try:
-        health = agent.get("/api/v1/health", ("verdicts", "maintenance"))
-    except ClientError as error:
-        yield FleetProblem(node, "", NO_ANSWER, str(error))
-        return
+        return list(_problems(node, agent.get("/api/v1/health", ("verdicts", "maintenance"))))
+    except (ClientError, *MALFORMED) as error:  # an invalid name or port, or an agent of another version
+        return [FleetProblem(node, "", NO_ANSWER, f"{error}" if isinstance(error, ClientError) else repr(error))]
+
+
+def _problems(node: str, health: Any) -> Iterator[FleetProblem]:
     window = health["maintenance"]
     owner = f"maintenance by {window['by']}: {window['reason']}" if window else ""
     for verdict in health["verdicts"]:
@@ -79,7 +81,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     """
 
     def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
-        result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}")["data"]["result"]
+        result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}", "data", "result")
         return [(each["metric"], float(each["value"][1])) for each in result]
 
     up = {labels["instance"]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
@@ -108,7 +110,7 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     """Return who has silenced the alert of a verdict. None if no Alertmanager is known or none answers."""
     found: dict[Key, str] | None = None
     try:
-        alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+        alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
     except ClientError:  # Mimir and Thanos do not have this path
         return None
     for url in (urlsplit(each["url"]) for each in alertmanagers):
@@ -128,11 +130,12 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     return found
 
 
-def _json(client: Client, path: str) -> Any:
+def _json(client: Client, path: str, *members: str) -> Any:
+    """Return the JSON of an answer, or the member of a member of it. Raise ClientError."""
     answer = client.fetch(path)
     try:
-        return json.loads(answer.body if answer.status < 300 else "")
-    except ValueError as error:
+        return reduce(getitem, members, json.loads(answer.body if answer.status < 300 else ""))
+    except MALFORMED as error:
         start = answer.body[:200].decode(errors="replace").strip()
         what = f"the answer to GET {path.partition('?')[0]} is not that of a Prometheus"
         raise ClientError(f"{what}: {answer.status} {start}") from error
@@ -142,7 +145,7 @@ def _key(labels: Mapping[str, str]) -> Key:
     return tuple(labels.get(name, "") for name in KEY)
 
 
-def slurm_drains() -> Drains | None:
+def slurm_drains() -> Mapping[str, str] | None:
     """Return the nodes that Slurm drains. None if this host has no scontrol, or Slurm does not answer."""
     output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
     found = (_SLURM_NODE.match(line) for line in output.text.splitlines())

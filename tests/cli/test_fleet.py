@@ -32,22 +32,22 @@ def test_a_live_view_ends_with_q_and_restores_the_terminal(tmp_path: Path) -> No
     assert termios.tcgetattr(terminal.keyboard) == terminal.before
 
 
-@pytest.fixture
-def stranger() -> Iterator[str]:
-    """Return the URL of a web server that is no Prometheus."""
+@pytest.fixture(params=["<html>", "{}", "[]"])
+def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Return the URL of a web server that is no Prometheus, and its answer."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"<html>")
+            self.wfile.write(request.param.encode())
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    yield f"http://127.0.0.1:{server.server_address[1]}", request.param
     server.shutdown()
     server.server_close()
 
@@ -57,6 +57,8 @@ def stranger() -> Iterator[str]:
     [
         ([], "one of the arguments --prometheus --hosts is required"),
         (["--prometheus", "prometheus:9090"], "'prometheus:9090' is not a URL: write it as http://"),
+        (["--prometheus", "http://[::1"], "'http://[::1' is not a URL"),
+        (["--prometheus", "http://prometheus:99999"], "'http://prometheus:99999' is not a URL"),
         (["--prometheus", "http://127.0.0.1:1"], "no response from http://127.0.0.1:1"),
         (["--hosts", "/nowhere"], "cannot read /nowhere"),
         (["--hosts", "/dev/null"], "there is no host in /dev/null"),
@@ -73,10 +75,21 @@ def test_what_cannot_be_read_is_named(arguments: list[str], message: str, capsys
     assert message in capsys.readouterr().err
 
 
-def test_a_server_that_is_no_prometheus_is_named(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_no_prometheus_is_named(stranger: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """The start of its answer is shown."""
-    assert main(["fleet", "--prometheus", stranger]) == 2
-    assert "is not that of a Prometheus: 200 <html>" in capsys.readouterr().err
+    url, answer = stranger
+    assert main(["fleet", "--prometheus", url]) == 2
+    assert f"is not that of a Prometheus: 200 {answer}" in capsys.readouterr().err
+
+
+def test_an_odd_host_does_not_hide_the_others(
+    stranger: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name or port that is not valid, and a server that is no agent, are lines of the list."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"{stranger[0].removeprefix('http://')}\ngpu..1\n{'x' * 80}\ngpu:99999\ngpu:abc\n")
+    assert main(["fleet", "--hosts", str(hosts)]) == 0
+    assert capsys.readouterr().out.startswith("5 nodes: 0 ok, 5 no answer\n")
 
 
 def test_a_live_view_needs_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,8 +143,9 @@ def test_public_queries_return_data_under_the_names_of_4_9(fleet: DcgmFleet) -> 
         replace(
             query,
             text=re.sub(r"DCGM_\w+", lambda match: names[match[0]], query.text)
-            .replace("hostname", "Hostname")
+            .replace("Hostname", "hostname")
             .replace(":9400", ":9402"),
+            label=query.label.replace("Hostname", "hostname"),
         )
         for query in own
         if is_parsed(fleet, query)
