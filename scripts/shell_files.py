@@ -15,11 +15,12 @@ from gpumon import __version__
 from gpumon.cli.main import command_parser
 
 COMPLETIONS = {
-    "bash": "bash-completion/completions/gpumon",
-    "zsh": "zsh/site-functions/_gpumon",
-    "fish": "fish/vendor_completions.d/gpumon.fish",
+    "bash-completion/completions/gpumon": "bash",
+    "zsh/vendor-completions/_gpumon": "zsh",  # of Debian
+    "zsh/site-functions/_gpumon": "zsh",
+    "fish/vendor_completions.d/gpumon.fish": "fish",
 }
-"""Where each shell looks for completions, below /usr/share."""
+"""Where shells look for completions, below /usr/share."""
 MAN_PAGE = "man/man1/gpumon.1.gz"
 EPOCH = "SOURCE_DATE_EPOCH"
 
@@ -29,7 +30,7 @@ def write(share: Path) -> None:
 
     The same parser and SOURCE_DATE_EPOCH give the same files.
     """
-    texts = {path: shtab.complete(parser(), shell=shell) for shell, path in COMPLETIONS.items()}
+    texts = {path: shtab.complete(parser(), shell=shell) for path, shell in COMPLETIONS.items()}
     files = {path: text.encode() for path, text in texts.items()}
     files[MAN_PAGE] = gzip.compress(man_page().encode(), mtime=0)
     for path, content in files.items():

@@ -25,8 +25,7 @@ from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
 """The levels, the worst first, and their colors."""
-MAX_CELL = 24
-"""Maximum width of the columns DRAINED and OWNER."""
+MAX_CELL = 24  # of the columns DRAINED and OWNER
 
 
 def add(parser: CommandParser) -> None:

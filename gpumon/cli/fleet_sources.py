@@ -21,8 +21,7 @@ SECONDS, AT_ONCE = 10.0, 32
 """Maximum time for a request, and number of agents that are asked at the same time."""
 NO_ANSWER = "no answer"  # instead of a level
 MALFORMED = (LookupError, TypeError, ValueError)  # of an answer of another program, or of an address
-KEY = ("instance", "check", "uuid", "device", "port")
-"""Labels that identify a verdict, and its alert."""
+KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
 

@@ -48,8 +48,8 @@ class Column:
     """Returns the text for a GPU."""
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
     """Returns the text for a MIG instance of a GPU."""
-    ratio: Callable[[Document], float | None] | None = None
-    """Returns the filled part of the bar of a live view, 0 to 1, None if it is unknown; None for a column without."""
+    bar: tuple[str, ...] = ()
+    """Rows whose quotient, or row whose value, is the filled part of the bar in a live view; empty for no bar."""
 
 
 def _memory(readings: Document) -> str:
@@ -58,10 +58,6 @@ def _memory(readings: Document) -> str:
 
 def _part_of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
     return f"{unit(part)} of {unit(total)}" if total is not None else unit(part)
-
-
-def _ratio(part: str, total: str) -> Callable[[Document], float | None]:
-    return lambda gpu: gpu[part] / gpu[total] if gpu[part] is not None and gpu[total] else None
 
 
 COLUMNS = (
@@ -75,14 +71,14 @@ COLUMNS = (
         "UTIL",
         lambda gpu: share(gpu["utilization_ratio"]),
         lambda mig: f"SM {share(mig['sm_active_ratio'])}",
-        lambda gpu: gpu["utilization_ratio"],
+        ("utilization_ratio",),
     ),
-    Column("MEMORY", _memory, _memory, _ratio("memory_used_bytes", "memory_total_bytes")),
+    Column("MEMORY", _memory, _memory, ("memory_used_bytes", "memory_total_bytes")),
     Column("TEMP", lambda gpu: celsius(gpu["temperature_celsius"])),
     Column(
         "POWER",
         lambda gpu: _part_of(gpu["power_watts"], gpu["power_limit_watts"], watts),
-        ratio=_ratio("power_watts", "power_limit_watts"),
+        bar=("power_watts", "power_limit_watts"),
     ),
     Column("NVLINK", lambda gpu: _part_of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
     Column("PROCS", lambda gpu: count(gpu["processes"])),
@@ -105,18 +101,20 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is the whole report or the parts in STATUS.
     """
     node = document["node"]
-    windows = [
-        *window_sentences.maintenance(node["maintenance"], node["time"]),
-        *window_sentences.releases(node["releases"]),
-    ]
-    lines = [paint(printable(line), YELLOW, color=color) for line in windows]
-    lines += [paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
+    lines = [*_summary(node, color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
     lines += _event_lines(document, width, color=color)
     lines += _probe_lines(document["probe"], node["time"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
+
+
+def _summary(node: Document, *, color: bool) -> Iterator[str]:
+    windows = window_sentences.maintenance(node["maintenance"], node["time"])
+    for line in (*windows, *window_sentences.releases(node["releases"])):
+        yield paint(printable(line), YELLOW, color=color)
+    yield paint(headline(node), STATE_COLORS[node["state"]], color=color)
 
 
 def live(document: Document, width: int, height: int, *, color: bool) -> str:
@@ -129,7 +127,7 @@ def live(document: Document, width: int, height: int, *, color: bool) -> str:
     room = max(2, height - len(gpus) - len(links) - 5)
     if len(problems) > room:
         problems[room - 1 :] = [f"{len(problems) - room + 1} more: gpumon status"]
-    first = [_heading(document, color=color), paint(headline(node), STATE_COLORS[node["state"]], color=color)]
+    first = [_heading(document, color=color), *_summary(node, color=color)]
     lines = [*first, *problems, "", *gpus, "", *links][: height - 1]
     return "\n".join([*lines, paint("q: end", DIM, color=color)])
 
@@ -219,9 +217,10 @@ def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bar: in
 
 def _cell(column: Column, gpu: Document, *, bar: int) -> str:
     text = printable(column.cell(gpu))
-    if not bar or column.ratio is None:
+    if not bar or not column.bar:
         return text
-    filled = round(bar * min(max(column.ratio(gpu) or 0.0, 0.0), 1.0))
+    part, total = gpu[column.bar[0]] or 0.0, gpu[column.bar[1]] if len(column.bar) > 1 else 1.0
+    filled = round(bar * min(max(part / total, 0.0), 1.0)) if total else 0
     return f"[{'█' * filled}{' ' * (bar - filled)}] {text}"
 
 

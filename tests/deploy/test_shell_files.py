@@ -31,7 +31,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def completed(share: Path, *words: str) -> set[str]:
     """Return what bash proposes for the last word."""
-    command = ["bash", "-c", ASK, "bash", str(share / COMPLETIONS["bash"]), *words]
+    command = ["bash", "-c", ASK, "bash", str(share / "bash-completion" / "completions" / "gpumon"), *words]
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
@@ -45,7 +45,7 @@ def test_bash_completes_commands_actions_and_flags(share: Path) -> None:
 
 def test_each_shell_knows_each_command(share: Path) -> None:
     """Zsh and fish are not run here: their files name every command."""
-    for path in COMPLETIONS.values():
+    for path in COMPLETIONS:
         text = (share / path).read_text(encoding="utf-8")
         assert [command.name for command in COMMANDS if command.name not in text] == []
 
@@ -72,6 +72,6 @@ def test_the_same_parser_gives_the_same_files(share: Path, tmp_path: Path, monke
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1750000000")
     for folder in ("one", "two"):
         write(tmp_path / folder)
-    for path in (*COMPLETIONS.values(), MAN_PAGE):
+    for path in (*COMPLETIONS, MAN_PAGE):
         assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
         assert (share / path).exists()

@@ -48,7 +48,7 @@ def port(facts: HostFacts) -> Readiness:
         remedy = f"sudo ss -ltnp 'sport = :{number}'" if "in use" in error else "ip -brief address"
         return Readiness(FAIL, f"The agent cannot listen on {address}: {error}.", remedy)
     used = f"systemd listens on {address}." if facts.socket_active else f"{address} is free."
-    used = used if "agent" in facts.errors else f"The agent listens on {address}."
+    used = used if "agent" in facts.errors else f"The agent runs, and {address} is configured."
     local = host == "localhost" or host.startswith(("127.", "::1"))
     return Readiness(OK, f"{used} Only this host can reach it (web.listen_address)." if local else used)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 
 from gpumon.cli.readiness.host_facts import RELEASED, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readiness, ReadinessCheck, count
@@ -23,10 +24,12 @@ def torch(facts: HostFacts) -> Readiness:
         return Readiness(ABSENT, f"It was not loaded, because {RELEASED}.")
     if error:
         return Readiness(FAIL, f"{python} has failed: {error}.", f"{python} -I -c 'import torch'")
-    install = f"{python} -m pip install 'torch>={TORCH[0]}.{TORCH[1]}'"
+    new = "sudo python3 -m venv /opt/torch && sudo /opt/torch/bin/python"  # the package of gpumon has no pip
+    pip = new if python == sys.executable and find_spec("pip") is None else python
+    install = f"{pip} -m pip install 'torch>={TORCH[0]}.{TORCH[1]}'"
     if version is None:
         detail = f"{python} cannot import it, so no probe runs: {facts.torch['import_error']}."
-        return Readiness(WARN, detail, f"{install}  # or set probe.python to an interpreter that has it")
+        return Readiness(WARN, detail, f"{install}  # and set probe.python to the interpreter that has it")
     old = numbers(version)[:2] < TORCH
     return Readiness(WARN if old else OK, f"{python} has PyTorch {version}.", install if old else "")
 
