@@ -1,4 +1,4 @@
-"""Run the command line of gpumon as `python -m gpumon`."""
+"""Runs the command line of gpumon as `python -m gpumon`."""
 
 import sys
 

@@ -65,15 +65,15 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 _log = logging.getLogger("gpumon")
 
 RUN_RECORD = ".run.json"
-"""Suffix that is added to the path of the SQLite store to name the file that records the probe run in progress."""
+"""Suffix of the file that records the probe run in progress. It is added to the path of the SQLite store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """All services of one daemon, created by `build`.
 
-    Most services have `start` and `stop`. Some also have `apply` (use changed settings), `tick` (called every few
-    seconds) and `notice` (text of the current problem for the operator, if there is one).
+    Most services have `start` and `stop`. Some also have `apply`, which applies changed settings, `tick`, which is
+    called every few seconds, or `notice`, a text for the operator about a current problem.
     """
 
     loop: Loop
@@ -99,7 +99,7 @@ class Services:
 
     @property
     def children_running(self) -> bool:
-        """Return True while a sampler, links or probe child process runs."""
+        """Return whether a sampler, links or probe child process is running."""
         return self.samplers.running or self.links.running or self.probe.running
 
     def restore(self, stored: StoredState) -> None:
@@ -108,7 +108,7 @@ class Services:
         self.health_file.update()
 
     def notices(self) -> dict[str, str]:
-        """Return texts on the current problems for the operator, by subject such as "store" or "release"."""
+        """Return a text for the operator about each current problem, by subject such as "store" or "release"."""
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
@@ -131,7 +131,11 @@ class Services:
 
 
 def build(configuration: Configuration) -> Services:
-    """Build all services. Raise ListenError if the address of the HTTP server is not available, WebConfigError."""
+    """Return all services, built from the configuration.
+
+    Raise ListenError if the HTTP server cannot listen on its address, and WebConfigError if its web configuration file
+    is invalid.
+    """
     core = _core(configuration)
     samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
     probe = _probe(core, samplers)
@@ -167,7 +171,7 @@ def build(configuration: Configuration) -> Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Core:
-    """The objects from which `build` makes the services: configuration, loop, monitor and persistence."""
+    """The objects from which `build` creates the services: configuration, loop, monitor and persistence."""
 
     configuration: Configuration
     loop: Loop
@@ -288,8 +292,8 @@ def _notifier(core: _Core) -> Notifier:
 def _instance(configuration: Configuration) -> str:
     """Return the `host:port` at which Prometheus most probably scrapes this agent.
 
-    The host is that of the configured web address, or the host's name if the server listens on all or only on loopback
-    addresses.
+    The host is the one in the configured web address. If the server listens on all addresses or only on a loopback
+    address, it is the name of this host.
     """
     host, port = configuration.web.address
     name = platform.node() if host in {"", "0.0.0.0", "::"} or is_loopback(host) else host  # noqa: S104 - compared

@@ -6,8 +6,8 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment variable for tests that replaces the kernel's boot id. It is ignored unless GPUMON_SIMULATE__PROFILE is
-set.
+"""Environment variable whose value replaces the kernel's boot id in tests. It is ignored unless
+GPUMON_SIMULATE__PROFILE is set.
 """
 SIMULATED = "GPUMON_SIMULATE__PROFILE"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -23,8 +23,8 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Return CLOCK_BOOTTIME in seconds.
+    """Return the seconds since boot (CLOCK_BOOTTIME), including the time that the host was suspended.
 
-    It includes suspend. All processes of one time namespace read the same value.
+    All processes of one time namespace read the same value.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

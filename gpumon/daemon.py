@@ -1,4 +1,4 @@
-"""The daemon: starts the services, keeps them running, reloads their configuration and stops them."""
+"""The daemon: starts the services, runs their event loop, reloads the configuration and stops the services."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Daemon:
     """The daemon process of `gpumon serve`. It starts the services, runs their loop until a signal, and stops them."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
-        """Build the services. Raise ListenError if the HTTP address is not available.
+        """Build the services. Raise ListenError or WebConfigError if the HTTP server cannot be set up.
 
         `reread` reads the configuration again, for SIGHUP.
         """
@@ -83,7 +83,7 @@ class Daemon:
         services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
-        """Stop the child processes first, then the services that record how these ended, and the store last."""
+        """Stop the child processes first, then the services that record how the children ended, and the store last."""
         systemd.notify("STOPPING=1")
         _log.info("stopping")
         services = self.services
@@ -119,8 +119,8 @@ class Daemon:
     def _start_watchdog(self) -> None:
         """Begin to send WATCHDOG=1 to systemd from the loop, if systemd's watchdog is on.
 
-        No more is sent if the loop hangs or a tick raises. A driver call that hangs in a child process has no effect on
-        it.
+        Nothing is sent while the loop hangs, or after a tick that raised an exception until a tick succeeds. A driver
+        call that hangs in a child process does not stop the notifications.
         """
         interval = systemd.watchdog_interval()
         if interval is not None:
@@ -198,7 +198,7 @@ class Daemon:
 
 
 def _create_state_directory(store: Path) -> None:
-    """Create the directory of the store. Ignore an error, because opening the store reports it with its remedy."""
+    """Create the directory of the SQLite store. Ignore an error, because it is reported when the store is opened."""
     with contextlib.suppress(OSError):
         store.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
 

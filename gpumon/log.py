@@ -1,7 +1,7 @@
 """Logging to standard error: one line per message, as logfmt or JSON. A line is dropped if writing it would block.
 
-This is a handler of the standard library's logging. Third-party logging libraries write blocking, and add 3 to 15 MB of
-memory to a process.
+The lines are written by a handler of the standard library's `logging`. Third-party logging libraries block when they
+write, and add 3 to 15 MB of memory to a process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 
 
 def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of the setting
-    """Log to standard error at this level, as `format` logfmt or json. Call it again to change both."""
+    """Write messages from this level up to standard error, as logfmt or json. Call it again to change the settings."""
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _StandardErrorHandler)]:
         root.removeHandler(old)
@@ -48,7 +48,7 @@ def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of t
 
 
 def counts() -> Mapping[str, float]:
-    """Return the number of messages logged since the start, by level, including dropped ones and those of children."""
+    """Return the number of messages since the start, by level, including dropped ones and those of child processes."""
     return dict(_counts)
 
 
@@ -59,7 +59,7 @@ def add_counts(messages: Mapping[str, float]) -> None:
 
 
 def take_counts() -> Mapping[str, float]:
-    """Return the counts by level that are not 0, and reset them to 0. A child process sends them to the daemon."""
+    """Return the counts by level without zeros, and reset them to 0. A child process sends the result to the daemon."""
     taken = {level: count for level, count in _counts.items() if count}
     add_counts({level: -count for level, count in taken.items()})
     return taken
@@ -118,7 +118,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value if JSON can represent it, else its text."""
+    """Return the value if JSON can represent it, else `str(value)`."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -147,9 +147,10 @@ _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 
 def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
-    """Return the encoded line. Shorten its longest values in the middle until it fits LINE_LIMIT.
+    """Return the line for these fields as bytes, shortened to LINE_LIMIT.
 
-    Cut the end of the line if the values are short but too many.
+    The longest values are shortened in the middle. If that is not enough because there are too many fields, the end of
+    the line is cut off.
     """
     line = _encode(format_fields(fields))
     while len(line) > LINE_LIMIT:

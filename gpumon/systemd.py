@@ -1,6 +1,6 @@
 """Notifications to systemd (sd_notify), its watchdog, and socket activation.
 
-Without systemd the functions have no effect, and return False, None or an empty list.
+If the process was not started by systemd, the functions have no effect and return False, None or an empty list.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
-    """Notify systemd that a reload has begun; READY=1 ends it. Return False if systemd was not reached."""
+    """Notify systemd that a reload has begun. READY=1 ends the reload. Return False if systemd was not reached."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     return notify("RELOADING=1", f"MONOTONIC_USEC={now}", environ=environ)
 
@@ -38,7 +38,7 @@ def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
 def listening_sockets(environ: Mapping[str, str] = os.environ) -> list[socket.socket]:
     """Return the listening sockets that systemd passed (sd_listen_fds); empty without socket activation.
 
-    They are not inherited by child processes.
+    Child processes do not inherit the sockets.
     """
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return []

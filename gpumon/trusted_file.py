@@ -1,4 +1,4 @@
-"""Read a small file safely from a folder in which other users may create files, links and named pipes."""
+"""Reads a small file safely from a folder in which other users may create files, links and named pipes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class UntrustedFileError(OSError):
 def read(path: StrPath, max_bytes: int) -> bytes:
     """Return the content of a regular file that belongs to root, to this user or to the owner of its folder.
 
-    Raise UntrustedFileError for another owner, for another type of file and for more than `max_bytes`. Raise OSError if
-    the file cannot be opened or is a symbolic link. A named pipe does not block the call.
+    Raise UntrustedFileError if the file has another owner, is not a regular file, or has more than `max_bytes` bytes.
+    Raise OSError if it cannot be opened or is a symbolic link. A named pipe does not block the call.
     """
     with contextlib.ExitStack() as stack:
         folder, name = os.path.split(path)

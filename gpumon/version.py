@@ -9,5 +9,5 @@ _FILE = Path(__file__).with_name("REVISION")
 
 
 def revision() -> str | None:
-    """Return the first twelve digits of the commit that was built; None if it is not recorded, as in a checkout."""
+    """Return the first twelve digits of the commit from which the package was built; None in a source checkout."""
     return _FILE.read_text(encoding="ascii").strip() or None if _FILE.is_file() else None

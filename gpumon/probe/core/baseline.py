@@ -1,4 +1,4 @@
-"""Compare a measurement with this host's earlier runs and with published figures. Pure."""
+"""Compares a measurement with this host's earlier runs and with published figures. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ENOUGH_RUNS = 5
 MAX_RUNS = 30
 """Max number of earlier runs in a median. It is limited so that the median follows changes of the host."""
 MAX_GOOD = 200
-"""Max number of ok runs in memory for baselines, for all probes and conditions together."""
+"""Max number of runs with the outcome ok that are kept in memory for baselines, for all probes and conditions together.
+"""
 SATURATING = 16
 """Measurements are compared with references only at sizes larger than the largest size divided by this number. Smaller
 sizes measure latency, not bandwidth.
@@ -25,26 +26,26 @@ _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
 """Prefix of the NCCL environment variables that affect only what NCCL logs."""
 ALL = "all"
-"""Value of the run condition "on", which names the GPUs used, if the run used all GPUs of the host or the CPU."""
+"""Value of the condition "on", which names the GPUs of a run, for a run on all GPUs of the host or on the CPU."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 SourcedFigure = tuple[float, str]
-"""A published bandwidth in bytes a second, and its source."""
+"""A published bandwidth in bytes per second, and the source of this figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Limits below which a measured bandwidth is too low.
+    """Limits below which a measured bandwidth is too low, as shares of the reference bandwidths.
 
-    `baseline` and `expected` are shares of the host's own median and of the published figure. A share of 0 disables
-    that comparison.
+    `baseline` applies to the median of this host's earlier runs and to its best median, `expected` to the published
+    figure. A share of 0 disables the comparison.
     """
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """Number of spreads by which a bandwidth must also be below the host's own median to be too low. Results vary more
-    on some hosts than on others.
+    """A bandwidth below the share `baseline` is too low only if it is also this many spreads (`Comparison.spread`)
+    below the median. Results vary more on some hosts than on others.
     """
     expected: float = 0.85
 
@@ -62,15 +63,16 @@ class Judge:
     """Earlier runs with the outcome ok, of all probes and conditions, newest last."""
     expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """Callable that returns the min ratio of NCCL's default bandwidth to ring bandwidth at a size in bytes; None if no
-    figure is published.
+    """Callable that returns the min ratio of the bandwidth of NCCL's default algorithm to that of the ring, at a size
+    in bytes; None if no figure is published.
     """
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
         """Return the comparison of one measurement with its reference bandwidths.
 
-        The caller passes only measurements that `saturating` returns. `versions`: of NCCL, CUDA and torch, by name.
+        The caller passes only measurements that `saturating` returns. `ranks`: number of ranks. `versions`: versions of
+        NCCL, CUDA and torch, by name.
         """
         alike = list(self._comparable_runs(ranks, versions))
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
@@ -98,10 +100,10 @@ class Judge:
         return replace(comparison, low=_low_figure(comparison, self.floors))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """Return how the conditions differ from those of the newest good run under other conditions, as a phrase.
+        """Return a phrase on the conditions that have changed since earlier runs; "" if no run had other conditions.
 
-        Return "" if there is no such run. The phrase explains why there is no median yet. A run on all GPUs is not
-        compared with a partial run.
+        The phrase explains why this run has no median to compare with. It compares this run with the newest ok run that
+        had other conditions. For a run on all GPUs, partial runs are ignored.
         """
         now = self._key(ranks, versions)
         own = [run for run in self.history if (run.probe, run.backend) == (self.probe, self.backend)]
@@ -115,7 +117,7 @@ class Judge:
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _comparable_runs(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
-        """Yield the earlier ok runs of this probe under the same conditions, oldest first."""
+        """Yield the earlier ok runs of this probe on the same backend and under the same conditions, oldest first."""
         here = self._key(ranks, versions)
         for result in self.history:
             if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
@@ -126,10 +128,10 @@ class Judge:
 
 
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
-    """Return the highest median of this measurement in bytes a second and its UTC date; (None, "") if there is none.
+    """Return the highest median that a measurement has had, in bytes per second, and its UTC date; (None, "") if none.
 
-    `alike`: earlier comparable runs. Each run stores the highest median until then in its comparisons. `median`: that
-    of the newest MAX_RUNS runs; None if there are fewer.
+    `alike`: earlier comparable runs. The comparisons that a run has stored include the highest median until that run.
+    `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
     """
     medians = [
         (comparison.best, comparison.best_date)
@@ -145,8 +147,8 @@ def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float 
 def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
     """Return the runs from which baselines are computed, with `result` added if its outcome is ok.
 
-    Other outcomes are not added, so that a lasting fault does not become the baseline. The oldest runs beyond MAX_RUNS
-    under the same conditions, and beyond MAX_GOOD in all, are dropped.
+    A result with another outcome is not added, so that a lasting fault does not become the baseline. The oldest runs
+    beyond MAX_RUNS under the same conditions, and beyond MAX_GOOD in all, are dropped.
     """
     if result.outcome != "ok":
         return runs
@@ -163,15 +165,16 @@ def _key(result: ProbeResult) -> Mapping[str, object]:
 
 
 def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
-    """Return the NCCL settings without the variables that `algorithm` sets and those that affect only NCCL's log."""
+    """Return the NCCL settings except the variables that `algorithm` sets and those that affect only NCCL's log."""
     own = ALGORITHMS.get(algorithm, {})
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
 def _with_indexes(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
-    """Return the conditions of a run, with GPU indexes in place of UUIDs.
+    """Return the conditions of a run for a message: the condition "on" names the GPUs by index instead of by UUID.
 
-    Return them unchanged if the run used all GPUs, or if its GPU indexes are unknown.
+    `key`: the conditions by name, from `_key`. `here`: the Conditions of the same run. Return `key` unchanged if the
+    run used all GPUs, or if its GPU indexes are unknown.
     """
     return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
@@ -188,9 +191,9 @@ def _change(name: str, then: object, now: object) -> str:
 def _conditions(
     here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Return the conditions, by name, that must be equal for two runs to be compared.
+    """Return the conditions of a run, by name. Two runs are compared only if all their conditions are equal.
 
-    NCCL's settings are included only for a run on GPUs.
+    NCCL settings are included only for a run on GPUs.
     """
     partial = here.gpus and ranks != here.host_gpus
     return {
@@ -212,9 +215,9 @@ def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
 
 
 def _low_figure(comparison: Comparison, floors: Floors) -> str:
-    """Return the name of the reference below which the measurement is too low: baseline, drift or expected.
+    """Return which reference bandwidth shows that a measurement is too low; "" if it is not too low.
 
-    Return "" if it is not too low. The reference of drift is the host's best median.
+    "baseline" is the median of this host's earlier runs, "drift" its best median, and "expected" the published figure.
     """
     own = {"baseline": comparison.baseline, "drift": comparison.best}
     for name, usual in own.items():

@@ -1,4 +1,4 @@
-"""Conclude the result of a run from what its ranks reported. Pure."""
+"""Concludes the result of a run from the reports of its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, 
 LOCATED = ("degraded", "wrong")
 """Outcomes for which the location of the fault is determined."""
 BROKEN = ("failed", "timeout")
-"""Outcomes whose hint includes findings about the GPUs, because these may show the cause."""
+"""Outcomes whose hint includes findings about the GPUs, because a finding may be the cause."""
 LOG_LIMIT = 64 * 1024
 """Max characters of output in a result's log, for all ranks together."""
 
@@ -41,7 +41,7 @@ def conclude(
 ) -> ProbeResult:
     """Return the result of a run from its passes, of which there is at least one.
 
-    `judge`: reference bandwidths. `duration`: seconds. `observations`: readings of the run's GPUs.
+    `judge`: reference bandwidths. `duration`: seconds that the run took. `observations`: readings of the run's GPUs.
     """
     measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
     compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
@@ -73,18 +73,18 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], observations: Observations) -> Location | None:
-    """Return the location of the fault in the first pass that names a rank, else in the first pass that has a location.
+    """Return the location of the fault from the first pass whose location blames a rank.
 
-    Return None if no pass has one.
+    If no pass blames a rank, return the location from the first pass that has one; None if no pass has one.
     """
     locations = list(filter(None, (locate(run_pass, observations) for run_pass in passes)))
     return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
 
 def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """Return a sentence on what NCCL's default and ring algorithms show together, such as lost NVLink SHARP.
+    """Return a sentence on the cause that NCCL's default and ring algorithms show together, such as lost NVLink SHARP.
 
-    Return "" if they show nothing more, or if the outcome is neither ok nor degraded.
+    Return "" if they show no cause, or if the outcome is neither ok nor degraded.
     """
     if verdict.outcome not in SUCCESSES:
         return ""
@@ -96,7 +96,7 @@ def _hint(
 ) -> str:
     """Return the hint of the result for the operator.
 
-    After a failure or timeout it ends with findings about the GPUs, after other outcomes with the remedy of `verdict`.
+    For the outcomes failed and timeout it ends with findings about the GPUs, for other outcomes with `verdict.remedy`.
     """
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
@@ -119,7 +119,7 @@ def _unmeasured_sizes(plan: Plan) -> str:
 
 
 def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
-    """Return a failed result for a run that could not be judged because of an error in the agent. It blames no GPU."""
+    """Return a failed result, which blames no GPU, for a run that was not judged because of an error in the agent."""
     return ProbeResult(
         id=run.id,
         probe=plan.probe.name,
@@ -138,7 +138,7 @@ def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> 
 def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
     """Return a result with the outcome skipped, for a run that made no pass or whose agent was killed.
 
-    `skip`: reason and hint of the result.
+    `skip` has the reason and the hint of the result.
     """
     return ProbeResult(
         id=run.id,
@@ -205,7 +205,7 @@ def _judge_late(run_pass: Pass, ending: Ending) -> _Verdict | None:
     behind = min(run_pass.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
     places = "; ".join(f"rank {account.rank}: {account.progress}" for account in run_pass.accounts)
     output = "".join(_printable_text(account.output) for account in run_pass.accounts)
-    # a later pass has only the rest of the deadline, and the first has read the files
+    # a later pass has only the rest of the deadline, and the first pass has already read the files of torch
     whole = ending.duration > run_pass.plan.deadline / 2
     advice = remedy(output) or (whole and file_system_hint(run_pass, behind.stage)) or log_hint(run_pass)
     hint = f"Not done after {run_pass.plan.deadline:g} s ({places}). {advice}"
@@ -233,8 +233,8 @@ _JUDGES = (
     _judge_late,
     _judge_failed,
 )
-"""Functions that judge one pass. Each returns the outcome, reason and hint as a `_Verdict`, or None if it does not
-apply. They are called in this order, and the first `_Verdict` is used.
+"""Functions that judge one pass. Each returns the outcome, reason and hint as a `_Verdict`, or None if the pass does
+not have the outcome that it checks for. They are called in this order, and the first `_Verdict` is used.
 """
 
 
@@ -261,9 +261,9 @@ def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the outcome degraded if a bandwidth is too low, with a hint about one size; None if none is too low.
+    """Return the outcome degraded if a bandwidth is too low; None if none is too low.
 
-    The size is the last low one of the first pass that has low sizes.
+    The hint names one size: in the first pass with low bandwidths, the last size whose bandwidth is too low.
     """
     for run_pass in passes:
         low = comparisons(run_pass, judge, low=True)
@@ -301,7 +301,7 @@ def _describe_exit(status: int | None) -> str:
 
 
 def _log(passes: Sequence[Pass]) -> str:
-    """Return the printable output of the ranks of the last pass, one section a rank."""
+    """Return the printable output of the ranks of the last pass, one section per rank."""
     accounts = passes[-1].accounts
     share = LOG_LIMIT // max(1, len(accounts))
     parts = ((account.rank, _printable_text(account.output).strip()) for account in accounts)
@@ -309,7 +309,7 @@ def _log(passes: Sequence[Pass]) -> str:
 
 
 def _printable_text(output: bytes) -> str:
-    """Return output as text without terminal control characters."""
+    """Return the output of a rank as text, without control characters other than newline and tab."""
     return "".join(
         character for character in output.decode(errors="replace") if character.isprintable() or character in "\n\t"
     )

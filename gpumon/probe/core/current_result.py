@@ -1,6 +1,6 @@
-"""Choose the result that determines a probe's current state.
+"""Chooses the result that determines the current state of a probe.
 
-A partial run does not clear faults of GPUs that it left out. Pure.
+A partial run does not clear faults of GPUs that the run left out. Pure.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 
 
 def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the run that determines a probe's current state; None without runs.
+    """Return the run that determines the current state of a probe; None if the probe has no run.
 
-    It is the newest run, or an earlier run with a fault that no later success covers. A success covers a fault if it
-    used all GPUs of the host, or all GPUs of the run with the fault. `runs`: newest last, without skips.
+    The newest run determines it, unless an earlier run had a fault that no later success covers. A success covers a
+    fault if it used all GPUs of the host, or all GPUs of the run with the fault. `runs`: newest last, without skips.
     """
     current: ProbeResult | None = None
     later: list[ProbeResult] = []
@@ -29,7 +29,7 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the `current_result` of the runs that checked their data (outcomes in DECISIVE); None if there is none."""
+    """Return the `current_result` of the runs that checked their data (outcome in DECISIVE); None if there is none."""
     return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 

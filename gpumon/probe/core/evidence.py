@@ -1,4 +1,4 @@
-"""Find unusual readings of GPUs and NVLinks during a run, such as errors, low clocks or uneven traffic. Pure."""
+"""Finds unusual readings of GPUs and NVLinks during a run, such as errors, low clocks or uneven traffic. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HELD_DOWN = {
 }
 """Clock event reasons that reduce clocks, each with the words that describe it in a finding."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Clock event reasons that are reported for every GPU that has them. Another reason is reported only if fewer than half
-of the other GPUs, of at least OTHERS, have it.
+"""Clock event reasons that are reported for every GPU that has them. Another reason is reported only if there are at
+least OTHERS other GPUs and fewer than half of them have it.
 """
 MIN_SECONDS = 0.01
 """Min seconds by which the driver's counter of a clock event reason must grow to be reported, unless the reason is
@@ -29,9 +29,10 @@ active in a sample. The limit is low because the operations of a probe take mill
 LESS = 0.8
 """A GPU or NVLink is reported if its clock, speed or traffic is below this share of the median of the others."""
 MIN_BYTES = 1e9
-"""Median NVLink bytes of the other GPUs above which the traffic of a GPU is compared with theirs."""
+"""The NVLink traffic of a GPU is compared with that of the other GPUs only if their median exceeds this many bytes."""
 MIN_LINK_BYTES = 1e8
-"""Median bytes of a GPU's other NVLinks to the same peer above which the traffic of an NVLink is compared with theirs.
+"""The traffic of an NVLink is compared with that of the GPU's other NVLinks to the same peer only if their median
+exceeds this many bytes.
 """
 MIN_REPLAYS = 10.0
 OTHERS = 2
@@ -40,7 +41,7 @@ OTHERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """Readings of one GPU from one poll. Counters are totals, not increases; None is unknown."""
+    """Readings of one GPU from one poll. Counters are totals, not increases. None means unknown."""
 
     index: int
     uuid: str
@@ -60,7 +61,7 @@ class GpuSample:
     link_errors: Mapping[str, float] = field(default_factory=dict)
     """Total errors and recoveries of NVLinks, keyed by link number and description, such as `3 had replay errors`."""
     link_speed: float | None = None
-    """Speed of the GPU's slowest NVLink in bytes a second per direction."""
+    """Speed of the GPU's slowest NVLink in bytes per second and direction."""
     link_bytes: float | None = None
     """Total bytes received and sent over all NVLinks."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuObservations:
-    """Summary of the readings of one GPU from before a run until now."""
+    """Summary of the readings of one GPU, from just before a run began until now."""
 
     first: GpuSample
     last: GpuSample
@@ -97,7 +98,7 @@ class GpuObservations:
     def increase(self, total: Callable[[GpuSample], Mapping[str, float]]) -> dict[str, float]:
         """Return the growth of each counter from the first sample to the last, without counters that did not grow.
 
-        `total` returns the counters of a sample by name. A counter that the first sample lacks grows from 0.
+        `total` returns the counters of a sample by name. A counter that is missing in the first sample starts at 0.
         """
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
@@ -107,11 +108,14 @@ class GpuObservations:
 Observations = Mapping[str, GpuObservations]
 """Summary of the readings of each GPU of a run, by GPU UUID."""
 NO_OBSERVATIONS: Observations = MappingProxyType({})
-"""No observations: for a run on the CPU, or a conclusion that needs none."""
+"""No observations, for a run on the CPU or a conclusion that needs none."""
 
 
 def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:
-    """Return the observations with new samples added. Ignore a sample with the time of the last sample of its GPU."""
+    """Return the observations with new samples added.
+
+    A sample is ignored if it has the same time as the last sample of its GPU, because both are from one poll.
+    """
     after = dict(observations)
     for sample in samples:
         gpu = observations.get(sample.uuid)
@@ -146,7 +150,10 @@ def _highest(*values: float | None) -> float | None:
 
 
 def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
-    """Return the findings about each GPU, by UUID, as phrases that can follow the name of the GPU and a colon."""
+    """Return the findings about each GPU, by UUID, without GPUs that have no finding.
+
+    A finding is a phrase that can follow the name of the GPU and a colon.
+    """
     all_words = {}
     for uuid, gpu in observations.items():
         others = [other for key, other in observations.items() if key != uuid]
@@ -163,7 +170,7 @@ def finding_sentences(observations: Observations) -> tuple[str, ...]:
 
 
 def name(uuid: str, observations: Observations) -> str:
-    """Return the name of a GPU for sentences: index and UUID, or the UUID alone if the GPU was not observed."""
+    """Return the name of a GPU for use in sentences: index and UUID, or only the UUID if the GPU was not observed."""
     return f"GPU {observations[uuid].last.index} ({uuid})" if uuid in observations else f"GPU {uuid}"
 
 
@@ -216,7 +223,7 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
 
 
 def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    """Yield a finding if a GPU moved fewer NVLink bytes than the others.
+    """Yield a finding if a GPU moved clearly fewer NVLink bytes than the other GPUs.
 
     In the timed collectives all GPUs move the same amount.
     """

@@ -1,4 +1,4 @@
-"""Parse the frames (JSON lines) that a rank sends, and collect them in its Account. Pure.
+"""Parses the frames (JSON lines) that a rank sends, and collects their content in the rank's Account. Pure.
 
 Ranks run third-party code, so their frames are not trusted.
 """
@@ -39,7 +39,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """Times and wrong elements of one rank at one size, from a collective of all ranks or an exchange with one peer."""
+    """Operation times and wrong elements of one rank at one size, in a collective or in exchanges with one peer."""
 
     seconds: tuple[float, ...]
     """Duration of each timed operation in seconds, in order."""
@@ -52,7 +52,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Everything that one rank has reported so far, with its exit status and output."""
+    """Everything that one rank has reported so far, with the exit status and the output of its process."""
 
     progress: Progress
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -90,10 +90,10 @@ MAX_SHOWN = 200
 
 
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
-    """Return the account after one more frame.
+    """Return the account with one more frame of its rank added.
 
     An invalid frame sets the account's error. An account with an error does not change any more. `line`: the frame as
-    JSON. `steps`: all steps that were ordered so far.
+    JSON. `steps`: all steps that the rank was ordered to take so far.
     """
     if account.error:
         return account
@@ -129,7 +129,7 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Return how much of the work on one size a rank has done, from 0 to 1, by the stage and operation in its frame."""
+    """Return the share of the work on one size that a rank has done, 0 to 1, by stage and operation in its frame."""
     if stage == "check":
         return 1.0
     if "operation" not in frame or stage == "warm_up":
@@ -175,7 +175,10 @@ def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[S
 
 
 def _expected_places(rank: int, step: Step) -> Collection[int]:
-    """Return the sizes in bytes that a rank must report in a Measure step, or its peer ranks in a Pairs step."""
+    """Return the sizes in bytes (Measure step) or the peer ranks (Pairs step) for which a rank must report times.
+
+    Return an empty collection for another step.
+    """
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()
@@ -216,9 +219,7 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _fold_error,
     "done": _fold_done,
 }
-"""Function for each kind of frame that returns the account with the frame added. The key is the JSON member that a
-frame of that kind has.
-"""
+"""By the JSON member that only one kind of frame has, the function that returns the account with such a frame added."""
 
 
 def _text(text: Any, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""Locate a slow or corrupting rank, or a faulty path between two ranks, from exchanges of every pair of ranks. Pure."""
+"""Locates the rank, or the path between two ranks, that is slow or corrupts data, from exchanges of all pairs. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class _Blame:
 def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
     """Return the location of the fault; None if the pass has no measurements from which a fault can be located.
 
-    `observations`: readings of the GPUs during the run. They name a cause, or a GPU to blame if the pairs show none.
+    `observations`: readings of the GPUs during the run. They may show the cause, or the GPU to blame if the exchanges
+    of the pairs do not show it.
     """
     measured, names = pairs(run_pass), _Names(run_pass, observations)
     blame = _blame(run_pass, measured, names, observations)
@@ -74,8 +75,8 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
     """Return the blame with a phrase on missing peer access; None if peer access does not explain the fault.
 
-    If no rank is blamed, blame the only GPU, or the only pair, that lacks peer access. `lacks`: phrases by pair, from
-    `missing_access`.
+    If no rank is blamed, blame the GPU that all pairs without access have in common, or both GPUs of the only such
+    pair. `lacks`: phrases by pair, from `missing_access`.
     """
     if not lacks:
         return None
@@ -98,9 +99,9 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
 
 
 def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
-    """Return the blame with a finding about the blamed GPUs, which may be the cause.
+    """Return the blame with one finding about each blamed GPU, if there is any, as the possible cause.
 
-    If no rank is blamed, blame the only GPU that has findings. `odd`: findings by GPU UUID.
+    If no rank is blamed and only one GPU has findings, blame that GPU. `odd`: findings by GPU UUID.
     """
     if blame.wrong or not odd:
         return blame
@@ -120,7 +121,7 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """Return the ranks to blame in a probe whose ranks do not exchange data; None if the pass shows no fault.
 
-    These are the ranks with wrong elements, else the rank that is clearly slower than all others.
+    These are the ranks with wrong elements or, if there are none, the rank that is clearly slower than all others.
     """
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
@@ -135,7 +136,7 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
 
 
 def _slowest(run_pass: Pass) -> tuple[int, ...]:
-    """Return the rank that is clearly slower than all others at the largest size of a step; empty if there is none."""
+    """Return the one rank that is clearly slower than all others at the largest size of a step; () if there is none."""
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             sizes = [account.sizes.get((number, max(step.sizes))) for account in run_pass.accounts]
@@ -163,7 +164,7 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the slow ranks: one rank, the two ends of a slow path, or empty if no rank or path can be named."""
+    """Return the slow ranks: one rank, or the two ends of a slow path; () if no rank and no path can be named."""
     if ranks == TWO:
         return ()
     slow = _below_gap(measured)
@@ -178,10 +179,10 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 def _may_be_built_so(
     run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
 ) -> bool:
-    """Return whether the slow pairs of fewer than four GPUs may be normal for this board.
+    """Return whether the slow pairs may be normal for this board, because not all its GPUs are connected by NVLink.
 
-    They may be if NVML does not report NVLink for all pairs of the blamed ranks. For example, only two of three GPUs
-    may share an NVLink bridge or a CPU socket.
+    That is possible on fewer than four GPUs, if NVML does not report NVLink for every pair that includes the blamed
+    ranks. For example, only two of three GPUs may share an NVLink bridge or a CPU socket.
     """
     own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
     linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
@@ -199,10 +200,9 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
 
 def _below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs below the widest gap in the sorted bandwidths.
+    """Return the pairs below the widest gap between two successive values of the sorted bandwidths.
 
-    The gap is between two successive bandwidths. Return an empty tuple if the ratio of lower to higher is at least SLOW
-    at every gap.
+    The widest gap has the lowest ratio of the lower to the higher bandwidth. Return () if this ratio is at least SLOW.
     """
     ordered = sorted(measured, key=lambda pair: pair.bandwidth)
     ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
@@ -216,9 +216,10 @@ def _share(slow: Sequence[tuple[int, int]], measured: Sequence[Pair], rank: int)
 
 
 def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return a rank or pair whose bandwidths are clearly below those of all other pairs; empty if there is none.
+    """Return the rank, or the two ranks of a pair, whose bandwidths are clearly below those of all other pairs.
 
-    This finds a GPU that lost one of its many NVLinks, because all its pairs are slower by the same small amount.
+    Return () if there is none. This finds a GPU that lost one of its many NVLinks, because all its pairs are slower by
+    the same small amount.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
@@ -237,7 +238,7 @@ def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the ranks to blame for wrong data; empty if it cannot be located.
+    """Return the ranks to blame for wrong data; () if the source of the wrong data cannot be located.
 
     Data may be corrupted at its source, on its way or at its destination. The first of these that applies is returned:
     the ranks whose send buffer was wrong, the two ends of the only path with wrong data, the ranks that sent wrong data
@@ -304,7 +305,10 @@ def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
 
 
 def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapping[str, str] | None:
-    """Return NVML's peer access status of a pair by capability; None on the CPU, or if it was not read."""
+    """Return the peer access status that NVML reports for a pair of GPUs, by capability such as nvlink.
+
+    Return None for ranks on the CPU, or if the status was not read.
+    """
     if not run_pass.plan.gpus:
         return None
     a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)
@@ -319,7 +323,7 @@ def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]
 def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
     """Yield a sentence for each pair of GPUs that cannot access each other's memory according to CUDA.
 
-    Yield nothing if no pair has such access.
+    Yield nothing if CUDA reports such access for no pair.
     """
     if any(pair.direct for pair in measured):
         for pair in measured:

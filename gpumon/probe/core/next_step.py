@@ -1,7 +1,7 @@
-"""Choose the next step of a pass. Pure.
+"""Chooses the next step of a pass. Pure.
 
-The ranks measure all sizes and repeat those with a low bandwidth. Then pairs of ranks exchange data to locate the
-fault.
+The ranks first measure all sizes, and repeat those with a low bandwidth. If a bandwidth remains low, or if data was
+wrong, pairs of ranks then exchange data to locate the fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_TRIES.
 
 
 def next_step(run_pass: Pass, judge: Judge) -> Step | None:
-    """Return the next step after the steps that all ranks have done; None if the pass is complete."""
+    """Return the step that follows the steps that all ranks have done; None if the pass is complete."""
     planned = run_pass.plan.measures
     if len(run_pass.steps) < len(planned):
         return planned[len(run_pass.steps)]
@@ -55,16 +55,16 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Return the comparison of each size that saturates the links with its reference bandwidths.
+    """Return the comparison with the reference bandwidths for each measured size that saturates the links.
 
-    `low`: whether to return only sizes whose bandwidth is too low.
+    `low`: whether to return only the comparisons whose bandwidth is too low.
     """
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)
 
 
 def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
-    """Return a step that repeats the sizes of planned step `number` whose bandwidth is too low; None if there is none.
+    """Return a step that repeats the sizes of planned step `number` whose bandwidth is too low; None if no size is.
 
     A run is degraded only if the repeated bandwidth is too low again, because results of healthy hosts vary.
     """
@@ -80,9 +80,9 @@ def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | No
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Return the comparisons of measurements with their references; empty until the largest planned size is measured.
+    """Return the comparison with its reference bandwidths for each measurement whose size saturates the links.
 
-    Only sizes that saturate the links are compared. The largest size determines which ones these are.
+    Return () until the largest planned size is measured, because that size determines which sizes saturate the links.
     """
     if all(measurement.bytes < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()

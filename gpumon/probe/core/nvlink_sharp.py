@@ -1,4 +1,4 @@
-"""Distinguish lost NVLink SHARP from slow links. The ring algorithm uses the links without NVLink SHARP. Pure."""
+"""Distinguishes lost NVLink SHARP from slow links. NCCL's ring algorithm uses the links without NVLink SHARP. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 
 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
-    """Return a sentence on the cause that the default and ring algorithms show together, each at its largest size.
+    """Return a sentence on the cause of a low bandwidth, from a comparison of NCCL's default and ring algorithms.
 
-    Return "" if one of them was not measured, or if the bandwidth of neither is too low.
+    Each algorithm is represented by its largest size. Return "" if one of them was not measured, or if neither is low.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
@@ -45,10 +45,10 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
 
 
 def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """Return a sentence if NVLink SHARP seems to be missing by published figures, otherwise "".
+    """Return a sentence if NVLink SHARP seems to be missing according to published figures, otherwise "".
 
-    `gain` returns the ratio of default to ring bandwidth at a size in bytes, or None if it is unpublished. A loss is
-    reported if at most half of the published gain is measured, because hosts differ by a few percent.
+    `gain` returns the published ratio of default to ring bandwidth at a size in bytes, or None. A loss is reported if
+    at most half of the published gain is measured, because hosts differ by a few percent.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
@@ -62,7 +62,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """Return the float32 comparisons of default and ring, each at its largest size; None for one not measured."""
+    """Return the float32 comparisons of default and ring, each at its largest size. None: that one was not measured."""
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

@@ -1,4 +1,4 @@
-"""Define a pass: the steps that one set of ranks took, and what each rank reported. Compute measurements from it.
+"""Defines a pass: a set of ranks, the steps that they took, and what each rank reported. Computes its measurements.
 
 Pure.
 """
@@ -30,14 +30,14 @@ class Ending:
     abandoned: tuple[int, ...] = ()
     """Pids of ranks, and of processes that they started, that SIGKILL did not end."""
     first_failed: int | None = None
-    """Number of the rank that failed first, or that first died without an error message; None if none failed. Other
+    """Number of the rank that failed first, or that first died without an error message; None if no rank failed. Other
     ranks often fail because of it.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One set of ranks, in progress or ended. A run makes one pass for each algorithm."""
+    """A set of ranks and their reports, in progress or ended. A run makes one pass for each NCCL algorithm."""
 
     plan: Plan
     steps: Sequence[Step] = ()
@@ -52,14 +52,14 @@ class Pass:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank was started."""
+        """Return whether every rank of the plan was started."""
         return len(self.accounts) == self.plan.ranks
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return the measurement of each size that every rank has reported.
+    """Return one measurement for each size that every rank has reported.
 
-    If a size was repeated, return the faster measurement, with the sum of the wrong elements of both.
+    If a size was repeated, its measurement is the fastest one, with the sum of the wrong elements of all repeats.
     """
     fastest: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
@@ -70,7 +70,7 @@ def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
 
 
 def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
-    """Return the measurements of one step, for each size that every rank has reported."""
+    """Return the measurements of step `number` of the pass, for each size that every rank has reported."""
     keys = [(number, size) for size in step.sizes]
     whole = [key for key in keys if run_pass.complete and all(key in account.sizes for account in run_pass.accounts)]
     return tuple(
@@ -79,9 +79,9 @@ def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measu
 
 
 def pairs(run_pass: Pass) -> tuple[Pair, ...]:
-    """Return the exchange of each pair of which both ranks have reported.
+    """Return one exchange for each pair of ranks that have both reported it.
 
-    If a pair was repeated, return the faster exchange, with the sum of the wrong elements of both.
+    If a pair was repeated, its exchange is the fastest one, with the sum of the wrong elements of all repeats.
     """
     fastest: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in run_pass.accounts}
@@ -138,9 +138,9 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 
 
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    """Return the bandwidth of a pair in its fastest exchange, and its wrong elements.
+    """Return the result of one pair of ranks: the bandwidth of its fastest exchange, and the wrong elements.
 
-    A busy host delays some exchanges. A slow link delays all of them.
+    The fastest exchange counts, because a busy host delays only some exchanges, but a slow link delays all.
     """
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
@@ -155,7 +155,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 def _faster(before: Pair | None, after: Pair) -> Pair:
     """Return the faster of two exchanges of one pair, with the sum of their wrong elements.
 
-    The faster one is closer to the bandwidth of the path, because other load only makes a pair slower.
+    The faster exchange is closer to the bandwidth of the path, because other load only makes a pair slower.
     """
     if before is None:
         return after

@@ -1,4 +1,4 @@
-"""Find pairs of GPUs that lack peer access which other pairs have, or which they had when the run began. Pure."""
+"""Finds pairs of GPUs that lack peer access which other pairs have, or which they had when the run began. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Ends = tuple[str, str]
 
 
 def missing_access(observations: Observations) -> dict[Ends, str]:
-    """Return a phrase for each pair of GPUs that lacks peer access, by pair. Other pairs are left out.
+    """Return, by pair of GPUs, a phrase about the peer access that the pair lacks. Pairs that lack none are left out.
 
-    A capability counts if the pair had it when the run began, or if it is usual on this board. `observations`: the GPUs
-    of the run, in order.
+    A missing capability counts if the pair had it when the run began, or if it is usual on this board (`_usual`).
+    `observations`: the GPUs of the run, in order.
     """
     access_by_pair = {
         ends: access
@@ -36,9 +36,9 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
 
 
 def _is_whole(observations: Observations) -> bool:
-    """Return whether the observed GPUs are all GPUs for which NVML reports peer access.
+    """Return whether the observed GPUs include every GPU for which NVML reports peer access.
 
-    Otherwise they do not show which peer access the board provides.
+    If some are missing, the others do not show which peer access the board provides.
     """
     return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
@@ -56,10 +56,11 @@ def _words(
 
 
 def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
-    """Return whether this peer access capability is usual on this board, so that pairs without it are faulty.
+    """Return whether the board normally provides this peer access capability, so that pairs without it are faulty.
 
-    It is usual if at least half of all pairs have it. It is not usual if every GPU lacks it in the same number of
-    pairs, as in a cube mesh.
+    Return True if at least half of all pairs have the capability, and some GPUs lack it in more pairs than other GPUs
+    do. If every GPU lacks it in the same number of pairs, return False: either no pair lacks it, or the board is built
+    so, as a cube mesh is.
     """
     statuses = {ends: access[name] for ends, access in complete.items() if name in access}
     have = sum(status == OK for status in statuses.values())

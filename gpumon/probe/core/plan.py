@@ -1,4 +1,4 @@
-"""Plan a run: its ranks, their devices, environment and orders, and the steps that they take."""
+"""Plans a run: its ranks, their devices, environment and orders, and the steps that they take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ because some faults are intermittent.
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
-"""Pairs of ranks that exchange at the same time, the lower rank first."""
+"""Pairs of ranks that exchange data at the same time, the lower rank first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def encode(number: int, step: Step | None) -> bytes:
 
 
 def rounds(ranks: int) -> tuple[Round, ...]:
-    """Return rounds in which every pair of ranks exchanges once. The circle method needs the fewest: 7 for 8 ranks."""
+    """Return rounds in which every pair of ranks exchanges data once. The circle method makes the fewest rounds."""
     places = [*range(ranks), *([None] if ranks % 2 else [])]
     last = len(places) - 1
     turns = []
@@ -103,8 +103,8 @@ _ENVIRONMENT = {
     "NCCL_DEBUG": "WARN",
     "NCCL_DEBUG_FILE": "/dev/stderr",  # standard output is block-buffered, and a kill would lose the last block
     "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
-    # Nothing leaves the host. NCCL would open every network adapter, and fail or hang at a broken one, and a plugin of
-    # the cloud would choose other algorithms than the published figures are of.
+    # Nothing leaves the host. NCCL would open every network adapter, and fail or hang at a broken one, and a cloud
+    # provider's plugin would choose other algorithms than those of the published figures.
     "NCCL_IB_DISABLE": "1",
     "NCCL_NET_PLUGIN": "none",
     "NCCL_TUNER_PLUGIN": "none",
@@ -124,7 +124,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything needed to start the ranks of one algorithm. A run has one plan for each algorithm."""
+    """Everything that is needed to start the ranks for one NCCL algorithm. A run has one plan for each algorithm."""
 
     probe: Probe
     setting: Setting
@@ -148,7 +148,7 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Sizes in bytes that are not measured because memory is too small for them.
+        """Return the sizes in bytes that are not measured because too little memory is free for them.
 
         Optional sizes (`sizes_if_fit`) are not included.
         """
@@ -157,7 +157,7 @@ class Plan:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Steps with which every pass begins: one for each collective and data type."""
+        """Return the steps with which every pass begins: one for each collective and data type."""
         return tuple(
             Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
             for collective in self.probe.collectives
@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL settings for the result: NCCL_ variables, and the text of nccl.conf by its path."""
+        """Return the NCCL settings to store in the result: NCCL_ variables, and the text of nccl.conf by its path."""
         variables = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
         return variables | dict(self.nccl_conf)
 
@@ -185,15 +185,15 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command line of a rank. With `-I` Python ignores PYTHON* variables and the user's site-packages."""
+        """Return the command line of a rank. With -I Python ignores PYTHON* variables and the user's site-packages."""
         return (self.python, "-I", str(self.probe.worker))
 
     def orders(self, rank: int, *, parent: int, result: int, rendezvous: int) -> bytes:
         """Return the first line of a rank's input: a JSON object that describes the rank.
 
-        `parent` is the agent's pid. The rank inherits two descriptors. It writes its frames to `result`. The ranks find
-        each other through `rendezvous`, a file without a name. They use no port on loopback, because other users could
-        connect to it.
+        `parent`: pid of the agent. `result` and `rendezvous`: descriptors that the rank inherits. The rank writes its
+        frames to `result`. The ranks find each other through `rendezvous`, a file without a name. A port on loopback is
+        not used for this, because other users could connect to it.
         """
         orders = {
             "parent": parent,
@@ -220,10 +220,11 @@ def memory_needed_on_cpu(size: int, ranks: int) -> float:
 
 
 def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
-    """Return the setting with the sizes that fit into `free` bytes.
+    """Return the setting with sizes that fit into `free` bytes of memory.
 
-    On GPUs optional larger sizes are added. On the CPU sizes are removed, except the smallest. `free`: bytes on each
-    GPU, or on the CPU for all ranks together; None if unknown. Then no size is added or removed.
+    On GPUs the optional larger sizes that fit are added. On the CPU the sizes that do not fit are removed, except the
+    smallest. `free`: free bytes of each GPU, or of the host for all ranks together. If it is None (unknown), no size is
+    added or removed.
     """
     if setting.device == "cuda":
         more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]

@@ -1,4 +1,4 @@
-"""Decide whether a probe run may begin or continue, and on which GPUs. Each check returns a Skip (refusal) or None.
+"""Decides whether a probe run may begin or continue, and on which GPUs. Each check returns a Skip (refusal) or None.
 
 Pure.
 """
@@ -14,11 +14,13 @@ from gpumon.probe.core.wording import join_words
 
 GIB = 1 << 30
 IDLE_BYTES = GIB
-"""Max bytes in use on an idle GPU if the driver's figure includes the memory that it reserves."""
+"""Max bytes in use on an idle GPU if NVML's figure includes the memory that the driver reserves."""
 IDLE_BYTES_EXACT = GIB >> 2
-"""Max bytes in use on an idle GPU if the driver's figure excludes reserved memory: less than one CUDA context."""
+"""Max bytes in use on an idle GPU if NVML's figure excludes reserved memory: less than one CUDA context."""
 IDLE_TRAFFIC = 100e6
-"""Max bytes a second over NVLink and PCIe of an idle GPU. It is not 0, because reading the GPU causes traffic."""
+"""Max bytes per second that an idle GPU moves over NVLink and PCIe. It is not 0, because reading the GPU causes
+traffic.
+"""
 MIN_PARTIAL = 2
 """Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
 RING = ("ring",)
@@ -41,9 +43,9 @@ REFUSED = "The scheduler refused the node"
 
 
 def idle_bytes(*, exact: bool) -> int:
-    """Return the max bytes in use on an idle GPU.
+    """Return the max bytes of memory in use with which a GPU counts as idle.
 
-    `exact`: whether the driver's figure excludes the memory that the driver reserves.
+    `exact`: whether NVML's figure excludes the memory that the driver reserves.
     """
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES
 
@@ -116,7 +118,8 @@ def check_unkillable(facts: PreflightFacts) -> Skip | None:
 def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
     """Refuse a scheduled run if the host has a job scheduler but no scheduler gate is configured.
 
-    The scheduler may start a job on idle GPUs at any time. The run is also refused if the host's scheduler is unknown.
+    The job scheduler may start a job on idle GPUs at any time. The run is also refused if it is not determined yet
+    whether the host has a job scheduler.
     """
     if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
         return None
@@ -157,10 +160,7 @@ check that fails.
 
 
 class Gate(NamedTuple):
-    """A check of each GPU before a run.
-
-    Its method `skip` returns a Skip that lists the GPUs that fail the check, or None if no GPU fails.
-    """
+    """A check of each GPU before a run. Its method `skip` returns a Skip that lists the GPUs that fail, or None."""
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
@@ -192,7 +192,7 @@ def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     """Yield a phrase if utilization, memory or traffic shows that the GPU is in use.
 
-    The process may not be listed by NVML yet, or not at all.
+    This finds the use by a process that NVML does not list, or does not list yet.
     """
     signs = []
     if gpu.utilization:
@@ -236,7 +236,7 @@ _IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
 
 
 def may_run(facts: PreflightFacts) -> Skip | None:
-    """Return the first reason against a run; None if a run on the GPUs of `usable_gpus` may begin."""
+    """Return the Skip of the first check that fails; None if a run may begin on the GPUs that `usable_gpus` returns."""
     skip = next(filter(None, (guard(facts) for guard in GUARDS)), None)
     if skip is not None or is_partial(facts):
         return skip
@@ -249,9 +249,9 @@ def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
 
 
 def is_partial(facts: PreflightFacts) -> bool:
-    """Return whether a run would be partial: it leaves out GPUs that fail a check, such as those in use.
+    """Return whether a run would be partial: it would leave out GPUs that fail a check, such as those in use.
 
-    The configuration must allow it, and at least MIN_PARTIAL other GPUs must be idle.
+    The configuration must allow partial runs, and at least MIN_PARTIAL GPUs must pass all checks.
     """
     if not facts.partial or (_check_gpus(facts) is None and check_missing_gpus(facts) is None):
         return False
@@ -276,11 +276,11 @@ def _check_idle_time(facts: PreflightFacts) -> Skip | None:
 
 
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the NCCL algorithms to measure; empty for those of the probe. `chosen`: those in the configuration.
+    """Return the NCCL algorithms to measure; () for those of the probe. `chosen`: those in the configuration.
 
     NVLink SHARP takes resources of the NVSwitches, and a job that finds none left fails. Therefore a partial run
-    measures only the ring, which does not use it. In an NVLink fabric of several nodes such a job may run on another
-    node, so there the ring is the default for all runs.
+    measures only the ring, which does not use NVLink SHARP. In an NVLink fabric that spans several nodes the job may
+    run on another node, so there the ring is the default for all runs.
     """
     if facts.alone:
         return ()
@@ -293,9 +293,10 @@ def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, 
 
 
 def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
-    """Return why a run in progress must end; None if it may continue. `used`: UUIDs of its GPUs, None for all.
+    """Return the Skip with which a run in progress must end; None if it may continue.
 
-    Load counts only on a simulated node: on real GPUs it is the load of the run itself.
+    `used`: UUIDs of the run's GPUs; None for all GPUs. The load of these GPUs counts only on a simulated node, because
+    on a real one the run itself causes load.
     """
     requested = check_release(facts) or check_maintenance(facts) or check_hold(facts)
     if requested is not None:

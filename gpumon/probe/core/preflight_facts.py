@@ -27,7 +27,7 @@ class GpuUse:
     memory_exact: bool = False
     """Whether `memory_used` excludes the memory that the driver reserves."""
     traffic: float | None = None
-    """Traffic over NVLink and PCIe in both directions together, in bytes a second."""
+    """Traffic over NVLink and PCIe in both directions together, in bytes per second; None if unknown."""
     idle_seconds: float | None = None
     """Seconds for which no process, load or memory in use was observed on the GPU; None while it is in use, or if
     unknown.

@@ -1,4 +1,4 @@
-"""Define the metrics of the all-reduce probe, and update them with probe results."""
+"""Defines the metrics of the all-reduce probe, and updates them with probe results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
-    """Metrics of the all-reduce probe. The name of a metric is PREFIX and the name of the attribute."""
+    """Metrics of the all-reduce probe. The name of a metric is PREFIX followed by the name of the attribute."""
 
     PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
     LABELS: ClassVar[tuple[str, ...]] = ()
@@ -59,7 +59,7 @@ INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fr
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
-    """Return the metrics after a run of the all-reduce. Results of other probes change nothing.
+    """Return the metrics after a run of the all-reduce; unchanged after a run of another probe.
 
     `ran`: earlier runs that were not skipped, newest last. Bandwidths are those of the last successful run on all GPUs.
     """
@@ -100,9 +100,9 @@ def _latency(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Return `values` of each float32 measurement of this run, keyed by backend, algorithm and the key in `values`.
+    """Return the `values` of each float32 measurement of a run, by backend, algorithm and the key in `values`.
 
-    Algorithms that are no longer measured lose their series.
+    An algorithm that is no longer measured loses its series.
     """
     return {
         KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
@@ -113,7 +113,7 @@ def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, fl
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """Return bandwidth divided by reference at the largest size of each algorithm, keyed by backend and algorithm.
+    """Return the bandwidth divided by its reference at the largest size of each algorithm, by backend and algorithm.
 
     `usual` returns the reference of a comparison, or None. An algorithm without a reference is left out.
     """

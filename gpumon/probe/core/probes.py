@@ -84,7 +84,7 @@ class Probe:
     def participating_bytes(self, size: int, ranks: int) -> int:
         """Return how many bytes of an array of `size` bytes a collective uses.
 
-        If the array is divided among the ranks, each share is rounded down to ALIGNMENT, as in the worker.
+        If the array is divided among the ranks, each share is rounded down to a multiple of ALIGNMENT, but not to 0.
         """
         return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 

@@ -1,6 +1,6 @@
 """Table of published all-reduce bandwidths by GPU model, number of ranks and algorithm.
 
-Sizes are written in MiB and GiB (2^20, 2^30 bytes), bandwidths in GB/s (1e9 bytes a second).
+Sizes are written in MiB and GiB (2^20, 2^30 bytes), bandwidths in GB/s (1e9 bytes per second).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A row of TABLE: the published bandwidth of one host at one size."""
+    """A row of TABLE: a published all-reduce bandwidth for a GPU model, number of ranks, algorithm and size."""
 
     names: str
     """Regular expression that must match the whole product name that NVML returns."""
@@ -32,7 +32,7 @@ class Published:
     algorithm: str = "default"
     bytes: int
     busbw: float
-    """Bus bandwidth of an all-reduce in bytes a second."""
+    """Bus bandwidth of an all-reduce in bytes per second."""
     source: str
 
 
@@ -87,8 +87,8 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
     """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
     If a smaller and a larger size are equally near, the smaller is used. Larger sizes count only up to NEAR times the
-    measured size. They are needed because a much smaller size has a low figure, which hosts reach even without NVLink
-    SHARP. `sharp`: False if NVLink SHARP is disabled on this host; the figure is then that of the ring.
+    measured size, and are needed because hosts reach the figure for a much smaller size even without NVLink SHARP.
+    `sharp`: False if NVLink SHARP is disabled on this host. Then the figure is that of the ring algorithm.
     """
     if measurement.collective != "all_reduce":
         return None
@@ -102,10 +102,11 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """Return the min ratio of default to ring bandwidth of an all-reduce of `size` bytes, by published figures.
+    """Return a lower limit of the ratio of default to ring bandwidth in an all-reduce of `size` bytes.
 
-    Bandwidth grows with the size. Therefore the ratio is at least that of the default at a smaller size to the ring at
-    a larger size. Return None if one of them is not published, or if the default (NVLink SHARP) is not faster.
+    It is the published bandwidth of the default algorithm at a size up to this, divided by that of the ring at this or
+    a larger size, because bandwidth grows with the size. Return None if one of them is not published, or if the default
+    algorithm (with NVLink SHARP) is not faster.
     """
     default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
     ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)

@@ -1,4 +1,4 @@
-"""Choose a remedy for a failed run by its error messages and the stage that its ranks reached. Pure."""
+"""Chooses advice for the operator about a failed run, by error messages and by the stage that a rank reached. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = (
         "torch needs to write a file: the log names the path; make it writable.",
     ),
 )
-"""Regular expressions to search in the error and output of a rank, each with its remedy. The first match counts."""
+"""Regular expressions to search in the error and output of a rank, each with its remedy. The first match is used."""
 
 
 def remedy(text: str) -> str:
@@ -34,7 +34,7 @@ def remedy(text: str) -> str:
 
 
 TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""Arguments of the Python interpreter with which an operator can repeat what a rank does in a stage, by stage."""
+"""By stage of a rank, the arguments of the Python interpreter with which an operator can repeat that stage."""
 TORCH = (2, 6)
 """Oldest tested version of PyTorch, as (major, minor)."""
 
@@ -55,7 +55,7 @@ def interpreter_hint(run_pass: Pass, cause: Account) -> str:
 
 
 def file_system_hint(run_pass: Pass, stage: str) -> str:
-    """Return a hint about slow file systems for a hang in `start` or `import`; empty for other stages."""
+    """Return a hint about slow file systems if ranks hung in the stage `start` or `import`; empty for another stage."""
     if stage not in TRIALS:
         return ""
     where = "Check that the file system of probe.python and its PyTorch answers."

@@ -53,7 +53,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Collective, algorithm, data type and bytes. Measurements of two runs are compared if their keys are equal."""
+        """Return collective, algorithm, data type and bytes. Measurements with equal keys in two runs are compared."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
 
@@ -76,7 +76,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measured bus bandwidth and the reference bandwidths for it, in bytes a second."""
+    """A measured bus bandwidth and the reference bandwidths for it, in bytes per second."""
 
     collective: str
     algorithm: str
@@ -86,7 +86,7 @@ class Comparison:
     baseline: Figure | None = None
     """Median of this host's earlier runs under the same conditions; None if there are too few."""
     spread: Figure | None = None
-    """Spread of the runs in `baseline`: 1.48 times the median absolute deviation; None without a baseline."""
+    """Spread of the runs in `baseline`: 1.48 times their median absolute deviation; None without a baseline."""
     runs: Count = 0
     """Number of earlier runs under the same conditions, from which `baseline` is computed."""
     best: Figure | None = None
@@ -106,25 +106,26 @@ class Comparison:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Collective, algorithm, data type and bytes, as in Measurement.key."""
+        """Return collective, algorithm, data type and bytes, as Measurement.key does."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
     @property
     def usual(self) -> float | None:
-        """The reference figure that `low` names; None if the measurement is not low."""
+        """Return the reference figure that `low` names; None if the measurement is not low."""
         figures = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
         return figures.get(self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The exchange of data between two ranks while they exchange with no other rank."""
+    """The measured exchange of data between two ranks, during which neither exchanges data with another rank."""
 
     ranks: tuple[Count, Count]
     bandwidth: Figure
-    """Bytes a second in each direction, in the fastest exchange of the pair."""
+    """Bytes per second in each direction, in the fastest exchange of the pair."""
     wrong: tuple[Count, Count] = (0, 0)
-    """Number of wrong elements in data from the first rank and in data from the second, as received."""
+    """Number of wrong elements in the data that the second rank received from the first, and in the opposite direction.
+    """
     spoilt: tuple[Count, Count] = (0, 0)
     """Number of wrong elements in the send buffers of the first and of the second rank."""
     direct: bool | None = None
@@ -181,12 +182,12 @@ class ProbeResult:
 
     @property
     def ended(self) -> float:
-        """End of the run in seconds since the epoch."""
+        """Return the end of the run in seconds since the epoch."""
         return self.started + self.duration_seconds
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run used all GPUs of the host; True for a run on the CPU."""
+        """Return whether the run used all GPUs of the host; True for a run on the CPU."""
         return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
 
 

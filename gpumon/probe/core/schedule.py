@@ -1,4 +1,4 @@
-"""Schedule of probe runs: an interval with jitter. The only use of APScheduler."""
+"""Schedule of probe runs: an interval with jitter. This is the only module that uses APScheduler."""
 
 from __future__ import annotations
 
@@ -78,10 +78,7 @@ class Schedule:
             self.start()
 
     def follow_clock(self) -> None:
-        """Move the next run by the same time if the wall clock was stepped.
-
-        APScheduler schedules by wall time.
-        """
+        """Move the next run by the same time as the wall clock was stepped. APScheduler schedules by wall time."""
         step = _boot_wall_time() - self._boot_wall_time
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return
@@ -91,7 +88,7 @@ class Schedule:
             job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
 
     def bring_forward(self) -> None:
-        """Make the next run due now; the one after it follows an interval later."""
+        """Make the next run due now. The run after it is due one interval later."""
         for job in () if self._scheduler is None else self._scheduler.get_jobs():
             job.modify(next_run_time=datetime.now(timezone.utc))
 

@@ -14,7 +14,7 @@ NCCL_CONF = Path("/etc/nccl.conf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """The probe section of the configuration. It may change while the agent runs."""
+    """The settings in the section `probe` of the configuration. They may change while the agent runs."""
 
     python: str
     enabled: bool = True

@@ -15,7 +15,9 @@ from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 MAX_RESULTS = 200
 """Max number of results of a probe in memory, whatever their outcome. While jobs run, most of them are skips."""
 AFTERGLOW_SECONDS = 3.0
-"""Seconds after a run in which a GPU's readings may still show the run's load: two polls may cover part of the run."""
+"""Seconds after a run in which a GPU's readings may still show the run's load: two later polls may cover part of the
+run.
+"""
 MAX_COMPLETED_RUNS = 20
 """Max number of results of a probe in memory that are not skips."""
 
@@ -65,18 +67,18 @@ class ProbeState:
     """Pids of ranks that SIGKILL does not end."""
 
     def own_load(self, at: float) -> tuple[str, ...]:
-        """Return UUIDs of GPUs whose load may be caused by the probe at time `at` (seconds on the boot clock)."""
+        """Return the UUIDs of the GPUs whose load the probe may cause at the time `at` (seconds on the boot clock)."""
         return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
     @property
     def results(self) -> tuple[ProbeResult, ...]:
-        """All results in memory, without duplicates, newest last."""
+        """Return all results in memory, without duplicates, newest last."""
         each = {result.id: result for result in (*self.good, *self.ran, *self.history)}
         return tuple(sorted(each.values(), key=lambda result: result.started))
 
 
 def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
-    """Return the state after the start of a run. `run`: its id. `gpus`: UUIDs of the GPUs that it loads."""
+    """Return the state after the start of a run. `run`: id of the run. `gpus`: UUIDs of the GPUs that it loads."""
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
@@ -102,10 +104,10 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
 def restore(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """Return the state with the results and counters that were read from the store after the agent's start.
+    """Return the state with the stored results and run counts added. The store is read after the agent's start.
 
-    `results`: newest last. `runs` and `skips`: counters by outcome and by skip reason. Counts since the start are added
-    to them.
+    `results`: stored results, newest last. `runs` and `skips`: stored counts by outcome and by skip reason. The counts
+    since the agent's start, which are in `state`, are added to them.
     """
     counted, since = state.metrics, state.history
     metrics = counted

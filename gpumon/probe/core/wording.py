@@ -1,4 +1,4 @@
-"""GPU indexes in words. `gpumon check` imports this module, so it imports nothing slow."""
+"""Lists and GPU indexes in words, and `leaves_out`. `gpumon check` imports this module, so it imports nothing slow."""
 
 from __future__ import annotations
 

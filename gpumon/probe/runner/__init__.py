@@ -1,1 +1,1 @@
-"""Run probes: decide when a run begins, start and end its ranks, and contain the processes that they start."""
+"""Runs probes: decides when a run begins, starts and ends its ranks, and contains the processes that they start."""

@@ -1,4 +1,4 @@
-"""Choose the reference figures of a run: this host's earlier runs, and published figures for its hardware. Pure."""
+"""Chooses the reference figures of a run: this host's earlier runs, and published figures for its hardware. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the reference bandwidths for a run, and the limits below which its results are too low (`floors`).
+    """Return the Judge of a run: its reference bandwidths, and the `floors` below which a result is too low.
 
     Published figures are used only for ranks on GPUs.
     """
@@ -59,8 +59,8 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 def _last_accepted(report: Report) -> str:
     """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow all-reduce; empty if never.
 
-    Baselines use only later runs. A verdict that was inhibited does not count. Each run stores the time, because old
-    verdicts are deleted.
+    Clearing it accepts the bandwidth: baselines use only later runs. A verdict that was inhibited does not count. Each
+    run stores the time, because old verdicts are deleted.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (

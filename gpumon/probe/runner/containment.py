@@ -1,8 +1,8 @@
-"""Containment of ranks: find and kill all processes that ranks start, even in other sessions.
+"""Finds and kills all processes that ranks start, even processes in other sessions.
 
 If a cgroup is delegated to the agent, the ranks of a pass get a cgroup of their own. Otherwise the agent becomes their
-subreaper: a process that loses its parent becomes a child of the agent. In both cases each rank has a process group and
-PDEATHSIG (exec_shim.py).
+subreaper: a process that loses its parent becomes a child of the agent. In both cases each rank also has its own
+process group, and PDEATHSIG (exec_shim.py) kills it when the agent ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Containment(Protocol):
     """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
 
     def add(self, pid: int) -> None:
-        """Contain a rank. It is called before the rank receives its orders."""
+        """Contain a rank. This method is called before the rank receives its orders."""
 
     def pids(self) -> frozenset[int]:
         """Return the pids of contained processes that have not ended. They may include ranks."""
@@ -51,14 +51,14 @@ class Containment(Protocol):
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
-    """Return a containment by a new cgroup if the agent may create one, else a containment by subreaper."""
+    """Return a containment that uses a new cgroup if the agent may create one, else one that uses a subreaper."""
     return _make_cgroup(root) or SubreaperContainment()
 
 
 def end_remains(root: Path = Path("/")) -> None:
-    """Kill the processes in cgroups of agents that no longer run, and remove these cgroups.
+    """Kill the processes in the probe cgroups of agents that no longer run, and remove all empty probe cgroups.
 
-    Only ranks and processes that ranks started can be in them.
+    A probe cgroup contains only ranks and processes that ranks started.
     """
     parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
@@ -74,7 +74,7 @@ def end_remains(root: Path = Path("/")) -> None:
 class SubreaperContainment:
     """Containment of the ranks of one pass without a cgroup: the agent is the subreaper of their processes.
 
-    It contains the descendants of the agent that appeared since the pass began and that the agent did not start itself.
+    It contains the descendants of the ranks, and processes that the agent inherited from ranks since the pass began.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class SubreaperContainment:
     def pids(self) -> frozenset[int]:
         """Return the pids of contained processes that have not ended, without ranks.
 
-        Scan again if none is found, because a scan may miss a process whose parent ends meanwhile.
+        If a scan finds none, scan again, because a scan may miss a process whose parent ends meanwhile.
         """
         return frozenset(self._scan() or self._scan())
 
@@ -105,7 +105,7 @@ class SubreaperContainment:
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
 
     def _is_inherited(self, pid: int) -> bool:
-        """Return whether a rank started this child of the agent.
+        """Return whether the agent inherited this child from a rank, because the child lost its own parent.
 
         Such a child has another session than the agent, and was started since the pass began.
         """
@@ -116,7 +116,7 @@ class SubreaperContainment:
 class CgroupContainment:
     """A cgroup (v2) for the ranks of one pass. If a rank cannot be added, the run continues without containment.
 
-    The cgroup has no controllers, so the agent may stay in its parent and the unit's limits do not change.
+    The cgroup has no controllers, so the agent may stay in the parent cgroup, and the limits of its unit do not change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,7 +145,7 @@ class CgroupContainment:
 
 
 def _make_cgroup(root: Path) -> CgroupContainment | None:
-    """Return a new cgroup for the ranks; None if none is delegated or it cannot be made."""
+    """Return a new cgroup for the ranks; None if no cgroup is delegated to the agent, or if it cannot be created."""
     end_remains(root)
     parent = _delegated_cgroup(root)
     if parent is None:

@@ -1,4 +1,4 @@
-"""Take from the Report the facts that preflight checks."""
+"""Collects from the Report the facts that preflight checks before and during a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OwnProcesses:
 
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
-    """Return the facts for preflight that the Report contains. The caller adds those of the configuration.
+    """Return the facts for preflight that the Report contains. The caller adds the others, such as the configuration.
 
     `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
     """
@@ -52,12 +52,15 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
 
 
 def expected_gpus(report: Report) -> int:
-    """Return the number of GPUs that should be present, without those that the configuration excludes."""
+    """Return the number of GPUs that the host should have, without those that the configuration excludes."""
     return max(0, int(report.node.gpus_expected or 0) - len(report.excluded))
 
 
 def free_memory(report: Report, used: Collection[str]) -> float | None:
-    """Return the free bytes for ranks: of the fullest GPU, or of the host for ranks on the CPU; None if unknown."""
+    """Return the bytes of memory that are free for ranks; None if unknown.
+
+    On GPUs this is the minimum over the GPUs in `used` (UUIDs). On the CPU it is the memory available on the host.
+    """
     if not report.gpus or report.simulated is not None:
         return host_memory.available_bytes()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
@@ -67,8 +70,8 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
     """Return the use of one GPU.
 
-    `own`: whether its current or recent load is caused by the probe. Then utilization and traffic are None. `foreign`:
-    number of processes that are not the agent's.
+    `own`: whether the probe may cause its current load. Then utilization and traffic are None. `foreign`: number of
+    processes that are not the agent's.
     """
     gpu = state.gpu
     return GpuUse(
@@ -94,8 +97,8 @@ def foreign_processes(
 ) -> Mapping[str, float | None]:
     """Return the number of processes on each GPU that are not the agent's, by UUID; None if unknown.
 
-    In a container NVML may report the host's pids, by which the agent's processes cannot be recognized. Then one rank
-    for each GPU is subtracted from the number of processes.
+    `contained`: whether the agent runs in a PID namespace of its own. There NVML may report the host's pids, by which
+    the agent's processes cannot be recognized. Then one rank for each GPU is subtracted from the number of processes.
     """
     listed = {pid for state in gpus for pid in state.pids or ()}
     by_pid = contained is False or bool(listed & own.pids)

@@ -1,4 +1,4 @@
-"""Track the GPUs of a run: which processes NVML lists there, and for how long they were not read."""
+"""Tracks the GPUs of a run: which processes NVML lists on them, and for how long the processes were not read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReadClosely(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """GPUs and ranks of ended runs that NVML may still list."""
+    """GPUs and ranks of ended runs, as far as NVML may still list these ranks."""
 
     gpus: frozenset[str] = frozenset()
     """UUIDs of the GPUs."""
@@ -72,13 +72,13 @@ class GpuVisibility:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of GPUs that a rank uses, or on which NVML may still list an ended rank; empty on the CPU."""
+        """Return the UUIDs of GPUs that a rank uses, or on which NVML may still list an ended rank; () on the CPU."""
         remaining = (gpu.uuid for gpu in self._latest().gpus if gpu.uuid in self.remains.gpus)
         return tuple(dict.fromkeys((*self.used, *remaining)))
 
     @property
     def unobserved_seconds(self) -> Mapping[str, float]:
-        """Seconds since the processes on each GPU of the run were last read, by UUID."""
+        """Return the seconds since the processes on each GPU of the run were last read, by UUID."""
         return self._unobserved.seconds
 
     def begin_run(self) -> None:
@@ -115,8 +115,9 @@ class GpuVisibility:
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
         """Return the agent's own processes, and the GPUs on which one of them may be.
 
-        `pids`: ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass in seconds on the
-        boot clock; None before that. The GPUs count until a poll after `left_at` has read their processes.
+        `pids`: pids of ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass in seconds
+        on the boot clock; None before that. The GPUs are included until a poll after `left_at` has read their
+        processes.
         """
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
@@ -124,9 +125,10 @@ class GpuVisibility:
     # After the ranks have ended
 
     def remaining_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-        """Return the ranks and the memory in use on GPUs whose ranks ended at `ended` (seconds on the boot clock).
+        """Return the ranks that are still listed, and the memory still in use, on GPUs whose ranks have ended.
 
-        Return None if not every GPU was read since, and an empty tuple if nothing is left or the agent stops.
+        `ended`: the time of that end in seconds on the boot clock. Return None if not every GPU was read since, and ()
+        if nothing is left or the agent stops.
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
@@ -136,7 +138,7 @@ class GpuVisibility:
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
         """Wait until NVML no longer lists the ranks, then call `on_departed`.
 
-        Its argument is a sentence about what is still there after DEPARTURE_PATIENCE, or "" if nothing is.
+        The argument of `on_departed` is "", or after DEPARTURE_PATIENCE a sentence about what NVML still lists.
         """
         if not (gpus and pids):
             on_departed("")
@@ -166,7 +168,7 @@ class GpuVisibility:
 
 
 class UnobservedTime:
-    """Measures the time since the processes on some GPUs were last read.
+    """Measures, for some GPUs, the time since the processes on them were last read.
 
     A job that starts in that time is not noticed.
     """
@@ -179,7 +181,7 @@ class UnobservedTime:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Seconds since the processes on each GPU were last read, by GPU UUID."""
+        """Return the seconds since the processes on each GPU were last read, by GPU UUID."""
         return self._seconds
 
     def observe(self, report: Report) -> None:
@@ -195,10 +197,10 @@ class UnobservedTime:
 
 
 def remaining_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-    """Return the ranks and the memory in use that NVML reports on the GPUs since the ranks ended.
+    """Return the ranks and the memory in use that NVML has reported on the GPUs since the ranks ended.
 
-    Return None if not every GPU was read since. `pids`: the ranks. `ended`: seconds on the boot clock. Memory in use
-    counts, because only ranks used these GPUs.
+    Return None if not every GPU was read since. `pids`: pids of the ranks. `ended`: seconds on the boot clock. Memory
+    in use counts, because only ranks used these GPUs.
     """
     if not _is_read_since(report, gpus, ended):
         return None

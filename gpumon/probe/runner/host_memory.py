@@ -1,4 +1,4 @@
-"""Read how much memory is available on the host and in the agent's cgroup, which its ranks share."""
+"""Reads how much memory is available on the host and in the agent's cgroup, to which the ranks belong too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> float | None:
-    """Return the available bytes of memory, the minimum over host and cgroups; None if the kernel reports none."""
+    """Return the available bytes of memory: the minimum over the host and the agent's cgroups; None if unknown."""
     return min((*_on_host(root), *_in_cgroups(root)), default=None)
 
 
@@ -19,7 +19,7 @@ def _on_host(root: Path) -> Iterator[float]:
 
 
 def _in_cgroups(root: Path) -> Iterator[float]:
-    """Yield the free bytes of the agent's own cgroup and of each cgroup above it (cgroup v2)."""
+    """Yield the free bytes of each cgroup (v2) with a memory limit: the agent's own cgroup and those above it."""
     folders = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
@@ -37,7 +37,7 @@ def _free_in_cgroup(folder: Path) -> Iterator[float]:
 
 
 def _reclaimable(folder: Path) -> float:
-    """Return the bytes of inactive file pages. The kernel counts them as used but reclaims them first."""
+    """Return the bytes of inactive file pages. The kernel counts them as used memory but reclaims them first."""
     values = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
     cached = values.get("inactive_file", "").strip()
     return float(cached) if cached.isdigit() else 0.0

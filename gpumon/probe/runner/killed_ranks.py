@@ -1,4 +1,4 @@
-"""Recognize the Xids that the driver reports because the agent has killed a rank in the middle of an operation."""
+"""Recognizes the Xids that the driver reports because the agent has killed a rank in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class KilledRanks:
         self._killed: dict[int, _KilledRank] = {}
 
     def add(self, pid: int, gpu: str) -> None:
-        """Record that a rank is sent a signal to end. `gpu`: its UUID; empty on the CPU."""
+        """Record that the agent sends a rank a signal to end. `gpu`: UUID of the rank's GPU; empty on the CPU."""
         now = boot_clock()
         self._killed = {rank.pid: rank for rank in self._killed.values() if now - rank.at < KEPT_SECONDS}
         self._killed.setdefault(pid, _KilledRank(pid, gpu, now))
 
     def caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
-        """Return whether the driver reports the Xid because of a killed rank. Such an Xid is no error of a job.
+        """Return whether the driver reports this Xid because a rank was killed. Such an Xid is no error of a job.
 
         The kernel log names the process of an Xid. NVML names only the GPU. `same_pids`: False if the agent runs in a
         PID namespace of its own, whose pids differ from those in the kernel log.

@@ -1,4 +1,4 @@
-"""Read /etc/nccl.conf. Every process that uses NCCL reads it, so runs are compared only if it is unchanged."""
+"""Reads /etc/nccl.conf, which affects every process that uses NCCL. Runs are compared only if it is unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIMIT = 16 * 1024
 
 
 def read_nccl_conf(path: Path) -> Mapping[str, str]:
-    """Return the text of nccl.conf without comments and empty lines, keyed by its path; empty if there is no file.
+    """Return the text of nccl.conf without comments and empty lines, keyed by the file's path; {} if there is no file.
 
     If the file cannot be read, the text is a comment with the error.
     """

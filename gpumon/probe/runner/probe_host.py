@@ -1,4 +1,4 @@
-"""The host as probe runs use it: its GPUs, its ranks, and the facts that preflight checks."""
+"""The host as probe runs use it: its GPUs, the ranks on it, and the facts that preflight checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEDULE, REQUEST = "schedule", "request"
 
 
 class ProbeHost:
-    """The GPUs, ranks and probe settings of this host, for one run at a time."""
+    """The GPUs, ranks and probe settings of this host, as used by one run at a time."""
 
     def __init__(
         self, loop: Loop, settings: ProbeSettings, latest: Callable[[], Report], read_closely: ReadClosely
@@ -47,16 +47,16 @@ class ProbeHost:
 
     @property
     def simulated(self) -> bool:
-        """Whether the node is simulated."""
+        """Return whether the node is simulated."""
         return self.latest().simulated is not None
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of ranks, including those that have ended but may still be listed by NVML."""
+        """Return the pids of ranks, including those that have ended but may still be listed by NVML."""
         return self._run_pids() | self.visibility.remains.pids
 
     def holders(self) -> tuple[DeviceHolder, ...]:
-        """Return the probe's processes that have a GPU open, or may have: ranks and the processes that they started."""
+        """Return the probe's processes that may have a GPU open: ranks, and the processes that the ranks started."""
         stuck = self.ranks.unkillable
         return tuple(
             DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)
@@ -116,7 +116,7 @@ class ProbeHost:
         return self._recorder.record()
 
     def interruption(self) -> Skip | None:
-        """Return why the run in progress must end; None if it may continue, or if no run is in progress."""
+        """Return the Skip with which the run in progress must end; None if it may continue, or if there is no run."""
         if self.current is None:
             return None
         return interruption(self.facts(self.current.probe), self.visibility.watched or None)

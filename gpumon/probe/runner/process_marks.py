@@ -1,4 +1,4 @@
-"""Mark ranks and gate commands by an environment variable, so that the next agent can kill those that are left."""
+"""Marks ranks and gate commands by an environment variable, so that the next agent can kill those that remain."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROC = Path("/proc")
 
 
 def process_names(pids: Iterable[int]) -> tuple[str, ...]:
-    """Return name and pid of the two processes with the lowest pids, such as `Xorg, pid 812`.
+    """Return the names and pids of the two processes with the lowest pids, each as a text such as `Xorg, pid 812`.
 
-    Processes that cannot be read in this PID namespace are left out.
+    A process that cannot be read in this PID namespace is left out.
     """
     names = list[str]()
     for pid in islice(sorted(pids), 2):
@@ -66,9 +66,9 @@ def _end_orphans() -> None:
 
 
 def _kill_orphan(process: Path) -> bool:
-    """Kill the process if it is still an orphan. Return whether it was.
+    """Kill the process if it is still an orphan. Return whether it was one.
 
-    Raise OSError if it has ended or belongs to another user.
+    Raise OSError if the process has ended or belongs to another user.
     """
     descriptor = os.pidfd_open(int(process.name))
     try:
@@ -119,7 +119,10 @@ def start_time(process: Path) -> str:
 
 
 def _shares_namespace(process: Path, kind: str) -> bool:
-    """Return whether a process shares this process's namespace of a kind such as pid. Raise OSError if unreadable."""
+    """Return whether a process is in the same namespace as this process. Raise OSError if its namespace cannot be read.
+
+    `kind`: type of the namespace, such as pid.
+    """
     own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
     return not own.exists() or own.stat().st_ino == other.stat().st_ino
 

@@ -1,4 +1,4 @@
-"""Start one rank process of a pass, and collect the frames that it sends."""
+"""Starts one rank process of a pass, and collects the frames that it sends."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ probe.python itself may be on a slow network file system.
 
 
 class RankProcess:
-    """A rank process, and its Account of everything that it has reported."""
+    """A process that runs one rank, and the Account of everything that the rank has reported."""
 
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
-        """Initialize a rank that is not started. `steps`: the pass's list of ordered steps, which the pass extends."""
+        """Create a rank without starting it. `steps`: the list of ordered steps, to which the pass adds later steps."""
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False
@@ -42,7 +42,7 @@ class RankProcess:
 
     @property
     def gpu(self) -> str:
-        """UUID of the rank's GPU; empty on the CPU."""
+        """Return the UUID of the GPU that this rank uses; "" if the rank runs on the CPU."""
         return self._plan.gpus[self._number] if self._plan.gpus else ""
 
     def start(
@@ -58,7 +58,8 @@ class RankProcess:
     ) -> None:
         """Start the process. Raise OSError or ValueError if that fails.
 
-        `patience`: seconds after SIGKILL until the process counts as abandoned.
+        `rendezvous`: descriptor of the file through which the ranks find each other. `patience`: seconds after SIGKILL
+        until the process counts as abandoned.
         """
         frames, result = os.pipe2(os.O_CLOEXEC)
         number, plan = self._number, self._plan

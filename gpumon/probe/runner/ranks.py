@@ -1,4 +1,4 @@
-"""Start, order, kill and reap the rank processes of one pass, and report the end of the pass exactly once."""
+"""Starts, orders, kills and reaps the rank processes of one pass, and reports the end of the pass exactly once."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ Course = Callable[[Pass], Step | None]
 
 
 class Ranks:
-    """Runs the rank processes of one pass at a time. The loop's thread calls all callbacks, and `on_end` exactly once.
+    """Runs the rank processes of one pass at a time. All callbacks are called in the loop's thread.
 
-    `on_end` is called within the plan's deadline, TERM_PATIENCE, twice KILL_PATIENCE and a reaping interval.
+    `on_end` is called once for each pass, at the latest after the sum of the plan's deadline, TERM_PATIENCE, twice
+    KILL_PATIENCE and a reaping interval.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -57,12 +58,12 @@ class Ranks:
 
     @property
     def running(self) -> bool:
-        """Whether a set of ranks (a pass) is in progress."""
+        """Return whether a set of ranks (a pass) is in progress."""
         return self._current is not None
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of ranks, and of processes that they started, that have not ended."""
+        """Return the pids of ranks, and of processes that ranks started, that have not ended."""
         if self._current is None:
             return frozenset(self._stuck)
         ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
@@ -70,18 +71,18 @@ class Ranks:
 
     @property
     def started_pids(self) -> frozenset[int]:
-        """Pids of all ranks of the pass in progress. NVML may still list a rank that has ended."""
+        """Return the pids of all ranks of the pass in progress, including ended ranks, which NVML may still list."""
         return frozenset(rank.child.pid for rank in (() if self._current is None else self._current.ranks))
 
     @property
     def arrived(self) -> bool:
-        """Whether a rank may have opened its GPU. Before that, all processes on the run's GPUs belong to others."""
+        """Return whether a rank may have opened its GPU. Until then, every process on the run's GPUs is foreign."""
         started = () if self._current is None else self._current.ranks
         return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        """Pids of processes of all passes that SIGKILL did not end and that still exist."""
+        """Return the pids of processes of all passes that SIGKILL did not end and that still exist."""
         return tuple(sorted(self._stuck))
 
     def start(
@@ -89,8 +90,7 @@ class Ranks:
     ) -> None:
         """Begin a pass. Raise RuntimeError while another pass is in progress.
 
-        `course`: returns the next step. `within`: seconds that are left of the plan's deadline; None for the whole
-        deadline.
+        `course`: returns the next step. `within`: seconds left until the plan's deadline; None for the whole deadline.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
@@ -179,7 +179,7 @@ class _CurrentPass:
         self._kill()
 
     def _order(self) -> None:
-        """Send the next step to all ranks. It is called when all of them have done the same steps."""
+        """Send the next step to all ranks. This method is called when all ranks have finished the same steps."""
         step = self._course(self._current_pass())
         self._over = step is None
         line = encode(len(self._steps), step)
@@ -203,7 +203,7 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _take_failure(self, rank: RankProcess) -> None:
-        """Stop all ranks LAST_WORDS seconds after the first failure.
+        """Stop all ranks LAST_WORDS seconds after the first failure of a rank.
 
         Without the failed rank the others cannot continue and may not end by themselves.
         """
@@ -267,7 +267,7 @@ class _CurrentPass:
     def _end_others(self, give_up_at: float) -> None:
         """Kill the processes that ended ranks have left running, then report the end of the pass.
 
-        Those that exist at `give_up_at` (seconds on the boot clock) count as unkillable.
+        Processes that still exist at `give_up_at` (seconds on the boot clock) count as unkillable.
         """
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
@@ -281,7 +281,7 @@ class _CurrentPass:
         self._conclude()
 
     def _release_containment(self, others: frozenset[int]) -> None:
-        """Remove the containment if it is empty. Otherwise try again after a reaping interval.
+        """Remove the containment if no process is in it. Otherwise try again after a reaping interval.
 
         `others`: unkillable pids. Those that have ended are no longer counted as unkillable.
         """

@@ -1,4 +1,4 @@
-"""Run a probe once.
+"""Runs a probe once.
 
 The phases are preflight, scheduler gate, one pass for each algorithm, and a wait until NVML no longer lists the ranks.
 A run has exactly one result.
@@ -41,7 +41,7 @@ class Phase(enum.Enum):
 
 
 class Prepared(NamedTuple):
-    """The plans and the reference bandwidths of a run. They are chosen before its first pass."""
+    """The plans and the reference bandwidths of a run, which are chosen before its first pass."""
 
     plans: Sequence[Plan]
     """One plan for each pass."""
@@ -54,7 +54,7 @@ def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Callbacks of a run to the GPUs, the scheduler gate and the Report. They are called in the loop's thread."""
+    """Callbacks through which a run uses the GPUs, the scheduler gate and the Report. The loop's thread calls them."""
 
     prepare: Callable[[], Prepared]
     preflight: Callable[[], Skip | None] = lambda: None
@@ -91,7 +91,7 @@ class ProbeRun:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Pids of all ranks of this run, including ended ones, which NVML may list until the next poll."""
+        """Return the pids of all ranks of this run, including ended ones, which NVML may list until the next poll."""
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
@@ -104,7 +104,7 @@ class ProbeRun:
         return skip
 
     def abort(self, skip: Skip) -> None:
-        """End the run with this Skip, during the scheduler gate or a pass. In other phases it has no effect."""
+        """End the run with this Skip if the scheduler gate or a pass is in progress. Otherwise do nothing."""
         match self.phase:
             case Phase.GATE:
                 question, self._question = self._question, None
@@ -231,6 +231,6 @@ class ProbeRun:
 
 
 def _ended_pids(passes: Sequence[Pass]) -> frozenset[int]:
-    """Return the pids of the ranks that have ended, without those that SIGKILL did not end."""
+    """Return the pids of the ranks of these passes, without those that SIGKILL did not end."""
     stuck = {pid for ended in passes if ended.ending is not None for pid in ended.ending.abandoned}
     return frozenset(rank.pid for ended in passes for rank in ended.accounts if rank.pid is not None) - stuck

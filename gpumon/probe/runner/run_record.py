@@ -1,4 +1,4 @@
-"""Record the run in progress in a file.
+"""Records the run in progress in a file.
 
 If the file exists at the start of the agent, the previous agent ended during the run.
 """
@@ -56,7 +56,8 @@ class RunRecord:
     def interrupted_run(self) -> ProbeResult | None:
         """Return the result of a run that an earlier agent left unfinished, and delete the file.
 
-        Return None if there is no such run, if the file cannot be read, or if the agent that wrote it is alive.
+        Return None if there is no such run, or if the file cannot be read. If the agent that wrote the file is still
+        alive, return None and keep the file.
         """
         try:
             document = json.loads(trusted_file.read(self._path, MAX_BYTES))

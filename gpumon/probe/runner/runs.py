@@ -1,4 +1,4 @@
-"""Manage the probe runs of the agent: one at a time, by schedule or on request. Every result is stored."""
+"""Manages the probe runs of the agent: one at a time, by schedule or on request. Every result is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STOPPED = Skip(reason="interrupted", hint="The agent was stopped or restarted d
 
 
 class ProbeRuns:
-    """Starts and ends probe runs: `probe` by schedule, any probe on request.
+    """Starts and ends probe runs: those of `probe` by schedule, those of any probe on request.
 
     Use from the loop's thread, except `request`.
     """
@@ -45,7 +45,7 @@ class ProbeRuns:
         store: Callable[[ProbeResult], None],
         record: RunRecord,
     ) -> None:
-        """`publish` receives messages on the start and progress of runs. `store` receives the result of each run."""
+        """Create the service. `publish` receives messages on the start and progress of runs, `store` every result."""
         self.probe = probe
         self.host = host
         self.stopping = False
@@ -56,7 +56,7 @@ class ProbeRuns:
 
     @property
     def running(self) -> bool:
-        """Whether a run is in progress."""
+        """Return whether a run is in progress."""
         return self.host.current is not None
 
     def start(self) -> None:
@@ -84,8 +84,8 @@ class ProbeRuns:
     def give_way(self) -> None:
         """Kill the run in progress if it must end.
 
-        It must end when a job starts on its GPUs, when a release, a maintenance or a hold begins, or when the processes
-        on its GPUs cannot be read.
+        It must end when another process uses its GPUs, when a release, a maintenance or a hold begins, or when the
+        processes on its GPUs cannot be read.
         """
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:
@@ -94,8 +94,8 @@ class ProbeRuns:
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
         """Start a run of this probe. Return a Future of the answer to the client.
 
-        The answer has the id of the run, the id of a run of this probe that is in progress, or the reason why none may
-        start. Callable from any thread. Raise KeyError for an unknown probe.
+        The answer has the id of the run, the id of a run of this probe that is already in progress, or the reason why
+        no run may start. Callable from any thread. Raise KeyError for an unknown probe.
         """
         probe = self.probe if name == self.probe.name else PROBES[name]
         future: Future[ProbeRequest] = Future()
@@ -113,7 +113,7 @@ class ProbeRuns:
         )
 
     def begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
-        """Begin a run. Return the run, and the Skip if preflight refuses it, else None. No other may be in progress."""
+        """Begin a run and return it, with the Skip if preflight refuses it, else None. No other may be in progress."""
         run, host = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time()), self.host
         surroundings = Surroundings(
             preflight=lambda: may_run(host.facts(probe, trigger)),
@@ -170,9 +170,9 @@ class ProbeRuns:
 
 
 def _join(current: ProbeRun, probe: Probe) -> ProbeRequest:
-    """Return the answer to a client that requests a run while another run is in progress.
+    """Return the answer to a client that requests a run of `probe` while another run is in progress.
 
-    For the probe of the current run the answer has its id. For another probe the request is refused as busy.
+    If the run in progress is of the same probe, the answer has its id. Otherwise the request is refused as busy.
     """
     if probe.name == current.probe.name:
         return ProbeRequest(id=current.run.id, accepted=False)

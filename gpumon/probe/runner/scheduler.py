@@ -1,6 +1,6 @@
-"""Begin scheduled probe runs, at intervals and early after a repair.
+"""Begins scheduled probe runs, at intervals and early after a repair.
 
-A due run waits until the GPUs have been read and have been idle long enough. If GPUs are in use, it is skipped, or
+A due run waits until the GPUs have been read and have been idle long enough. If GPUs are in use, the run is skipped, or
 leaves these GPUs out if the configuration allows it.
 """
 
@@ -80,10 +80,10 @@ class ProbeScheduler:
         self._begin_or_wait()
 
     def _begin_or_wait(self) -> None:
-        """Begin the due run, or try later if another probe runs or the GPUs are not read or not idle long enough.
+        """Begin the due run, or try later if another probe runs, or if GPUs were not read or are not idle long enough.
 
-        Do nothing if this probe already runs. The run waits because preflight would skip it now, and the next one is
-        due only an interval later.
+        Do nothing if a run of this probe is in progress. A run that cannot begin yet waits, because preflight would
+        skip it now, and the next run is due only an interval later.
         """
         if self._waiting is not None:
             self._waiting.cancel()
@@ -109,7 +109,7 @@ class ProbeScheduler:
 
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
-    """Return the seconds until a due run is tried again; None to begin it now, even if it will be skipped.
+    """Return the seconds until a due run is tried again; None to begin the run now, even if preflight will skip it.
 
     `waited`: seconds since the run was due.
     """
@@ -124,7 +124,8 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
 def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
     """Return whether a GPU was repaired since the last run and nothing prevents a run now.
 
-    `wall`: now, in seconds since the epoch. `at`: now, in seconds on the boot clock.
+    Return False for REPAIR_INTERVAL after the start of a skipped or partial run. `wall`: now, in seconds since the
+    epoch. `at`: now, in seconds on the boot clock.
     """
     last = report.probe.last
     attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
@@ -134,9 +135,10 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return whether the GPUs and the store were read, and whether it is determined if the host has a job scheduler.
+    """Return whether the GPUs and the store were read, and whether the host's job schedulers are determined.
 
-    The last condition is dropped after SCHEDULER_PATIENCE. `waited`: seconds since the run was due.
+    The last condition is dropped after SCHEDULER_PATIENCE, or if no job scheduler matters for the run. `waited`:
+    seconds since the run was due.
     """
     determined = facts.simulated or facts.gated or facts.schedulers is not None
     return _is_read(report) and (determined or waited > SCHEDULER_PATIENCE)

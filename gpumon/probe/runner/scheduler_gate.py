@@ -1,4 +1,4 @@
-"""Run the operator's scheduler gate command, which answers whether the node is free. The command is a child process."""
+"""Runs the operator's scheduler gate command in a child process. The command answers whether the node is free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
-"""Max bytes of the command's output in memory; the last ones are kept."""
+"""Max bytes of the command's output that are kept in memory, counted from the end of the output."""
 LINE = 300
 """Max characters of an output line in a hint."""
 END_SECONDS = 3.0
@@ -54,7 +54,7 @@ class Question:
         self._end()
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
-        """Start the command under the subreaper; None if the subreaper cannot be started."""
+        """Start the command below a new subreaper process, and return that process; None if it cannot be started."""
         trouble, writer = os.pipe2(os.O_CLOEXEC)
         try:
             return ChildProcess(self._loop, self._command(command, environment, trouble, writer))
@@ -128,7 +128,7 @@ class Question:
             on_answer(skip)
 
     def _end(self) -> None:
-        """Close the subreaper's input, which ends every process of the command."""
+        """Close the subreaper's input, so that it ends every process of the command. Kill it after END_SECONDS."""
         self._timer.cancel()
         if self._child is not None and not self._child.ended:
             self._child.close_input()

@@ -1,4 +1,4 @@
-"""Delete the shared memory files of killed ranks, which would otherwise fill /dev/shm."""
+"""Deletes the shared memory files of killed ranks, which would otherwise fill /dev/shm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PREFIX = "nccl-"
 
 
 def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ...]:
-    """Delete NCCL's files of this user that no process has open, and return their names.
+    """Delete NCCL's files that belong to this user and that no process has open. Return their names.
 
-    `since`: only files changed after this time, in seconds since the epoch. Without it root deletes nothing, because
-    files of root may belong to other programs.
+    `since`: delete only files changed after this time, in seconds since the epoch. If it is None, files of any age are
+    deleted, but root deletes none, because files of root may belong to other programs.
     """
     if since is None and os.geteuid() == 0:
         return ()
@@ -41,7 +41,7 @@ def _delete_unused(path: Path) -> bool:
     """Delete a file unless another process has it open or mapped. Return whether it was deleted.
 
     The kernel grants a write lease only on an unused file, and counts processes of other containers too. If a process
-    opens the file meanwhile, it waits, and this process gets a signal that it ignores.
+    opens the file meanwhile, that process waits, and this process gets a signal, which it ignores.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Record the readings of a run's GPUs while the run is in progress, as evidence for the location of a fault."""
+"""Records the readings of a run's GPUs while the run is in progress, as evidence for the location of a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PCIE_ERRORS = ("fatal", "non_fatal")
 
 
 class TelemetryRecorder:
-    """Records the readings of the GPUs of a run, from before it begins. `gpus`: their UUIDs."""
+    """Records the readings of the GPUs of a run, from just before the run begins. `gpus`: UUIDs of these GPUs."""
 
     def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
         self._latest = latest
@@ -33,7 +33,7 @@ class TelemetryRecorder:
 
 
 def sample(state: GpuState, at: float) -> GpuSample:
-    """Return the last readings of a GPU. `at`: wall time of its poll in seconds since the epoch."""
+    """Return the last readings of a GPU as a sample. `at`: wall time of the poll in seconds since the epoch."""
     gpu = state.gpu
     received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
     return GpuSample(
@@ -62,9 +62,9 @@ def sample(state: GpuState, at: float) -> GpuSample:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return total bytes of the GPU's NVLinks, by peer and by link number.
+    """Return the total bytes moved by each NVLink of the GPU, by the peer at its other end and then by link number.
 
-    The peer is the PCI address of a GPU, or a type such as switch.
+    The peer is a PCI address if it is a GPU, else its type, such as switch. Links with an unknown peer are left out.
     """
     by_end: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():

@@ -1,9 +1,9 @@
-"""Run one rank of a probe. Only this program and torch_report.py beside it import torch.
+"""Runs one rank of a probe. Only this program and torch_report.py beside it import torch.
 
 The agent runs it by its folder's path, with `-I`. The interpreter is Python 3.9 or later and need not have gpumon, so
 the program uses only the standard library and torch. Its input is JSON lines: first a description of the rank
-(`Plan.orders`), then one step at a time (probe/core/plan.py). It ends when its input closes. It writes frames, one JSON
-object a line, to a descriptor that is named in its first line (probe/core/frames.py).
+(`Plan.orders`), then one step at a time (probe/core/plan.py). It ends when its input closes. The first line also names
+a descriptor, to which the program writes frames, one JSON object per line (probe/core/frames.py).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Run a rank until it is ordered to end.
+    """Run a rank until the agent orders it to end.
 
-    Return its exit status: 0, 1 for an error, 3 if its parent is not the agent.
+    Return the exit status of the process: 0, 1 for an error, 3 if its parent is not the agent.
     """
     orders = json.loads(sys.stdin.buffer.readline())
     fault = Fault(orders["fault"], orders["rank"])

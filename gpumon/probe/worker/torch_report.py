@@ -1,6 +1,6 @@
-"""Print one line of JSON about the PyTorch of this interpreter, for `gpumon doctor`, which runs this file by its path.
+"""Prints one line of JSON about the PyTorch of this interpreter, for `gpumon doctor`, which runs this file by its path.
 
-It needs Python 3.9 or later, and only the standard library. It creates no CUDA context.
+The program needs Python 3.9 or later, and only the standard library. It creates no CUDA context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WATCHED = ("pynvml", "nvidia-nccl-")
 
 
 def report() -> dict[str, Any]:
-    """Return versions, the number of GPUs, and the errors that torch raised."""
+    """Return the versions of PyTorch and its libraries, the number of GPUs, and the errors that torch raised."""
     names = {str(each.metadata["Name"]).lower(): each.version for each in metadata.distributions()}
     found: dict[str, Any] = {"packages": {name: names[name] for name in sorted(names) if name.startswith(WATCHED)}}
     try:
@@ -41,7 +41,7 @@ def report() -> dict[str, Any]:
 
 
 def mapped(name: str) -> str:
-    """Return the path of the library with this name that the process has loaded; empty if there is none."""
+    """Return the path of the loaded library whose file name begins with `name`; empty if none is loaded."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.split()[-1] for line in lines if f"/{name}" in line), "")
 

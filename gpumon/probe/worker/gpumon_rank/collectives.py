@@ -1,4 +1,4 @@
-"""Operations that can be timed, and their TABLE. Each one fills its buffers, runs on them, and counts wrong elements.
+"""Operations that a rank can time, and the TABLE of them. Each fills its buffers, runs, and counts wrong elements.
 
 The size of an operation is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
 collectives.
@@ -17,7 +17,7 @@ from gpumon_rank.pattern import LARGEST, Pattern
 
 @dataclass(frozen=True)
 class RankContext:
-    """What a collective needs to run on this rank. `torch` and `group` are the modules torch and torch.distributed."""
+    """Modules, device and numbers that a collective needs. `torch`, `group`: modules torch and torch.distributed."""
 
     torch: Any
     group: Any
@@ -34,14 +34,14 @@ ALIGNMENT = 16
 def share(elements: int, ranks: int, width: int) -> int:
     """Return the number of elements of an array that each rank holds, aligned to ALIGNMENT bytes.
 
-    `width`: bytes of an element. `Probe.participating_bytes` of the agent computes the same in bytes.
+    `elements`: of the whole array. `width`: bytes of an element. The agent computes the same in `participating_bytes`.
     """
     aligned = ALIGNMENT // width
     return max(aligned, elements // ranks // aligned * aligned)
 
 
 class Collective(ABC):
-    """An operation that is timed on an array of one size in bytes, with its buffers on this rank.
+    """An operation that a rank times on an array of one size, with the buffers of this rank.
 
     Most subclasses are collectives of torch.distributed; two copy between host and GPU.
     """
@@ -75,11 +75,11 @@ class Collective(ABC):
 
     @abstractmethod
     def operate(self) -> None:
-        """Run the operation once. It is the part that is timed."""
+        """Run the operation once. Only the duration of this method is measured."""
 
     @abstractmethod
     def count_wrong(self) -> int:
-        """Return the number of wrong elements on this rank. It expects the buffers after `fill` and one `operate`."""
+        """Return the number of wrong elements on this rank, after one `fill` and one `operate`."""
 
     def check(self, operations: int) -> int:
         """Run this number of operations, each with its own pattern. Return the total of wrong elements."""
@@ -105,7 +105,7 @@ class Collective(ABC):
 
 
 class AllReduceCollective(Collective):
-    """All-reduce in place: after it every rank has the sum of the buffers of all ranks."""
+    """All-reduce in place: it replaces the buffer of every rank with the sum of the buffers of all ranks."""
 
     SUMS = True
 
@@ -132,7 +132,7 @@ class AllReduceCollective(Collective):
 
 
 class AllGather(Collective):
-    """All-gather: after it every rank has the shares of all ranks."""
+    """All-gather: every rank sends its share of the array and receives the shares of all ranks."""
 
     def allocate(self) -> None:
         self._send, self._receive = self._empty(self._share), self._empty(self._share * self._ranks)
@@ -146,7 +146,7 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
-    """Reduce-scatter: after it every rank has its share of the sum of all ranks' buffers."""
+    """Reduce-scatter: the buffers of all ranks are added up, and every rank receives its share of the sum."""
 
     SUMS = True
 
@@ -246,7 +246,10 @@ TABLE: dict[str, type[Collective]] = {
 
 
 def exchange(group: Any, out: Any, to: int, into: Any, source: int) -> None:
-    """Send `out` to rank `to` and receive `into` from rank `source` at the same time. Return when both are done."""
+    """Send `out` to rank `to` and receive `into` from rank `source` at the same time.
+
+    Return when both are done; with NCCL, when both are queued on the current stream.
+    """
     operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, into, source)]
     for work in group.batch_isend_irecv(operations):
         work.wait()

@@ -11,7 +11,7 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 
 
 class Fault:
-    """An injected fault of this rank. It has no effect on ranks that it does not name.
+    """A fault that is injected into one rank, or into two for `link`. In the other ranks it has no effect.
 
     `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
     `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation.
@@ -25,7 +25,7 @@ class Fault:
         self.replace(text)
 
     def replace(self, text: str) -> None:
-        """Replace the fault by that in `text`; empty for none. Raise ValueError for an unknown kind."""
+        """Replace the fault with the one in `text`; an empty text removes it. Raise ValueError for an unknown kind."""
         kind, *rest = text.split(":")
         if text and kind not in KINDS:
             raise ValueError("no such fault: " + text)
@@ -39,7 +39,7 @@ class Fault:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def apply_at(self, stage: str) -> None:
-        """Hang or crash at the start of this stage, if the fault is of that kind."""
+        """Hang or crash if the fault does so at the start of this stage."""
         if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
             time.sleep(3600)
         elif self._kind == "crash" and self._rest == stage:

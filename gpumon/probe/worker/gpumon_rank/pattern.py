@@ -1,6 +1,6 @@
-"""Fill buffers with a pattern, and check it.
+"""Fills buffers with a pattern, and checks the pattern in received buffers.
 
-The pattern has whole numbers. They are so small that the data type holds their sums exactly.
+The pattern consists of whole numbers so small that the data type holds their sums exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST = 1e38
 
 
 class Pattern:
-    """Pattern for buffers of one data type on one device.
+    """The pattern for buffers of one data type on one device.
 
     `summed`: whether the collective adds up the buffers of all ranks.
     """
@@ -51,9 +51,9 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """Return the number that `fill` adds to the pattern of sender `number`.
+        """Return the number that `fill` adds to the pattern of the sender `number`.
 
-        It lets a rank distinguish data of different senders.
+        It lets a rank distinguish the data of different senders.
         """
         return (number + self.turn) % self._marks
 

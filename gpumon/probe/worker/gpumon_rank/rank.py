@@ -1,4 +1,4 @@
-"""Run one rank: report each stage that it reaches, and take the steps that the agent orders."""
+"""Runs one rank: reports each stage that it reaches, and takes the steps that the agent orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon_rank.stopwatch import Stopwatch
 
 
 class Rank:
-    """One rank of a pass. `step` waits for the next order of the agent and returns it."""
+    """One rank of a pass. `step`: function that waits for the agent's next order and returns it."""
 
     def __init__(
         self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
@@ -31,9 +31,9 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run all stages and ordered steps until the agent orders the end. Raise the exceptions of torch.
+        """Run all stages and ordered steps until the agent orders the end. Exceptions of torch are not caught.
 
-        Return after a report to the agent if torch is not installed.
+        If torch is not installed, report that to the agent and return.
         """
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
@@ -171,13 +171,13 @@ class Rank:
     def _align_gpus(self) -> None:
         """Make the GPUs begin an operation together, because processes leave a barrier one after the other.
 
-        A small all-reduce is queued on the timed stream, and the stopwatch starts when it ends.
+        A small all-reduce is queued on the timed stream, and the stopwatch starts when this all-reduce ends.
         """
         if self._on_gpu:
             self._group.all_reduce(self._token)
 
     def _release_cache(self) -> None:
-        """Free cached GPU buffers, because torch would keep them beside those of the next size."""
+        """Free cached GPU buffers, because torch would keep them beside the buffers of the next size."""
         if self._on_gpu:
             self._torch.cuda.empty_cache()
 

@@ -1,4 +1,4 @@
-"""Send frames to the agent through a separate descriptor, so that output of libraries cannot mix with them."""
+"""Sends frames to the agent through a separate descriptor, so that output of libraries cannot mix with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRESS_INTERVAL = 0.25
 
 
 class Reporter:
-    """Reports the progress and measurements of this rank to the agent, one JSON object a line."""
+    """Reports the progress and measurements of this rank to the agent, one JSON object (frame) per line."""
 
     def __init__(self, descriptor: int, fault: Fault) -> None:
         self._descriptor = descriptor
@@ -29,7 +29,7 @@ class Reporter:
         self._fault.apply_at(stage)
 
     def progress(self, **values: object) -> None:
-        """Send a frame with the current stage and these values, at most four times a second."""
+        """Send a frame with the current stage and these values, at most four times per second."""
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_INTERVAL

@@ -1,4 +1,4 @@
-"""Time one operation: by CUDA events on a GPU, by the monotonic clock on the CPU."""
+"""Times one operation, by CUDA events on a GPU and by the monotonic clock on the CPU."""
 
 from __future__ import annotations
 
