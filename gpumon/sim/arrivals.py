@@ -12,7 +12,7 @@ from gpumon.sim.mig import WHOLE_GPU
 XID, MIG_CHANGED = 0x8, 0x100
 """NVML's event type bits: a critical Xid error, and a change of the MIG configuration."""
 _QUEUE = 1000
-"""Maximum number of undelivered Xids of a storm that an event set keeps. The oldest are dropped."""
+"""Maximum number of undelivered Xids that an event set keeps for one storm. The oldest are dropped."""
 
 
 class ScenarioXid(NamedTuple):
@@ -23,9 +23,9 @@ class ScenarioXid(NamedTuple):
 
     xid: int
     at: float | None = None
-    """Time of the Xid, or of the first of several. None: the time at which the entry is added to the file while the
-    process runs. An entry without `at` that is in the file at the start of the process is not delivered. With `rate`,
-    None is 0.
+    """Time of the Xid. If None, a single Xid occurs when its entry is added to the scenario file while the process
+    runs; an entry that is in the file when the process starts is not delivered. With `rate`, it is the start of the
+    repetition, and None is 0.
     """
     gpu_instance: int = WHOLE_GPU
     compute_instance: int = WHOLE_GPU
@@ -37,7 +37,7 @@ class ScenarioXid(NamedTuple):
 class Message(NamedTuple):
     """One event of a simulated GPU, as an event set delivers it.
 
-    `number` distinguishes events that are otherwise equal.
+    `datum` is the Xid, or 0 for a MIG change. `number` distinguishes events that are otherwise equal.
     """
 
     time: float
@@ -55,20 +55,20 @@ def arrival(xid: ScenarioXid, time: float, gpu: int, number: int) -> Message:
 
 @dataclass(slots=True)
 class SimEventSet:
-    """A client's NVML event set. `registered` maps a GPU to the event type bits and the time of the registration."""
+    """A client's NVML event set. `registered` has, by GPU, the event type bits and the time of the registration."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
     delivered_of_storm: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
-    """Number of Xids that were delivered or dropped, by GPU and storm. A storm is a scenario Xid with a rate."""
+    """Number of Xids that were delivered or dropped, by GPU and storm. A storm is a ScenarioXid with a rate."""
 
     def next(
         self, arrivals: dict[int, list[Message]], storms: dict[int, list[ScenarioXid]], now: float
     ) -> Message | None:
         """Return the next undelivered event since the registration and mark it as delivered; None if there is none.
 
-        `arrivals` has the single events of each GPU, `storms` its Xids with a rate. Single events come first, the
-        oldest of all GPUs before the others.
+        `arrivals` has the single events of each GPU, `storms` the Xids with a rate of each GPU. Single events are
+        returned first, in the order of their time, whatever their GPU.
         """
         message = min(self._new(arrivals), default=None)
         if message is not None:

@@ -21,15 +21,16 @@ _LETTERS = "dIQQqiH"
 """Format characters of the struct module, indexed by NVML's number of the value type."""
 _VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
 _UNDEFINED = b"\xa5" * 8
-"""Bytes of the value of a failed field. NVML leaves them undefined. This pattern reveals a client that reads them."""
+"""Value of a failed field. NVML leaves these bytes undefined; the pattern reveals a client that reads them."""
 _LATENCY = 3
 
 
 @device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
 def field_values(device: SimGpu, count: int, address: int | None) -> None:
-    """Write type, return code and value of each requested field into the caller's array of `count` nvmlFieldValue_t.
+    """Write the answer for each requested field into the caller's array of `count` nvmlFieldValue_t.
 
-    The call succeeds even if fields fail. On Blackwell, the ECC totals fail in a batch with NVLink 5 counters.
+    The call succeeds even if some fields fail. On Blackwell, the ECC totals fail if the same batch requests NVLink 5
+    counters.
     """
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -44,7 +45,7 @@ def field_values(device: SimGpu, count: int, address: int | None) -> None:
 
 
 def _answer(row: FieldValueRow | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
-    """Return value type, return code and 8 value bytes of one field. `row` is None if the driver lacks the field."""
+    """Return the value type, return code and value bytes of one field. `row` is None if the driver lacks the field."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
     state = device.state

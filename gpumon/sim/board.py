@@ -1,4 +1,4 @@
-"""Dataclasses of simulated GPU products (instances in sim_products.py) and nodes (instances in profiles.py)."""
+"""Dataclasses that describe GPU products (see sim_products.py) and kinds of nodes (see profiles.py) to simulate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Clocks = tuple[int, int, int, int]
 
 PEER_GPU, PEER_SWITCH = 0, 2
 HIDDEN_SWITCH = "fffffff:ffff:ff"
-"""Address that NVML reports for an NVSwitch that is not a PCI function of this host: from Blackwell on, and in
-guests.
+"""PCI address that NVML reports for an NVSwitch that is not a PCI function of this host, as on Blackwell and in virtual
+machines.
 """
 RACK_SWITCH = "FFFFFFFF:FF:FF.0"
-"""Address that NVML reports for an NVSwitch outside the host, in a rack (GB200). Domain, bus and device are ones."""
+"""PCI address that NVML reports for an NVSwitch in the rack but outside the host (GB200)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +85,22 @@ class Board:
     """
     memory_power_idle: float | None = None
     module_power_idle: float | None = None
-    """Power of the whole module (GPU and CPU) in watts while the GPU is idle; None if the product is no such module."""
+    """Power of the whole module (GPU and CPU) in watts while the GPU is idle; None if the product has no CPU."""
 
     temperature_idle: float
     temperature_full: float
     memory_temperature_idle: float | None = None
     memory_temperature_full: float | None = None
     thresholds: tuple[int, int, int | None, int]
-    """Temperature thresholds in Celsius: shutdown, slowdown, maximum of memory, maximum of the GPU (NVML's
-    thresholds 0 to 3).
+    """Temperature thresholds in degrees Celsius: shutdown, slowdown, memory maximum, GPU maximum (NVML's thresholds 0
+    to 3).
     """
     thresholds_reported: bool = True
     """False on Blackwell, where NVML does not report `thresholds`, only `thermal_limits`."""
     thermal_limits: tuple[int, int, int | None, int] | None = None
-    """From Ada on: margin in degrees to the hotspot limit at shutdown, at slowdown, at the memory limit and at the GPU
-    limit. Negative values are above the hotspot limit. None on older products.
+    """Thresholds from Ada on (T.Limit in nvidia-smi): the margin in degrees to the temperature limit at which the GPU
+    shuts down, slows down, and reaches its memory and GPU maximum. Negative margins are above that limit. None on older
+    products.
     """
 
     links: int = 0
@@ -111,8 +112,8 @@ class Board:
     c2c_speed: int = 0
     """Speed of one chip-to-chip link in MB/s."""
     remap_banks: int | None = None
-    """Number of memory banks. On a healthy GPU all their spare rows are free. None: the product retires pages instead
-    of remapping rows.
+    """Number of memory banks with spare rows for row remapping. None: the product retires pages instead of remapping
+    rows.
     """
     mig_profiles: tuple[MigProfile, ...] = ()
     gpm: bool = False
@@ -125,13 +126,13 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricProfile:
-    """What NVML reports about the NVLink fabric of a healthy simulated node."""
+    """The values that NVML reports for the NVLink fabric of a healthy simulated node."""
 
     state: int = 3
     health: int = 0
-    """NVML's mask of health checks. A check whose bits are 0 is not supported."""
+    """NVML's mask of fabric health. A check whose bits in the mask are 0 is not supported."""
     summary: int = 0
-    """NVML's health summary: 0 is not supported, 1 healthy."""
+    """NVML's summary of fabric health: 0 is not supported, 1 is healthy."""
     clique: int = 0
     several_nodes: bool = False
     """True for a fabric of several nodes. If False, the cluster uuid is all zeros."""
@@ -141,7 +142,7 @@ class FabricProfile:
 class PlatformProfile:
     """The node's position in a rack, as nvmlDeviceGetPlatformInfo reports it.
 
-    A number is None if it is not reported.
+    `slot` and `tray` are None if the platform does not report them.
     """
 
     chassis: str = ""
@@ -154,13 +155,13 @@ class PlatformProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The InfiniBand or RoCE devices of a simulated node. All are equal and have one port."""
+    """The InfiniBand or RoCE devices of a simulated node. All devices are of the same kind and have one port each."""
 
     count: int
     gigabits: float
     """Rate of a port in Gbit/s in each direction."""
     generation: str
-    """InfiniBand generation that sysfs shows with the rate: EDR, HDR or NDR."""
+    """InfiniBand generation that sysfs shows after the rate: EDR, HDR or NDR."""
     link_layer: str = "InfiniBand"
     switched: bool = True
     """True if each port is below the PCIe switch of a GPU; False if it only shares the NUMA node with GPUs."""
@@ -170,7 +171,7 @@ class Ports:
 class Profile:
     """A kind of node that can be simulated: its driver, GPUs, links, ports and services.
 
-    All GPUs of a node are equal.
+    All GPUs of a node are of the same product.
     """
 
     name: str
@@ -179,16 +180,16 @@ class Profile:
     cuda: int
     """CUDA version in NVML's format: 13000 for 13.0."""
     note: str
-    """What is special about this profile, for the documentation."""
+    """The special features of this profile, as text for the documentation."""
     board: Board
     bus_ids: tuple[str, ...]
     switches: Mapping[str, int] = field(default_factory=dict)
-    """Number of links from each GPU to an NVSwitch, by PCI address of the switch. If empty, the links lead to the GPUs
-    of `bridges`, or to NVSwitches whose address NVML does not report.
+    """Number of NVLinks from each GPU to each NVSwitch, by PCI address of the switch. If empty, the links lead to the
+    GPUs in `bridges`, or to NVSwitches for which NVML reports HIDDEN_SWITCH or RACK_SWITCH.
     """
     bridges: Mapping[int, int] = field(default_factory=dict)
-    """For boards that an NVLink bridge connects: index of the GPU at the other end of all links of a GPU, by index of
-    the latter.
+    """For boards that an NVLink bridge connects: maps the index of each GPU to the index of the GPU at the other end of
+    all its NVLinks.
     """
     links_active: bool = True
     fabric: FabricProfile | None = None
@@ -198,17 +199,17 @@ class Profile:
     guest: bool = False
     """True for a virtual machine with passed-through GPUs."""
     without: tuple[str, ...] = ()
-    """Names or prefixes of quantities that the product supports on other nodes but not on this one."""
+    """Names or prefixes of quantities (quantities.py) that the product supports on other nodes but not on this one."""
     mig: tuple[tuple[str, ...] | None, ...] = ()
-    """Names of the MIG profiles of each GPU's instances. None for a GPU with MIG disabled. If empty, MIG is disabled on
-    all GPUs.
+    """For each GPU, the names of the MIG profiles of its GPU instances, or None if MIG is disabled on that GPU. If
+    empty, MIG is disabled on all GPUs.
     """
     ports: Ports | None = None
     services: tuple[str, ...] = ()
-    """Services that are installed and running: fabric_manager, imex."""
+    """Services that are installed and running, of `fabric_manager` and `imex`."""
 
     def peer(self, gpu: int, link: int) -> tuple[int, str]:
-        """Return NVML's type and the PCI address of the device at the other end of an NVLink."""
+        """Return NVML's device type and the PCI address of the device at the other end of a GPU's NVLink."""
         if gpu in self.bridges:
             return PEER_GPU, self.bus_ids[self.bridges[gpu]]
         for address, links in self.switches.items():

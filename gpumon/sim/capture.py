@@ -1,7 +1,7 @@
-"""The recording of a host's NVML answers: its content, and its file. docs/captures.md describes the format.
+"""Recordings of a host's NVML answers: the data model, and the file format, which docs/captures.md describes.
 
-A recording has a timeline for each query: its answers over time, without repetitions. A query is an NVML function with
-its inputs, or one of the constants FIELD, METRIC, EVENT, BUS and UUIDS with its inputs.
+A query is an NVML function, or one of the constants FIELD, METRIC, EVENT, BUS and UUIDS, with inputs. A recording has a
+timeline for each query: the answers over time, without answers that equal the previous one (except for EVENT).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any, NamedTuple
 from gpumon.model.orders import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
-"""First key of a file, and its value: the version of the format. A reader accepts only this version."""
+"""First key of a file's first line, and its value, the version of the file format. Other versions are rejected."""
 LARGEST = 512 * 1024 * 1024
 """Maximum size of an unpacked recording in bytes."""
 
 FIELD = "one field"
-"""Query for one field of a batch. Inputs: device, id, scope. Answer: code, type, value as the integer of its 8
-bytes, 1 if it had a timestamp.
+"""Query for one field of nvmlDeviceGetFieldValues. Inputs: device, field id, scope. Answer: return code, value type,
+the 8 value bytes as an integer, and 1 if the field had a timestamp, otherwise 0.
 """
 METRIC = "one metric"
-"""Query for one GPM metric. Inputs: device, GPU instance or null, metric id. Answer: code, value."""
+"""Query for one GPM metric. Inputs: device, GPU instance or null, metric id. Answer: return code, value."""
 EVENT = "one event"
-"""Query for delivered events. No inputs. Answer: code, device, type, data, GPU instance, compute instance. An event
-that equals the previous one is recorded too.
+"""Query for delivered events. No inputs. Each answer is one event: return code, device, type, data, GPU instance,
+compute instance. An event that equals the previous one is recorded too.
 """
 BUS = "pci functions"
-"""Query for the GPUs on the PCI bus. No inputs. Answer: code, {bus id: bound driver}."""
+"""Query for the GPUs on the PCI bus. No inputs. Answer: 0, {bus id: bound kernel driver}."""
 UUIDS = "known uuids"
-"""Query for the uuids that the kernel module lists. No inputs. Answer: code, {bus id: uuid}."""
+"""Query for the uuids that the kernel module lists. No inputs. Answer: 0, {bus id: uuid}."""
 HANGS = -1
 """Return code that is recorded for a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
@@ -47,7 +47,7 @@ Answer = tuple[Any, ...]
 class CapturedQuery(NamedTuple):
     """A recorded query: an NVML function, or FIELD, METRIC, EVENT, BUS or UUIDS, with its inputs.
 
-    Key of its timeline.
+    A recording maps each query to a timeline.
     """
 
     function: str
@@ -56,13 +56,13 @@ class CapturedQuery(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The recorded answers to one query. Each is valid until the next. Times are seconds since the recording began."""
+    """The recorded answers to a query. Each is valid until the next one. Times are seconds since the recording began."""
 
     times: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def add(self, time: float, answer: Answer, *, anyway: bool = False) -> None:
-        """Append an answer unless it equals the last one. If `anyway` is true, append it in every case."""
+        """Append an answer unless it equals the last one. If `anyway` is true, append it even then."""
         if anyway or not self.answers or self.answers[-1] != answer:
             self.times.append(round(time, 3))
             self.answers.append(answer)
@@ -97,7 +97,7 @@ class Header:
     """Name of the simulated profile; None for a real host."""
     masked: bool
     root: bool
-    """True if the recorder ran as root. The driver refuses some calls to other users."""
+    """True if the recorder ran as root. The driver refuses some calls from other users."""
     bindings: str
     """Version of pynvml (nvidia-ml-py)."""
     remarks: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Capture:
 
     header: Header
     signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Words for the arguments, as in signatures.py, of each function that was used."""
+    """Words that describe the arguments, as defined in signatures.py, for each function that was used."""
     costs: dict[str, Cost] = field(default_factory=dict)
     answers: dict[CapturedQuery, Timeline] = field(default_factory=dict)
     handles: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ _LISTS = ("handles", "missing", "unrecorded", "findings")
 
 
 def write(capture: Capture, path: Path) -> int:
-    """Write the recording to a compressed file, atomically. Return its size in bytes. Raise OSError on failure."""
+    """Write the recording to a compressed file, atomically. Return the file's size in bytes. Raise OSError on failure."""
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(capture))
     packed = gzip.compress(text.encode(), mtime=0)
     new = path.with_name(f".{path.name}.new")
@@ -164,7 +164,7 @@ def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> Capture:
-    """Read a recording from a file. If it cannot be used, raise SimulationError with the file and the remedy."""
+    """Read a recording. If the file cannot be used, raise SimulationError with the file, the problem and the remedy."""
     try:
         lines = list(_unpacked(path))
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
@@ -240,12 +240,12 @@ def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def bus(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the bound driver of each GPU on the PCI bus, by bus id, `time` seconds after the recording began."""
+    """Return the kernel driver bound to each GPU, by bus id, as recorded `time` seconds after the recording began."""
     timeline = capture.timeline(BUS)
     return timeline.at(time)[1] if timeline else {}
 
 
 def uuids(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the uuids by bus id that the kernel module listed `time` seconds after the recording began."""
+    """Return each GPU's uuid, by bus id, as the kernel module listed them `time` seconds after the recording began."""
     timeline = capture.timeline(UUIDS)
     return timeline.at(time)[1] if timeline else {}

@@ -14,11 +14,11 @@ _RANGES = {
     letter: (-(1 << bits - 1), (1 << bits - 1) - 1) if letter.islower() else (0, (1 << bits) - 1)
     for letter, bits in ((letter, 8 * struct.calcsize("<" + letter)) for letter in "BHiIqQ")
 }
-"""Smallest and largest integer, by letter of the struct module. Lower-case letters are signed."""
+"""Minimum and maximum of an integer type, by its format character in the struct module. Lower case is signed."""
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
-    """Write a struct at an address. Raise Refusal (INVALID_ARGUMENT) for NULL.
+    """Write `values` as a struct to an address. Raise Refusal (INVALID_ARGUMENT) for NULL.
 
     Any other invalid address crashes the process, as in C.
     """
@@ -31,9 +31,9 @@ def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
 
 
 def whole(number: float, letter: str) -> int:
-    """Convert a number to the integer type of `letter` in the struct module. On overflow, wrap around as C does.
+    """Round a number to the integer type with the struct module's format character `letter`, with overflow as in C.
 
-    NaN and infinity become the integer whose highest bit alone is set.
+    For NaN and infinity, return the integer of which only the highest bit is set.
     """
     low, high = _RANGES[letter]
     if low <= number <= high:
@@ -46,7 +46,7 @@ def whole(number: float, letter: str) -> int:
 def put_text(buffer: int | None, length: int, text: str) -> None:
     """Write a NUL-terminated text into a buffer of `length` bytes.
 
-    Raise Refusal (INSUFFICIENT_SIZE) if it is too long.
+    Raise Refusal (INSUFFICIENT_SIZE) if the text does not fit.
     """
     encoded = text.encode() + b"\0"
     if len(encoded) > length:
@@ -55,7 +55,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
 
 
 def check_version(address: int | None, number: int, size: int) -> None:
-    """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct begins with this size and version number."""
+    """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct at `address` begins with this version and size."""
     if take(address, _UINT) != (size | number << 24,):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 

@@ -1,4 +1,4 @@
-"""NVML's return codes, and the exception with which a simulated call returns one."""
+"""NVML's return codes, and the exception that makes a simulated NVML function return an error code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Return codes of all NVML functions."""
+    """NVML's return codes (nvmlReturn_t)."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -44,13 +44,13 @@ class Code(IntEnum):
     def words(self) -> str:
         """Return the name of the code in words, such as "Gpu is lost".
 
-        The simulated nvmlErrorString returns it. The texts of a real driver differ.
+        The simulated nvmlErrorString returns this text. A real driver has other texts.
         """
         return self.name.replace("_", " ").capitalize()
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """Raised by a simulated NVML function: the call returns this error code and no output."""
+    """Raised by a simulated NVML function to make the C call return an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

@@ -16,7 +16,7 @@ _CORRECTED, _UNCORRECTED = 0, 1
 _VOLATILE, _LIFETIME = 0, 1
 """NVML's ECC counter types: since the driver was loaded, and over the life of the board."""
 _L2, _DRAM, _SRAM = 1, 2, 7
-"""NVML's memory locations that have counters here: L2 cache, device memory, SRAM."""
+"""NVML's memory locations for which the simulation counts errors: L2 cache, device memory, SRAM."""
 _SRAM_STATUS = struct.Struct("<I4x11QI4x")
 
 
@@ -38,9 +38,9 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
-    """Return the number of ECC errors at one of NVML's memory locations; None if it has no counter or ECC is off.
+    """Return the number of ECC errors at an NVML memory location; None if that has no counter or ECC is disabled.
 
-    From Ampere on, SRAM errors are counted at the location SRAM. On older GPUs they are counted at the L2 cache.
+    SRAM errors are counted at the location SRAM from Ampere on, and at the location L2 cache on older GPUs.
     """
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
@@ -54,9 +54,9 @@ getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, 
 def sram_status(device: SimGpu, out: int | None) -> None:
     """Write nvmlEccSramErrorStatus_t, the details of SRAM errors.
 
-    The struct has three counters for the life of the board: uncorrected by parity, uncorrected by SEC-DED, corrected.
-    The same three since the driver was loaded follow, then five counters of uncorrected errors by location and the
-    threshold flag.
+    The struct has three counters for the life of the board (parity errors, uncorrected SEC-DED errors, corrected
+    errors), the same three counters since the driver was loaded, five counters of uncorrected errors by location, and
+    the flag of an exceeded threshold.
     """
     check_version(out, 1, _SRAM_STATUS.size)
     state = device.state
@@ -88,7 +88,7 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 
 @device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
 def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
-    """Write the number of retired pages and, if the caller has room for them, their addresses, which are invented.
+    """Write the number of retired pages and, if `addresses` is not NULL, invented addresses of these pages.
 
     `cause` is 0 for corrected errors and 1 for uncorrected errors.
     """

@@ -1,4 +1,4 @@
-"""Effects of the faults in a scenario: delay or fail an NVML call, or change the state of a GPU."""
+"""Functions that apply a scenario's faults: they delay, hang, fail or crash NVML calls, or change a GPU's state."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpumon.sim.codes import Code
 from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
 
 RECHECK = 0.05
-"""Seconds between two checks of the scenario by a call that hangs."""
+"""Seconds between two checks by a call that hangs, whether the scenario still has the fault."""
 ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
 class Keyed(Protocol):
-    """Protocol of a fault in the table FAULTS of sim_faults.py. The functions here need only its key."""
+    """Protocol of a fault (SimFault in sim_faults.py), of which the functions of this module need only the key."""
 
     @property
     def key(self) -> str: ...
@@ -31,8 +31,8 @@ class SimCall(NamedTuple):
 
     function: str
     still: Callable[[], Iterable[tuple[Keyed, Any]]]
-    """Returns the faults, with their values, that are active for the call now. A call that hangs uses it to end when
-    its fault is removed.
+    """Function that returns the faults that apply to the call at present, with their values. A hanging call uses it to
+    return when the fault is removed from the scenario.
     """
 
 
@@ -75,7 +75,7 @@ DRIVERS = {
 
 
 def driver(condition: str, call: SimCall) -> int | None:
-    # A process that has loaded the library can use it after its file changes. Without a kernel module every call fails.
+    # A library that is absent or of another version fails initialisation only; without the kernel module, calls fail.
     concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
     return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
@@ -114,7 +114,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return (description, validator, effect) of a scenario key for the quantities whose names begin with `prefix`."""
+    """Return the description, validator and effect of a scenario key that sets the quantities with a name prefix."""
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -125,7 +125,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 
 def growable(name: str) -> shapes.Shape:
-    """Return a validator of a quantity: a fixed or growing number within its bounds, or null for "not supported"."""
+    """Return a validator for a quantity's value: a fixed or growing number in its bounds, or null if not supported."""
     return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
@@ -175,8 +175,8 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""NVML's capabilities of peer access between GPUs. The index of a name in the tuple is NVML's number for it. The same
-is true of ACCESS_STATUSES.
+"""NVML's capabilities of peer access between GPUs. NVML's number of a capability is its index here. ACCESS_STATUSES has
+the statuses in the order of NVML's numbers too.
 """
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
@@ -205,8 +205,8 @@ HEALTH = {
     "partition_assigned": (12, 2),
     "manager_connected": (14, 2),
 }
-"""Position in bits (shift, width) of each check in NVML's mask of fabric health. The value of a check is 0 if it is not
-supported, 1 for true and 2 for false. `incorrect_configuration` is 1 for none; higher values are reasons.
+"""Bits (shift, width) of each check in NVML's mask of fabric health. The value of a check is 0 for not supported, 1 for
+true and 2 for false. `incorrect_configuration` is 1 if the configuration is correct; each higher value is a reason.
 """
 
 FABRIC = shapes.fields(

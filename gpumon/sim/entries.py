@@ -26,7 +26,7 @@ _XID_PARTS = shapes.fields(
 
 
 def xid(value: Any, path: shapes.Path) -> ScenarioXid:
-    """Validate an Xid: a number, or a mapping with `xid` and optional details. Raise ShapeError if it is invalid."""
+    """Validate an Xid: a number, or a mapping with `xid` and optional keys. Raise ShapeError if the value is invalid."""
     return (
         ScenarioXid(**_with("xid", _XID_PARTS, value, path))
         if isinstance(value, dict)
@@ -35,7 +35,7 @@ def xid(value: Any, path: shapes.Path) -> ScenarioXid:
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Validate a mapping with the validator `parts` and return it. Raise ShapeError if it is invalid or lacks `key`."""
+    """Return a mapping validated by `parts`. Raise ShapeError if the mapping is invalid or lacks the key `key`."""
     entry: dict[str, Any] = parts(value, path)
     if key not in entry:
         raise shapes.ShapeError(path, f"needs a key {key!r}")
@@ -70,7 +70,7 @@ _WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.w
 
 
 def instance(value: Any, path: shapes.Path) -> RequestedInstance:
-    """Validate a MIG instance: the name of its MIG profile, or a mapping with `profile` and `compute` slices."""
+    """Validate a GPU instance: the name of its MIG profile, or a mapping with the keys `profile` and `compute`."""
     return (
         RequestedInstance(**_with("profile", _WANTED, value, path))
         if isinstance(value, dict)

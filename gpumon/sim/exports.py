@@ -1,7 +1,8 @@
 """Decorators that export Python functions as C functions of the simulated NVML library.
 
-The Python function receives the node, or the device of a handle, and then C's arguments: integers, and addresses (None
-for NULL). It returns None for success or raises Refusal. A getter returns the value or values to write instead.
+The first argument of the Python function is the simulated node, or the device that the C function's handle addresses.
+The C arguments follow: integers, and addresses (None for NULL). The function returns None for success or raises
+Refusal; a getter returns the values that are written to the caller's memory.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Export:
     """C types of the arguments."""
     gives: Any = ctypes.c_int
     since: Version = ()
-    """First driver version that has the function; () if every version has it."""
+    """First driver version that has the function; () if all simulated versions have it."""
     arguments: tuple[str, ...] | None = None
-    """Words for the arguments, as defined in signatures.py; None if SIGNATURES there has them."""
+    """Words that describe the arguments, as defined in signatures.py; None to look them up in SIGNATURES there."""
 
 
 EXPORTS: dict[str, Export] = {}
@@ -43,8 +44,8 @@ EXPORTS: dict[str, Export] = {}
 def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
     """Return a decorator that exports `f(node, *arguments)` as the C function `name`.
 
-    `takes` are the C types of its arguments, `gives` is that of its result. `since` is the first driver version that
-    has the function.
+    `takes` are the C types of the arguments after the node, `gives` is the C type of the result. `since` is the first
+    driver version that has the function.
     """
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +56,7 @@ def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version =
 
 
 class Devices(Protocol):
-    """Protocol of the simulated node, as device functions use it: it resolves handles to devices."""
+    """Protocol of the part of SimNode that device functions use: `device` resolves a handle to a GPU or MIG device."""
 
     def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
 
@@ -65,7 +66,8 @@ def device_function(
 ) -> Callable[[Any], Any]:
     """Return a decorator that exports `f(device, *arguments)` as a C function whose first argument is a device handle.
 
-    With `parts` the function accepts handles of MIG devices too; without it, it returns INVALID_ARGUMENT for them.
+    If `parts` is true, the C function accepts handles of MIG devices too, otherwise it returns INVALID_ARGUMENT for
+    them. `takes` are the C types of the arguments after the handle.
     """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
@@ -83,7 +85,7 @@ def getter(
 ) -> Callable[[Any], Any]:
     """Return a decorator that exports a getter: `f(device, *arguments)` returns a number, a tuple of numbers, or None.
 
-    Each layout (of the struct module) describes one output pointer, and the numbers fill them in order. If a number is
+    Each of `layouts` is the struct layout of one output pointer; the numbers fill the outputs in order. If a number is
     None, the call returns NOT_SUPPORTED. `takes` are the C types of the inputs after the handle.
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
@@ -110,7 +112,7 @@ def getter(
 def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
     """Return a decorator that exports a getter of a text: `f(device) -> str`.
 
-    The C function fills the caller's buffer.
+    The C function writes the text into the caller's buffer.
     """
 
     def export(written: Callable[[Any], str]) -> Callable[[Any], str]:

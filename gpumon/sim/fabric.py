@@ -13,20 +13,19 @@ from gpumon.sim.sim_gpu import SimGpu
 
 _UINT = struct.Struct("<I")
 _FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; no version
-_FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the same, health
-_FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the same, summary
+_FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the members of V1, health
+_FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the members of V2, summary
 _SINCE_V3 = (580,)
 _PLATFORM = struct.Struct("<I16s16sBBBBB3x")
-"""Layout of nvmlPlatformInfo_t: version, GUID, then members that depend on the version. Version 1: rack, slot in the
-chassis, compute slot, node. Version 2: chassis, slot, tray, host. Both end with the type of the peer and the module
-id.
+"""Layout of nvmlPlatformInfo_t: version, GUID, members that depend on the version, type of the peer, module id. Version
+1 has the rack, slot in the chassis, compute slot and node; version 2 the chassis, slot, tray and host.
 """
 _SWITCH_CONNECTED = 1
 _UNREPORTED = 0xFF
 
 
 def _state_and_cluster(device: SimGpu) -> tuple[State, bytes]:
-    """Return a GPU's state and the 16 bytes of its cluster's uuid. Raise Refusal if the GPU is in no NVLink fabric."""
+    """Return a GPU's state and the uuid (16 bytes) of its fabric cluster. Raise Refusal if the GPU has no fabric."""
     fabric = device.profile.fabric
     if fabric is None or device.state.fabric_state is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -35,9 +34,9 @@ def _state_and_cluster(device: SimGpu) -> tuple[State, bytes]:
 
 
 def _registration(device: SimGpu) -> tuple[bytes, int, int, int]:
-    """Return the uuid of the cluster, status, clique and state of a GPU's registration in the NVLink fabric.
+    """Return a GPU's registration in the NVLink fabric: the uuid of the cluster, the status, the clique and the state.
 
-    Uuid, status and clique are valid only if the state is 3 (completed).
+    The uuid, status and clique are valid only if the state is 3 (completed).
     """
     state, cluster = _state_and_cluster(device)
     status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
@@ -83,6 +82,6 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
 def numa_node(device: SimGpu) -> int | None:
-    """Return the NUMA node of the GPU's memory; None if that memory is not also system memory."""
+    """Return the NUMA node of the GPU's memory; None unless the host uses GPU memory as system memory (Grace)."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

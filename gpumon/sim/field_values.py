@@ -1,6 +1,6 @@
-"""TABLE: the fields of nvmlDeviceGetFieldValues as the simulated driver numbers and answers them.
+"""TABLE: the fields of nvmlDeviceGetFieldValues, with the ids and values that the simulated driver has for them.
 
-Written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a wrong id
+It was written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a wrong id
 there.
 """
 
@@ -18,8 +18,8 @@ from gpumon.sim.quantities import LINK_DOWN, Link
 from gpumon.sim.sim_gpu import SimGpu
 
 Read = Callable[[SimGpu, int], float | None]
-"""A function that returns a field's value for a device and a scope, such as the number of a link; None if not
-supported.
+"""Function that returns the value of a field for a device and a scope (such as a link number); None if the device does
+not support the field.
 """
 
 TYPES = {
@@ -43,7 +43,7 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """One field of the simulated driver. It exists on driver versions from `since` up to, but excluding, `until`."""
+    """One field. Driver versions from `since` up to, but excluding, `until` have it. `kind` is NVML's value type."""
 
     number: int
     name: str
@@ -64,7 +64,7 @@ def _quantity(quantity: str, factor: float = 1) -> Read:
 
 
 def _thermal(device: SimGpu, _scope: int) -> float | None:
-    """Return the nanoseconds for which the temperature limited the clocks, by software or hardware."""
+    """Return the nanoseconds of thermal slowdown by software and hardware; None if not supported."""
     times = (device.state.sw_thermal_seconds, device.state.hw_thermal_seconds)
     return None if None in times else _NANO * sum(time for time in times if time is not None)
 
@@ -123,10 +123,10 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Return a function that reads the traffic of the NVLink whose number is the scope, or of all links.
+    """Return a function that reads the traffic of one NVLink, whose number is the scope, or of all links.
 
-    The traffic of a link is the GPU's `quantity`, unless the scenario sets the link's own, multiplied by `factor`. A
-    link that is down has none.
+    The traffic of a link is the GPU's quantity `quantity`, or the value that the scenario sets for the link, multiplied
+    by `factor`. A link that is down has no traffic.
     """
 
     def read(device: SimGpu, scope: int) -> float | None:
@@ -141,7 +141,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return a function that sums NVLink 5 counters of the link whose number is the scope, or of all links."""
+    """Return a function that sums NVLink 5 counters for one link, whose number is the scope, or for all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -156,7 +156,7 @@ def _error_rate(quantity: str) -> Read:
 
 
 def packed(ratio: float) -> int:
-    """Encode a bit error rate as NVML does: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    """Encode a bit error rate as NVML does: the mantissa in bits 8 to 11, the negative exponent of 10 in bits 0 to 7."""
     if ratio <= 0:
         return 15 << 8 | 255  # practically none: 15e-255
     exponent = min(255, math.floor(math.log10(15 / ratio) + 1e-9))
@@ -176,17 +176,17 @@ def _version(device: SimGpu, scope: int) -> float:
 
 
 # Widths of counters, from NVIDIA's kernel module (ctrl2080bus.h): NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS for errors,
-# NV2080_CTRL_BUS_GET_PEX_UTIL_COUNTERS_PARAMS for bytes. Whether an 8-bit counter stops or wraps is our assumption.
+# NV2080_CTRL_BUS_GET_PEX_UTIL_COUNTERS_PARAMS for bytes. It is our assumption that 8-bit counters stop.
 
 
 def _stops(bits: int, quantity: str) -> Read:
-    """Return a function that reads a counter of `bits` bits, which stays at its maximum."""
+    """Return a function that reads a quantity as a counter of `bits` bits that stops at its maximum."""
     read = _quantity(quantity)
     return lambda device, scope: None if (value := read(device, scope)) is None else min(value, 2**bits - 1)
 
 
 def _wraps(bits: int, quantity: str) -> Read:
-    """Return a function that reads a counter of `bits` bits, which continues at 0 above its maximum."""
+    """Return a function that reads a quantity as a counter of `bits` bits that wraps to 0 above its maximum."""
     read = _quantity(quantity)
     return lambda device, scope: None if (value := read(device, scope)) is None else value % 2**bits
 
@@ -303,7 +303,7 @@ ROWS = (
     FieldValueRow(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counter("symbol"), _R560),
     FieldValueRow(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
     FieldValueRow(230, "GET_GPU_RECOVERY_ACTION", _UINT, _quantity("recovery_action"), _R570),
-    # Driver 580.82 renumbered these fields. On other drivers the same ids are a power-smoothing preset.
+    # Driver 580.82 renumbered three fields. An id that a driver does not use for them is a power-smoothing preset.
     FieldValueRow(251, "SW_THERM_SLOWDOWN", _ULL, _quantity("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(252, "HW_THERM_SLOWDOWN", _ULL, _quantity("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(253, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _R575, _RENUMBERED),
@@ -329,5 +329,5 @@ NAMES = frozenset(row.name for row in ROWS)
 
 @cache
 def rows_of(driver: Version) -> Mapping[int, FieldValueRow]:
-    """Return the fields that this driver version has, by field id."""
+    """Return the fields that a driver version has, by field id."""
     return {row.number: row for row in ROWS if row.since <= driver < row.until}

@@ -1,6 +1,6 @@
-"""Makes the pages (such as /metrics) of many simulated nodes from a page of one agent. Pure.
+"""Makes a page (such as /metrics) for each of many simulated nodes from the page of one agent. Pure.
 
-Each node gets its own uuids, serial numbers and host name.
+The pages differ in uuids, serial numbers and host name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import uuid
 _IDENTITY = re.compile(
     rb'((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=serial=")[^"]+|(?<=ostname=")[^"]+)'
 )
-"""Matches the uuid of a GPU or MIG instance, the serial number of a board, and the label Hostname or hostname."""
+"""Matches the uuid of a GPU or MIG device, and the value of the label `serial`, `Hostname` or `hostname`."""
 _NAMESPACE = uuid.UUID("6c1d3f0e-6f1b-4d55-9a3e-0f1f7a2b9c10")
 
 
 class NodeIdentities(dict[bytes, bytes]):
     """Maps the uuids, serial numbers and the host name in an agent's page to those of a simulated node.
 
-    Uuids and serial numbers are derived from the node's number and the agent's.
+    A uuid or serial number is derived from the node's number and the uuid or serial number in the agent's page.
     """
 
     def __init__(self, node: int, name: str) -> None:

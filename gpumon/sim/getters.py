@@ -51,7 +51,7 @@ def pci_info(device: SimGpu, out: int | None) -> None:
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
     """Write an nvmlPciInfo_t.
 
-    Domain, bus and device are all ones if `bus_id` is not a PCI address, as for a hidden NVSwitch.
+    If `bus_id` is not a PCI address, as for a hidden NVSwitch, domain, bus and device are 0xFFFFFFFF.
     """
     try:
         place = address(bus_id)
@@ -79,7 +79,7 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
 
 
 def _memory(device: SimGpu) -> tuple[float, float, float]:
-    """Return memory in bytes: total, reserved by the driver, used. For a MIG device: the memory of its GPU instance."""
+    """Return the total, reserved and used memory in bytes. For a MIG device, return those of its GPU instance."""
     board, state = device.board, device.state
     if device.part is not None:
         instance = device.part.instance
@@ -91,9 +91,9 @@ def _memory(device: SimGpu) -> tuple[float, float, float]:
 
 
 def _split(device: SimGpu) -> tuple[float, float, float, float]:
-    """Return memory in bytes: total, reserved, free, used.
+    """Return the total, reserved, free and used memory in bytes.
 
-    Free memory is 0 if the scenario's `garbage` sets used memory above the total.
+    Used memory is limited to the unreserved memory, unless the scenario's key `garbage` sets it.
     """
     total, reserved, used = _memory(device)
     if "memory_used" not in device.state.garbled:
@@ -103,7 +103,7 @@ def _split(device: SimGpu) -> tuple[float, float, float, float]:
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
 def memory(device: SimGpu) -> tuple[float, ...]:
-    """Return memory in bytes: total, free, used. This first version of the function counts reserved memory as used."""
+    """Return the total, free and used memory in bytes. Used memory includes reserved memory, other than in version 2."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 
@@ -116,7 +116,7 @@ def memory_v2(device: SimGpu, out: int | None) -> None:
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
 def bar1(device: SimGpu) -> tuple[float, ...] | None:
-    """Return BAR1 memory in bytes: total, free, used. For a MIG device: its share of the total, all of it free."""
+    """Return the total, free and used BAR1 memory in bytes. A MIG device has a share of the total, all of it free."""
     total, used = device.board.bar1_total, device.state.bar1_used
     if device.part is not None:
         return total * device.part.instance.profile.slices // 8, total * device.part.instance.profile.slices // 8, 0
@@ -208,8 +208,8 @@ getter("nvmlDeviceGetMaxPcieLinkGeneration", "I")(lambda device: device.board.pc
 def pcie_width(device: SimGpu) -> float | None:
     """Return the number of PCIe lanes in use, which a narrow slot limits.
 
-    NVML's maximum width does not show a narrow slot, because it is that of the GPU. Real reports: club-3090 issues 642
-    and 707 (x8 and x4 slots), a Tesla M10 and a GTX 1050 with 8 of 16 lanes.
+    NVML's maximum width does not show a narrow slot, because it is the maximum of the GPU. Observed on real hosts:
+    club-3090 issues 642 and 707 (x8 and x4 slots), a Tesla M10 and a GTX 1050 with 8 of 16 lanes.
     """
     width, slot = device.state.pcie_width, device.state.slot_width
     return width if width is None or slot is None else min(width, slot)

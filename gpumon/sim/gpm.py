@@ -1,6 +1,7 @@
-"""TABLE: GPM metrics as the simulated driver numbers them and derives them from the load.
+"""TABLE: GPM metrics, with the ids that the simulated driver has for them and their values under full load.
 
-Written from NVML's header, independently of the table in collectors/nvml/gpm.py, so that tests detect a wrong id there.
+It was written from NVML's header, independently of the table in collectors/nvml/gpm.py, so that tests detect a wrong id
+there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from gpumon.sim.quantities import LINK_DOWN, State
 
 _MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
 _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))
-"""NVML's highest GPM metric id plus one, with the first driver version that has this maximum."""
+"""NVML's highest GPM metric id plus one, with the first driver version that has this value, newest first."""
 
 
 class Metric(NamedTuple):
-    """A GPM metric: NVML's id, and the value under full load in percent, or in MiB/s for traffic."""
+    """A GPM metric: NVML's id, and the value under full load, in percent or (per link if `per_link`) in MiB/s."""
 
     number: int
     full: float
@@ -70,8 +71,8 @@ def highest(driver: Version) -> int:
 def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
     """Return the mean of a GPM metric between two samples, in percent or MiB/s.
 
-    Return NaN if no time has passed between them. A value that the scenario sets takes precedence; it is None for a
-    metric that is not supported.
+    If the scenario sets the metric, return the scenario's value, which is None for "not supported". Otherwise return
+    NaN if the load between the samples is NaN.
     """
     state = later.state
     for key in (name, "*"):
@@ -83,9 +84,9 @@ def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
 
 
 def _load(earlier: GpmSample, later: GpmSample) -> float:
-    """Return the mean load between two samples, 0 to 1; NaN if no time has passed.
+    """Return the mean load between two samples, 0 to 1; NaN if no time has passed between them.
 
-    A utilization that the scenario sets takes precedence.
+    If the scenario sets the GPU's utilization, return the utilization instead.
     """
     state = later.state
     if state.utilization is not None and state.utilization != state.own_utilization:

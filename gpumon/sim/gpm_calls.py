@@ -18,7 +18,7 @@ from gpumon.sim.sim_node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
-"""Version in the GPM structs. It is a plain number. Versions of other NVML structs contain the struct's size too."""
+"""Version in the GPM structs: a plain number, while the versions of other NVML structs include the struct's size."""
 _SAMPLES = 0x7E5C_0000_0000
 
 
@@ -54,9 +54,9 @@ def free(node: SimNode, pointer: int | None) -> None:
 
 
 def _allocated(node: SimNode, pointer: int | None) -> GpmSample | None:
-    """Return the content of an allocated GPM sample; None if none was taken. Raise Refusal for an unknown pointer.
+    """Return the GPM sample at an allocated pointer; None if no sample was taken there yet.
 
-    The last nvmlShutdown frees all samples.
+    Raise Refusal if the pointer is not allocated. The last nvmlShutdown frees all samples.
     """
     if pointer not in node.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -94,7 +94,7 @@ def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | No
 def metrics(node: SimNode, address: int | None) -> None:
     """Write the return code and value of each requested metric into the caller's nvmlGpmMetricsGet_t.
 
-    The call succeeds even if metrics fail.
+    The call succeeds even if some metrics fail.
     """
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
@@ -126,6 +126,6 @@ def _texts(*texts: str) -> tuple[ctypes.Array[ctypes.c_char], ...]:
 
 
 def _words(name: str) -> tuple[int, int, int]:
-    """Return the addresses of a metric's short name, long name and unit, which stay valid while the process lives."""
+    """Return the addresses of a metric's short name, long name and unit, valid as long as the process runs."""
     short, long, unit = _texts(name, name.replace("_", " "), "MiB/s" if name.endswith("per_sec") else "%")
     return ctypes.addressof(short), ctypes.addressof(long), ctypes.addressof(unit)

@@ -1,4 +1,4 @@
-"""The state of each GPU of the simulated node, at the driver's latest sample and under the active scenario."""
+"""Computes the state of each GPU of a simulated node from its workload, the time and the active scenario."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpumon.sim.scenario import Scenario
 from gpumon.sim.sim_gpu import Identity
 
 SAMPLES = 10
-"""Samples that the driver takes per second. Data-centre GPUs do not update faster, however often they are read."""
+"""Samples per second that the driver takes of a GPU. Reads between two samples return the same values."""
 POWER_BEFORE = 1000.0
-"""Mean power in watts that is assumed from boot to the start of the simulation. It gives the energy counter an initial
-value, so that an agent whose simulation starts later sees no reset of the counter.
+"""Power in watts that the energy counter assumes from boot to the start of the simulation, so that the counter is
+higher, not reset, after the simulation is restarted.
 """
 
 
 class GpuStates:
     """The states of a simulated node's GPUs.
 
-    A state is computed when it is read, and cached until the driver's next sample.
+    A state is computed when it is read, and cached until the driver's next sample or a change of the scenario.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class GpuStates:
         return max(0, math.floor(self._time() * SAMPLES + 1e-6)) / SAMPLES
 
     def counted(self) -> list[int]:
-        """Return the GPUs (positions in the profile) that NVML counts, in the order of NVML's indexes."""
+        """Return the GPUs that NVML counts, as positions in the profile, in the order of NVML's indexes."""
         return [
             gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _has_counters(self.state(gpu))
         ]
@@ -53,7 +53,7 @@ class GpuStates:
         return not self._unaffected(gpu) and not_answering(self.state(gpu))
 
     def _unaffected(self, gpu: int) -> bool:
-        """Return True if the scenario has no settings for the GPU, so that its state need not be computed."""
+        """Return True if the scenario has no settings for the GPU, so that it is listed by NVML and not lost."""
         return not self._scenario().gpus[gpu]
 
     def state(self, gpu: int) -> State:
@@ -71,16 +71,17 @@ class GpuStates:
         return state
 
     def sampled_at(self, gpu: int) -> float:
-        """Return the sample time of the state that was last returned for a GPU, in seconds since the simulation began.
+        """Return when the state that `state` last returned for a GPU was sampled (seconds since the simulation began).
 
-        The driver may have taken another sample since.
+        The driver may have taken another sample since then.
         """
         return self._states[gpu][0]
 
     def _apply_scenario(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
         """Return the GPU's `state` with the scenario's faults applied and the derived quantities added.
 
-        The faults are applied before and after that, because derived quantities depend on them and can be set by them.
+        The faults are applied before the derivation, because derived quantities depend on faults, and again after it,
+        because faults can set derived quantities.
         """
 
         def alter(state: State) -> State:
@@ -102,7 +103,7 @@ class GpuStates:
 
 
 def not_answering(state: State) -> bool:
-    """Return True if NVML's calls for a GPU in this state fail, because it is lost or NVML does not list it."""
+    """Return True if NVML's calls for a GPU in this state fail, because the GPU is lost or NVML does not list it."""
     return state.lost or not _is_listed(state)
 
 
@@ -111,14 +112,14 @@ def _has_counters(state: State) -> bool:
 
 
 def _is_listed(state: State) -> bool:
-    """Return True if NVML lists the GPU: it is on the PCI bus and bound to the driver nvidia."""
+    """Return True if NVML lists the GPU, because it is on the PCI bus and bound to the driver `nvidia`."""
     return state.on_bus and state.bound == "nvidia"
 
 
 def body(board: Board, identity: Identity) -> Body:
-    """Return how power and temperature of a GPU depend on load.
+    """Return the physical parameters of one GPU: its power, and its temperature as a function of power.
 
-    GPUs differ by up to 3 % in power and 3 degrees in cooling.
+    They deviate from those of the product by up to 3 % in power and 3 degrees in temperature, depending on the uuid.
     """
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])

@@ -1,4 +1,4 @@
-"""Simulates files of sysfs, cgroups and procfs for the node's InfiniBand ports, services and stuck processes."""
+"""Simulates the files of sysfs and procfs that describe the node's InfiniBand ports, services and stuck processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNITS = "usr/lib/systemd/system"
 WANTS = "etc/systemd/system/multi-user.target.wants"
 
 LOAD_SHARE = 0.35
-"""Share of a port's rate that is in use under full load of the GPU next to it."""
+"""Share of a port's rate that is in use while the GPU assigned to the port is under full load."""
 WORD = 4
 
 _PROCESS = 4242
@@ -54,7 +54,7 @@ Text = Callable[[], str]
 
 
 class SimulatedTree:
-    """The simulated files of a node, by path below /sys or below the host's root. The links child reads them.
+    """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
 
     Every process with the same inputs reads the same content at the same time.
     """
@@ -66,7 +66,7 @@ class SimulatedTree:
         self._clock = clock
         self._built: tuple[Scenario, Mapping[str, Text]] | None = None
         self.kernel_lines: list[str] = []
-        """Lines that the drivers would write to the kernel log because of the reads."""
+        """Lines that a real driver would have written to the kernel log because of the reads so far."""
 
     def names(self, folder: str) -> list[str]:
         files, inside = self._files(), f"{folder}/"
@@ -128,9 +128,9 @@ class SimulatedTree:
                 yield path, self._refusing(path, nic) if limited else text
 
     def _refusing(self, path: str, nic: NicKind) -> Text:
-        """Return a function that fails with EINVAL, as a read that the firmware refuses.
+        """Return a read function for a counter file whose reads the firmware refuses.
 
-        It also adds the line that the driver logs about this to `kernel_lines`.
+        Each read raises OSError (EINVAL) and adds the driver's log line about the failure to `kernel_lines`.
         """
 
         def read() -> str:
@@ -178,7 +178,7 @@ class SimulatedTree:
         return lambda: str(int(course.at(self._time()).point.load_seconds * words))
 
     def _process(self) -> str:
-        """Return the current process id of a service that restarts every RESTART_SECONDS."""
+        """Return the current process id of a service in state `restarting`, which changes every RESTART_SECONDS."""
         return str(_PROCESS + 1 + int(self._time() // RESTART_SECONDS))
 
     def _time(self) -> float:
@@ -200,7 +200,7 @@ class SimulatedTree:
 
 
 class EmptyTree:
-    """The simulated files of a replayed host. There are none, because a recording contains only NVML's answers."""
+    """The files of a replayed host. There are none, because a recording contains only NVML's answers."""
 
     def names(self, folder: str) -> list[str]:
         raise _error(errno.ENOENT, folder)

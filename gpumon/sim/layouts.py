@@ -1,4 +1,4 @@
-"""Layouts of the structs that NVML uses for batches of fields, events and GPM metrics, from NVML's header."""
+"""Layouts of NVML's structs for field values, events and GPM metrics, from NVML's header."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ EVENT_DATA = struct.Struct("<QQQII")
 METRICS_HEAD = struct.Struct("<IIQQ")
 """First members of nvmlGpmMetricsGet_t: version, number of metrics, first and second sample."""
 METRIC = struct.Struct("<IidQQQ")
-"""nvmlGpmMetric_t: id, return code, value; pointers to short name, long name and unit, which belong to the library."""
+"""nvmlGpmMetric_t: id, return code, value, and pointers to the short name, long name and unit in library memory."""
 METRIC_ANSWER = struct.Struct("<Id")
 """The output part of nvmlGpmMetric_t: return code, value."""

@@ -1,4 +1,4 @@
-"""The simulated `libnvidia-ml.so.1`: C function pointers that answer for a simulated node."""
+"""The simulated `libnvidia-ml.so.1`: C function pointers that return the values of a simulated node."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _ALL = (
 
 
 def exports() -> Mapping[str, Export]:
-    """Return all functions of the simulated library, by name. Importing this module registers them."""
+    """Return all functions of the simulated library, by name, which importing this module has registered."""
     return EXPORTS
 
 
 class SimulatedNode:
-    """A simulated host, built from a profile and a scenario, as the sampler child uses it."""
+    """A simulated host, built from a profile and a scenario. It implements the protocol Simulated (open_library.py)."""
 
     def __init__(self, node: SimNode, trace: Trace) -> None:
         self._node = node
         self.library = SimLibrary(self._find, trace)
         """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
-        """System that the child detects: one of PLACES (host, guest, container, sandbox). It is fixed when the child
-        starts.
+        """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). A later change
+        in the scenario does not affect it.
         """
 
     def _find(self, name: str) -> Entry:
@@ -63,9 +63,9 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), export.takes, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if no driver is bound.
+        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound.
 
-        In a sandbox, return {}.
+        In a sandbox, which has no PCI bus, return {}.
         """
         scenario = self._node.scenario()
         if scenario.place == SANDBOX:
@@ -79,9 +79,9 @@ class SimulatedNode:
         }
 
     def slot_lanes(self) -> dict[str, int]:
-        """Return the number of PCIe lanes of the port above a GPU, by bus id, as sysfs shows it.
+        """Return the number of PCIe lanes of the port above each GPU, by bus id, as sysfs shows it.
 
-        GPUs for which the scenario sets no such number are left out, and all in a guest, whose port is virtual.
+        GPUs for which the scenario sets no `slot_width` are left out. In a guest, whose ports are virtual, return {}.
         """
         if self.place == GUEST:
             return {}
@@ -90,11 +90,11 @@ class SimulatedNode:
         return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
 
     def nvswitches(self) -> int:
-        """Return the number of NVSwitches on the PCI bus. A guest with all GPUs of a profile is given them too."""
+        """Return the number of NVSwitches of the profile on the PCI bus, also in a guest; 0 in a sandbox."""
         return 0 if self.place == SANDBOX else len(self._node.profile.switches)
 
     def uuids(self) -> dict[str, str]:
-        """Return the uuid of each GPU by bus id, as the kernel module lists them without opening a GPU."""
+        """Return the uuid of each GPU, by bus id, as the kernel module lists them without opening a GPU."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 
@@ -106,10 +106,10 @@ def open_node(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> SimulatedNode:
-    """Return the simulated host. Every process with the same inputs gets the same answers at the same time.
+    """Return a simulated host. Every process with the same inputs gets the same answers at the same time.
 
-    `epoch` is in seconds of CLOCK_BOOTTIME. With `trace`, calls are counted in `<trace>-<pid>.json`. Raise
-    SimulationError for a profile or scenario that cannot be used.
+    `epoch` is the start of the simulation in seconds of CLOCK_BOOTTIME. If `trace` is set, the calls are counted in
+    the file `<trace>-<pid>.json`. Raise SimulationError for a profile or scenario that cannot be used.
     """
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")

@@ -46,7 +46,7 @@ def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> No
 def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
     node.need_initialised()
     counted = node.gpus.counted()
-    if any(node.gpus.state(gpu).lost for gpu in counted):  # as documented: one lost GPU makes this lookup fail for all
+    if any(node.gpus.state(gpu).lost for gpu in counted):  # as NVML documents: one lost GPU fails this lookup of all
         raise Refusal(Code.GPU_IS_LOST)
     requested = (uuid or b"").decode(errors="replace")
     for gpu in counted:
@@ -70,7 +70,7 @@ def address(bus_id: str) -> tuple[int, int, int]:
 
 @function("nvmlDeviceGetIndex", POINTER, POINTER)
 def index(node: SimNode, handle: int | None, out: int | None) -> None:
-    """Write the NVML index of a GPU, or of a MIG device within its GPU."""
+    """Write the NVML index of a GPU or, for a MIG device, the index of that device on its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)
     if device.part is not None:
         put(out, _UINT, devices(device.state.mig).index(device.part))

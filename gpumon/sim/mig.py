@@ -1,4 +1,4 @@
-"""MIG layouts: the GPU instances that fit on a GPU together, with their ids and profile names."""
+"""MIG layouts: computes which GPU instances the driver creates on a GPU, with their ids and MIG profiles."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ WHOLE_GPU = 0xFFFFFFFF
 
 
 class RequestedInstance(NamedTuple):
-    """A GPU instance that a profile or scenario requests: the name of its MIG profile, and its compute instances."""
+    """A GPU instance to create, from a node's profile or a scenario: its MIG profile and its compute instances."""
 
     profile: str
     compute: tuple[int, ...] | None = None
-    """Number of compute slices of each of its compute instances; None for one compute instance with all slices."""
+    """Number of compute slices of each compute instance; None for a single compute instance with all slices."""
 
 
 class ComputeInstance(NamedTuple):
-    """A compute instance of a GPU instance. NVML shows each as a MIG device."""
+    """A compute instance of a GPU instance. NVML presents every compute instance as a MIG device."""
 
     instance: GpuInstance
     number: int
@@ -30,7 +30,7 @@ class ComputeInstance(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """Return the profile's name: `3g.40gb`, or `1c.3g.40gb` if the device has one of the three compute slices."""
+        """Return the profile's name: `3g.40gb`, or `1c.3g.40gb` if the instance has one of the three compute slices."""
         whole = self.slices == self.instance.profile.compute
         return self.instance.profile.name if whole else f"{self.slices}c.{self.instance.profile.name}"
 
@@ -41,9 +41,9 @@ class ComputeInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A GPU instance: a part of a GPU's memory and engines.
+    """A GPU instance: a part of a GPU's memory and engines, as its MIG profile defines.
 
-    `compute` is the number of compute slices of each compute instance in it.
+    `compute` has the number of compute slices of each of its compute instances.
     """
 
     number: int
@@ -64,7 +64,7 @@ class LayoutError(ValueError):
 
 
 def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
-    """Return the GPU instances that the driver creates if those of `layout` are requested in this order.
+    """Return the GPU instances that the driver creates if the instances in `layout` are requested in this order.
 
     Raise LayoutError if they do not fit on the GPU, or the product has no such MIG profile.
     """

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
-    """Return the uuid of a MIG device. It is the same whenever the GPU has the same layout."""
+    """Return the uuid of a MIG device, derived from the GPU's uuid, the instance ids and the profile name."""
     text = f"{identity.uuid}/{part.instance.number}/{part.number}/{part.profile}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     return "MIG-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
@@ -60,10 +60,10 @@ getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(d
 
 @getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
 def attributes(device: SimGpu) -> tuple[int, ...]:
-    """Return a MIG device's numbers of multiprocessors, shared engines and slices, and memory in MiB.
+    """Return a MIG device's multiprocessors, shared engines, slices, and memory in MiB, as nvmlDeviceAttributes_t.
 
-    Engines are copy, decoder, encoder, JPEG, OFA. Slices are those of the GPU instance and of the compute instance. The
-    memory is that of the GPU instance.
+    The engines are copy engines, decoders, encoders, JPEG and OFA. The slices are those of the GPU instance and those
+    of the compute instance. The memory is that of the GPU instance.
     """
     part = _part(device)
     size = part.instance.profile

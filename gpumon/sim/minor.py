@@ -1,4 +1,4 @@
-"""NVML functions that other clients call and gpumon does not. Most return constants or NOT_SUPPORTED."""
+"""Simulates NVML functions that other clients call and gpumon does not. Most return a constant or NOT_SUPPORTED."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.p
 
 @device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
 def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
-    """Write the version of the GSP firmware, which is the driver's version. Turing does not support it."""
+    """Write the version of the GSP firmware, which equals the driver version. On Turing this is not supported."""
     if device.board.architecture <= _TURING:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _GSP, ".".join(f"{part:02}" for part in device.driver).encode())

@@ -1,4 +1,4 @@
-"""Simulated files of sysfs that describe network adapters and GPUs on the PCIe bus."""
+"""Simulates the files of sysfs that describe network adapters, and the positions of GPUs on the PCIe bus."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpumon.sim.port_counters import address, devices
 
 CLASS = "class/infiniband"
 FIRMWARE = "28.43.1014"
-"""Firmware version of a ConnectX-7, which the simulated adapters of Mellanox report."""
+"""Firmware version that all simulated Mellanox adapters report: a version of the ConnectX-7 firmware."""
 
 Text = Callable[[], str]
 
 
 def fabric_nics(profile: Profile) -> Iterator[NicKind]:
-    """Yield a network adapter for each InfiniBand or RoCE port of a profile."""
+    """Yield one network adapter for each InfiniBand or RoCE device of a profile."""
     ports = profile.ports
     for number, device in enumerate(devices(profile)):
         assert ports is not None  # noqa: S101 - it has devices
@@ -41,7 +41,7 @@ def gpu_files(profile: Profile) -> Iterator[tuple[str, Text]]:
 def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator[tuple[str, Text]]:
     """Yield (path, function that returns the content) for the files that describe an adapter.
 
-    `gpu` is the GPU below the same PCIe switch; None if there is none.
+    `gpu` is the GPU below the same PCIe switch; None if the adapter shares no switch with a GPU.
     """
     folder = f"{CLASS}/{nic.device}"
     bridges = f"{_switch(gpu)}/{gpu:04x}:e2:01.0" if gpu is not None else "pci00f0:00/00f0:00:01.0"
@@ -71,7 +71,7 @@ def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, 
 
 
 def _switch(gpu: int) -> str:
-    """Return the sysfs path of the PCIe switch of a GPU: root complex, root port and upstream port."""
+    """Return the sysfs path of the PCIe switch above a GPU: root complex, root port and upstream port."""
     return f"pci{gpu:04x}:e0/{gpu:04x}:e0:01.0/{gpu:04x}:e1:00.0"
 
 

@@ -20,9 +20,9 @@ _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
 
 
 def _link(device: SimGpu, number: int) -> Link:
-    """Return an NVLink by number. Raise Refusal (NOT_SUPPORTED) for a number above the last.
+    """Return an NVLink by number. Raise Refusal (NOT_SUPPORTED) if the GPU has no link with this number.
 
-    Drivers were observed to return this code; NVML's header documents another.
+    Real drivers were observed to return NOT_SUPPORTED, although NVML's header documents another code.
     """
     if number >= len(device.state.links):
         raise Refusal(Code.NOT_SUPPORTED)
@@ -51,7 +51,7 @@ def error_counter(device: SimGpu, number: int, counter: int) -> float | None:
 
 
 def _peer(device: SimGpu, number: int) -> tuple[int, str]:
-    """Return NVML's type and the PCI address of the device at the other end of a link. Raise Refusal if it is down."""
+    """Return NVML's device type and the PCI address of a link's other end. Raise Refusal if the link is down."""
     if _link(device, number).state == LINK_DOWN:
         raise Refusal(Code.NOT_SUPPORTED)
     return device.profile.peer(device.identity.number, number)
@@ -71,7 +71,7 @@ def peer_address(device: SimGpu, number: int, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
 def c2c_mode(device: SimGpu, out: int | None) -> None:
-    """Write 1 if the chip-to-chip links are on, otherwise 0. The struct has no version and no other member."""
+    """Write 1 if the product has chip-to-chip links, otherwise 0: the only member of nvmlC2cModeInfo_v1_t."""
     if not device.board.gpm:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _C2C_MODE, bool(device.state.c2c_links))

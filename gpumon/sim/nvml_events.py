@@ -38,7 +38,7 @@ def free(node: SimNode, pointer: int | None) -> None:
 def register(node: SimNode, handle: int | None, types: int, pointer: int | None) -> None:
     """Register an event set for events of a GPU. `types` are NVML's event type bits.
 
-    If one of them is not supported, raise Refusal (NOT_SUPPORTED) and register none.
+    If any of the types is not supported, raise Refusal (NOT_SUPPORTED) and register none of them.
     """
     device = node.device("nvmlDeviceRegisterEvents", handle)
     if types & ~device.board.event_types:
@@ -50,9 +50,9 @@ def register(node: SimNode, handle: int | None, types: int, pointer: int | None)
 
 @function("nvmlEventSetWait_v2", POINTER, POINTER, UINT)
 def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """Write the next event of a set to `out`. Raise Refusal (TIMEOUT) if there is none within `milliseconds`.
+    """Write the next event of a set to `out`. Raise Refusal (TIMEOUT) if no event occurs within `milliseconds`.
 
-    While a registered GPU is lost, raise Refusal (GPU_IS_LOST) immediately, in each call that has no event to return.
+    If there is no event and a registered GPU is lost or not listed by NVML, raise Refusal (GPU_IS_LOST) immediately.
     """
     node.enter("nvmlEventSetWait_v2")
     deadline = time.monotonic() + milliseconds / 1000
@@ -78,7 +78,7 @@ def _next(node: SimNode, waiting: SimEventSet) -> Message | None:
 
 
 def _set(node: SimNode, pointer: int | None) -> SimEventSet:
-    """Return the event set at a pointer. Raise Refusal if there is none: the last nvmlShutdown frees all sets."""
+    """Return the event set at a pointer. Raise Refusal if the pointer is invalid or NVML is not initialised."""
     if not node.initialised:
         raise Refusal(Code.UNINITIALIZED)
     if pointer not in node.event_sets:

@@ -1,4 +1,4 @@
-"""Computes the state of a healthy GPU at any time from its profile and its workload."""
+"""Computes the state of a healthy GPU at a given time from the profile and the GPU's workload."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from gpumon.sim.quantities import (
 )
 
 UTILIZATION_HERTZ = 6
-"""Samples of utilization that the driver takes per second."""
+"""Number of utilization samples that the driver takes per second."""
 CLOCK_STEP = 15
 """Difference in MHz between adjacent core clocks."""
 LINK_KIB_PER_SECOND = 6_000_000
-"""Traffic of one NVLink in each direction under full load."""
+"""Traffic of one NVLink, in each direction, under full load."""
 PCIE_BYTES_PER_SECOND = 200_000_000
-"""PCIe traffic of a GPU in each direction under full load."""
+"""PCIe traffic of a GPU, in each direction, under full load."""
 MODULE_SHARE = 0.3
-"""Power in watts that a module's CPU draws in addition for each additional watt of its GPU."""
+"""Additional watts that the CPU of a module draws for each additional watt of the GPU."""
 _ZERO = (
     *("ecc_corrected", "ecc_uncorrected", "encoder_utilization", "decoder_utilization", "compute_mode", "pcie_replays"),
     *("sync_boost_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "hw_power_brake_seconds"),
 )
 FIRST_PID, PIDS = 2_000_000, 2_000_000
-"""First process id and number of ids of simulated processes. Real processes rarely have such ids."""
+"""First id and number of ids for simulated processes. Real processes rarely have ids this high."""
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
     """Return a healthy GPU's state `time` seconds after the simulation began.
 
-    It lacks the quantities that `add_derived` adds.
+    The state lacks the derived quantities, which `add_derived` adds.
     """
     now = course.at(time)
     point, board = now.point, profile.board
@@ -84,9 +84,9 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
 
 
 def add_derived(profile: Profile, state: State) -> State:
-    """Return the state with derived quantities: margin, clock events, clocks, lifetime ECC counters.
+    """Return the state with the derived quantities: thermal margin, clock events, clocks, lifetime ECC counters.
 
-    If MIG is enabled, remove the quantities that MIG disables.
+    If MIG is enabled, set the quantities that MIG disables to None.
     """
     board = profile.board
     temperature = state.temperature or 0.0
@@ -116,9 +116,9 @@ def add_derived(profile: Profile, state: State) -> State:
 
 
 def _partitioned(profile: Profile, state: State) -> State:
-    """Return the state of a GPU with MIG enabled: no utilization, no volatile ECC counters, all NVLinks down.
+    """Return the state as it is with MIG enabled: no utilization, no volatile ECC counters, all NVLinks down.
 
-    If the GPU has MIG instances, it has no remapped rows either.
+    If the GPU has GPU instances, row remapping is not supported either.
     """
     board = profile.board
     disabled: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
@@ -140,13 +140,13 @@ def _without(state: State, quantities: Iterable[str]) -> State:
 
 @cache
 def _named(*beginnings: str) -> tuple[str, ...]:
-    """Return the quantities whose names equal one of `beginnings` or begin with it and an underscore."""
+    """Return the names of quantities that equal one of `beginnings`, or begin with one followed by an underscore."""
     return tuple(name for name in QUANTITIES if any(f"{name}_".startswith(f"{start}_") for start in beginnings))
 
 
 @cache
 def _at_rest(profile: Profile) -> State:
-    """Return the quantities of a healthy GPU that depend only on the profile, not on time or load."""
+    """Return a healthy GPU's state with only the quantities that depend on neither time nor load."""
     board, fabric = profile.board, profile.fabric
     remaps = board.remap_banks is not None
     remap, retired, mig = (0 if has else None for has in (remaps, not remaps, bool(board.mig_profiles)))
@@ -192,7 +192,7 @@ def _clocks(profile: Profile, events: int) -> Clocks:
 
 
 def utilization(course: Course, gpu: int, time: float) -> int:
-    """Return GPU utilization in percent at the driver's latest sample. Under load it varies by up to 2 points."""
+    """Return GPU utilization in percent at the driver's latest sample: the load, varied by up to 2 points if not 0."""
     sample = int(time * UTILIZATION_HERTZ)
     load = course.at(sample / UTILIZATION_HERTZ).phase.load
     wobble = crc32(b"%d/%d" % (gpu, sample)) % 5 - 2
@@ -215,7 +215,7 @@ def _module_power(profile: Profile, mean: float) -> float | None:
 
 
 def _processes(profile: Profile, gpu: int, now: Moment, layout: Layout | None) -> tuple[Process, ...]:
-    """Return the processes on a GPU: one for each job, or with MIG one for each job and MIG device."""
+    """Return the processes on a GPU: one for each job or, with MIG enabled, one for each job on each MIG device."""
 
     def pid(job: Job, place: int) -> int:
         return FIRST_PID + (((now.cycle * 64 + job.number) * 16 + gpu) * 16 + place) % PIDS

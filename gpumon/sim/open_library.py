@@ -1,4 +1,4 @@
-"""Opens a simulated host by the name of a profile or the path of a recording."""
+"""Opens a simulated host: a profile by its name, or a recording by its path."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from gpumon.sim.trace import Trace
 
 
 class Simulated(Protocol):
-    """Protocol of a simulated host, as the sampler child uses it: from a profile, or replayed from a recording."""
+    """Protocol of a host that the sampler child reads instead of a real one: simulated from a profile, or replayed."""
 
     library: SimLibrary
     """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
-    """System that the child detects: one of PLACES (host, guest, container, sandbox). It is fixed when the child
-    starts.
+    """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). It does not change
+    while the child runs.
     """
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the bound driver of each GPU on the PCI bus, by bus id; "" if no driver is bound."""
+        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound."""
 
     def uuids(self) -> dict[str, str]:
-        """Return the uuid of each GPU by bus id, as the kernel module lists them without opening a GPU."""
+        """Return the uuid of each GPU, by bus id, as the kernel module lists them without opening a GPU."""
 
     def slot_lanes(self) -> dict[str, int]:
-        """Return the number of PCIe lanes of the port above a GPU, by bus id, as sysfs shows it.
+        """Return the number of PCIe lanes of the port above each GPU, by bus id, as sysfs shows it.
 
-        GPUs for which it is not known are left out.
+        GPUs without a reported number are left out.
         """
 
     def nvswitches(self) -> int:
@@ -46,7 +46,7 @@ class Simulated(Protocol):
 
 
 class ReplayedNode:
-    """A host replayed from a recording, as the sampler child uses it."""
+    """A host replayed from a recording. It implements the protocol Simulated."""
 
     def __init__(self, replay: Replay, trace: Trace) -> None:
         self._replay = replay
@@ -60,10 +60,10 @@ class ReplayedNode:
         return dict(capture.uuids(self._replay.recorded, self._replay.time()))
 
     def slot_lanes(self) -> dict[str, int]:
-        return {}  # a recording has none
+        return {}  # a recording does not contain them
 
     def nvswitches(self) -> int:
-        return 0  # a recording has none
+        return 0  # a recording does not contain their number
 
 
 def open_simulated(
@@ -74,10 +74,10 @@ def open_simulated(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> Simulated:
-    """Return a simulated host if `name` is a profile, a replayed host if it is the path of a recording.
+    """Return a simulated host if `name` is that of a profile, a replayed host if `name` is the path of a recording.
 
-    The other arguments are those of `open_node` in library.py. Raise SimulationError if profile, scenario or recording
-    cannot be used, or if a recording is given a scenario.
+    The other arguments are those of `open_node` in library.py. Raise SimulationError if the profile, scenario or
+    recording cannot be used, or if a scenario is given with a recording.
     """
     if not is_recording(name):
         return open_node(name, scenario=scenario, epoch=epoch, trace=trace, clock=clock)

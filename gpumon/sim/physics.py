@@ -1,8 +1,8 @@
 """Computes a simulated GPU's power, energy and temperature over time from its load.
 
-The load is piecewise constant. Power follows it with a time constant of one second, temperature follows power with one
-of 25 seconds. The formulas are closed forms: exact at any time, and equal in every process. Times are seconds since the
-epoch of the simulation.
+The load is piecewise constant. Power follows the load with a time constant of 1 second (LAG), temperature follows power
+with a time constant of 25 seconds (INERTIA). The formulas are closed forms, so every process computes the same values
+for the same time. Times are seconds since the simulation began.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INERTIA = 25.0
 
 
 class Job(NamedTuple):
-    """A job that runs on a GPU. It has one process, or with MIG one for each MIG device."""
+    """A job that runs on a GPU, with one process or, if MIG is enabled, one process on each MIG device."""
 
     number: int
     memory: float
@@ -26,7 +26,7 @@ class Job(NamedTuple):
 
 
 class LoadPhase(NamedTuple):
-    """A period of a workload with constant load and the same jobs."""
+    """A period of a workload, during which the load is constant and the jobs do not change."""
 
     seconds: float
     load: float
@@ -36,27 +36,27 @@ class LoadPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A GPU's load over time: idle for `lead` seconds, then the phases, once or repeatedly.
+    """A GPU's load over time: `lead` seconds without load, then the phases, once or repeatedly.
 
-    Phases that are not repeated are followed by idle time.
+    After phases that are not repeated, the GPU is idle.
     """
 
     lead: float
     phases: tuple[LoadPhase, ...] = ()
     repeats: bool = False
-    """True if the phases are repeated. One cycle must then take much longer than INERTIA (25 s), because every cycle
-    but the first is assumed to start at the same temperature.
+    """True if the phases are repeated. A cycle (all phases once) must then take much longer than INERTIA (25 s), because
+    every cycle but the first is assumed to start at the same temperature.
     """
     same_jobs: bool = False
-    """True if the next cycle continues the jobs of this cycle; False if it starts new processes."""
+    """True if all cycles have the same processes; False if each cycle starts new processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """How power (W) and temperature (Celsius) of one GPU depend on its load.
+    """The physical parameters of one GPU: its power (W), and its temperature (Celsius) as a function of power.
 
-    `idle` is the power when idle, `full` that under full load without a limit, `limit` the power limit. `cool` is the
-    temperature when idle, `per_watt` the rise in degrees for each additional watt.
+    `idle` is the power without load, `full` the power under full load without a limit, `limit` the power limit. `cool`
+    is the temperature without load, `per_watt` the rise in degrees for each additional watt.
     """
 
     idle: float
@@ -69,8 +69,8 @@ class Body:
 class Point(NamedTuple):
     """Power (W), energy (J) and temperature (Celsius) of a GPU at one moment.
 
-    `load_seconds` is the integral of the load, `capped_seconds` the time at the power limit. These two and the energy
-    are totals since the simulation, or a cycle of the workload, began.
+    `load_seconds` is the integral of the load, `capped_seconds` the time at the power limit. They and the energy are
+    totals since the simulation began or, inside Course, since the cycle of the workload began.
     """
 
     power: float
@@ -81,13 +81,13 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The state of a GPU at one moment, with the phase of the workload that is active at that moment."""
+    """Power, energy and temperature of a GPU at one moment, with the active phase of the workload."""
 
     point: Point
     phase: LoadPhase
     cycle: int
-    """Number of the workload's cycle, always 0 if the workload has `same_jobs`. Jobs of different cycles are different
-    processes.
+    """Number of the workload's cycle; always 0 if the workload has `same_jobs`. Jobs in cycles with different numbers
+    have different processes.
     """
     capped: bool
     """True while the power limit restricts the load."""
@@ -99,7 +99,7 @@ def capped(body: Body, load: float) -> bool:
 
 
 def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
-    """Return a GPU's state `seconds` after `start`, under a constant load from 0 to 1."""
+    """Return power, energy and temperature `seconds` after `start`, under a constant load from 0 to 1."""
     target = min(body.idle + (body.full - body.idle) * load, body.limit)
     gap = start.power - target
     fade = math.exp(-seconds / LAG)
@@ -144,14 +144,14 @@ class Course:
         return Moment(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
 
     def _cycle(self, start: Point) -> list[Point]:
-        """Return the states at which the phases of one cycle begin, then the state at the end of the cycle."""
+        """Return the point at the beginning of each phase of a cycle, then the point at the end of the cycle."""
         points = [start]
         for phase in self._workload.phases:
             points.append(advance(self._body, phase.load, points[-1], phase.seconds))
         return points
 
     def _onwards(self, point: Point, cycle: int) -> Point:
-        """Return the point with its totals increased by those of the lead time and of finished cycles."""
+        """Return `point` with the totals of the lead time and of the finished cycles added to its totals."""
         before = [self._workload.lead * self._body.idle, 0.0, 0.0]
         if cycle:
             for n, (whole, again) in enumerate(

@@ -1,4 +1,4 @@
-"""Replaces pynvml's `CDLL` object: its attributes are C function pointers to Python functions, created on first use."""
+"""A replacement for pynvml's `CDLL` object. Its attributes are C function pointers that call Python functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Function(CFuncPtr):
-    """A C function pointer that returns an int, as of ctypes.CDLL, without declared argument types."""
+    """A C function pointer like those of ctypes.CDLL: it returns an int, and its argument types are not declared."""
 
     _flags_ = FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
@@ -35,9 +35,9 @@ class Entry(NamedTuple):
 
 
 class SimLibrary:
-    """The simulated NVML library, for `pynvml.nvmlLib`. Its attributes are C functions, as with `ctypes.CDLL`.
+    """The simulated NVML library, for `pynvml.nvmlLib`. Its attributes are C functions, created on first access.
 
-    `find` returns the implementation of a name, or raises AttributeError if the driver lacks the function.
+    `find` returns the implementation of a C function by name, or raises AttributeError if the driver lacks it.
     """
 
     def __init__(self, find: Callable[[str], Entry], trace: Trace) -> None:

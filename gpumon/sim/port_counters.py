@@ -1,4 +1,4 @@
-"""TABLE: counters of the simulated InfiniBand ports, and the scenario's keys `ports` and `services`."""
+"""TABLE: the counters of simulated InfiniBand ports, and the values of the scenario's keys `ports` and `services`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATES = {
     "down": ("1: DOWN", "2: Polling"),
     "disabled": ("1: DOWN", "3: Disabled"),
 }
-"""Contents of the sysfs files `state` and `phys_state`, by a port's state in the scenario."""
+"""Contents of a port's sysfs files `state` and `phys_state`, by the state that the scenario sets."""
 
 COUNTERS = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
@@ -26,11 +26,11 @@ HARDWARE_COUNTERS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart", "req_cqe_error", "resp_cqe_error"),
 )
-"""Names of the files in hw_counters/ of a ConnectX-7. These counters stay 0 unless the scenario sets them."""
+"""Names of the files in the folder hw_counters/ of a ConnectX-7 port, all 0 unless the scenario sets them."""
 EFA_COUNTERS = ("rx_bytes", "tx_bytes", "rx_drops")
-"""Files of hw_counters/ of an EFA port. EFA has no counters/."""
+"""Names of the files in the folder hw_counters/ of an EFA port. EFA ports have no folder counters/."""
 EFA_DEVICE_COUNTERS = ("no_completion_cmds", "cmds_err", "completed_cmds", "submitted_cmds")
-"""Files of hw_counters/ of an EFA device, which count its admin commands."""
+"""Names of the files in the folder hw_counters/ of an EFA device. They count the device's admin commands."""
 TRAFFIC = ("port_rcv_data", "port_xmit_data")
 STOPS_AT = {
     **dict.fromkeys(("symbol_error", "port_rcv_errors", "port_rcv_remote_physical_errors"), 2**16 - 1),
@@ -40,27 +40,27 @@ STOPS_AT = {
     **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 2**4 - 1),
     "port_xmit_wait": 2**32 - 1,
 }
-"""Maximum at which a port counter stays (PortCounters of the InfiniBand specification), by name. The data counters are
-not here, because they are the extended ones, of 64 bits.
+"""Maximum at which a port counter stops (PortCounters of the InfiniBand specification), by name. The counters in TRAFFIC
+have 64 bits and are not here.
 """
 WRAPS_AT = dict.fromkeys(set(HARDWARE_COUNTERS) - {"rx_icrc_encapsulated"}, 2**32)
-"""Number at which a hardware counter continues at 0, by name: 32 bits, as in mlx5_ifc_query_q_counter_out_bits of
-Linux.
+"""Number at which a hardware counter wraps to 0, by name. The counters have 32 bits, as in Linux
+(mlx5_ifc_query_q_counter_out_bits).
 """
 FILES = {
     **{name: f"counters/{name}" for name in (*TRAFFIC, *COUNTERS)},
     **{name: f"hw_counters/{name}" for name in HARDWARE_COUNTERS},
     **{name: name for name in ("state", "phys_state", "rate", "link_layer")},
 }
-"""Path below a port's folder in sysfs, by name of the counter or setting."""
+"""Path of a file below a port's folder in sysfs, by name of the counter or property."""
 
 RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
 CONTAINER = "container"
-"""State of a service whose systemd unit is stopped, and which a container runs, as with the GPU operator. Source:
+"""State of a service that runs in a container while its systemd unit is stopped, as with the GPU operator. Source:
 NVIDIA/NVSentinel issue 883.
 """
 RESTART_SECONDS = 30
-"""Lifetime in seconds of a service that restarts repeatedly."""
+"""Lifetime in seconds of each process of a service in the state `restarting`."""
 SERVICES = {"fabric_manager": "nvidia-fabricmanager.service", "imex": "nvidia-imex.service"}
 
 _PORT = shapes.fields(
@@ -90,7 +90,7 @@ def devices(profile: Profile) -> list[str]:
 
 
 def address(number: int) -> str:
-    """Return the PCI address of an InfiniBand device in the kernel's format. Its PCI domain has no GPUs."""
+    """Return the PCI address of an InfiniBand device, in the kernel's format. No GPU is in the same PCI domain."""
     return f"0001:{0x10 + number:02x}:00.0"
 
 
@@ -100,12 +100,12 @@ def guid(number: int, *, replaced: bool = False) -> str:
 
 
 def narrowed(name: str, value: int) -> int:
-    """Return what a counter shows for a value: its maximum in STOPS_AT, or the value modulo its range in WRAPS_AT."""
+    """Return what a counter of limited size shows for a value: at most STOPS_AT, and modulo WRAPS_AT."""
     return min(value, STOPS_AT.get(name, value)) % WRAPS_AT.get(name, 2**64)
 
 
 def check(ports: Mapping[str, Any], nics: Iterable[str], profile: Profile) -> None:
-    """Raise ShapeError if the scenario's key `ports` names a device that the node does not have."""
+    """Raise ShapeError if `ports` (a key of the scenario) names a device that the node does not have."""
     names = [*devices(profile), *(NIC_KINDS[kind].device for kind in nics)]
     for name in ports:
         if name not in {"*", *names}:

@@ -1,4 +1,4 @@
-"""Simulates NVML's functions for the processes on a GPU, and for utilization by process."""
+"""Simulates NVML's functions for the processes on a GPU, and for the utilization of each process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
 _DETAIL = struct.Struct("<I4xQIIQ")
 _UNTIL = (535, 98)
-"""First driver of branch 535 whose process lists have entries of 24 bytes again. From 535.54 to 535.86
-nvmlProcessInfo_t had a fifth member, usedGpuCcProtectedMemory, which moved to the detail list (nvitop, api/libnvml.py).
+"""First driver of branch 535 in which nvmlProcessInfo_t has 24 bytes again. From 535.54 to 535.86 it had a fifth member,
+usedGpuCcProtectedMemory, which then moved to the detail list (source: nvitop, api/libnvml.py).
 """
 _DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
@@ -36,7 +36,7 @@ def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
 
 
 def _running(device: SimGpu) -> list[Process]:
-    """Return the processes on a GPU or, if `device` is a MIG device, only those on it."""
+    """Return the processes on a GPU or, if `device` is a MIG device, only the processes on that MIG device."""
     part = device.part
     return [
         process
@@ -57,9 +57,9 @@ device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, 
 
 @device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=_UNTIL, parts=True)
 def process_details(device: SimGpu, out: int | None) -> None:
-    """Write the running processes as nvmlProcessDetailList_t. Only mode 0 (compute) has processes.
+    """Write the running processes as nvmlProcessDetailList_t. There are none in modes other than 0 (compute).
 
-    The struct's memory for confidential computing is 0, because confidential computing is off.
+    The memory for confidential computing is 0 in each entry, because confidential computing is off.
     """
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)
@@ -73,9 +73,9 @@ def process_details(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
 def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
-    """Write a current utilization sample for each process.
+    """Write a utilization sample for each process, with the current time.
 
-    Raise Refusal (NOT_FOUND) if there is no process, or none of the samples is newer than `since` (µs).
+    Raise Refusal (NOT_FOUND) if there is no process, or `since` (µs) is not in the past.
     """
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)

@@ -1,4 +1,4 @@
-"""TABLE: the nodes that can be simulated. Plain data: nothing here loads a driver."""
+"""TABLE: the kinds of nodes that can be simulated. Plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpumon.sim.sim_products import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_S
 
 
 def _addresses(*places: str) -> tuple[str, ...]:
-    """Return PCI addresses in NVML's format. Each place is a bus, or `domain:bus`, in hexadecimal."""
+    """Return PCI addresses in NVML's format. Each of `places` is a bus, or `domain:bus`, in hexadecimal."""
     return tuple(f"{place.rpartition(':')[0] or '0':0>8}:{place[-2:]}:00.0" for place in places)
 
 
 def _switches(*links: int) -> dict[str, int]:
-    """Return the number of links that every GPU has to each NVSwitch, by PCI address of the switch."""
+    """Return `links`, each GPU's number of NVLinks to each NVSwitch, by PCI address of the NVSwitch."""
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 

@@ -1,6 +1,6 @@
-"""TABLE: the complete state of a simulated GPU. A scenario can `set` every quantity here.
+"""TABLE: the state of a simulated GPU. A scenario can set each quantity with its key `set`.
 
-A quantity is None if the GPU does not support it.
+A quantity is a numeric attribute of State with a unit and bounds; None if the GPU does not support it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVENTS_SUPPORTED = 0x1FF
 
 
 class Quantity(NamedTuple):
-    """The unit and bounds of a quantity, for the validation of scenarios and for the documentation."""
+    """The unit and bounds of a quantity. They validate scenarios and appear in the documentation."""
 
     unit: str
     low: float
@@ -26,7 +26,7 @@ class Quantity(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process on a simulated GPU, with its GPU memory in bytes and the ids of its MIG instances."""
+    """A process on a simulated GPU: its GPU memory in bytes, and the ids of its GPU instance and compute instance."""
 
     pid: int
     memory: int
@@ -37,7 +37,7 @@ class Process(NamedTuple):
 class Link(NamedTuple):
     """One NVLink: its state, and the error counters that NVML reports for it.
 
-    Up to Hopper NVML reports replay, recovery and crc, from Blackwell on the counters after them.
+    Up to Hopper, NVML reports `replay`, `recovery` and `crc`; from Blackwell on, `malformed_packet` to `symbol_ber`.
     """
 
     state: int = LINK_ACTIVE
@@ -64,28 +64,28 @@ class Link(NamedTuple):
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:
-    """Return the dataclass field of a quantity that a scenario can set to values from `low` to `high`."""
+    """Return a dataclass field for a quantity, which a scenario can set to values from `low` to `high`."""
     return field(default=None, metadata={"quantity": Quantity(unit, low, high)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The state of one simulated GPU at one moment. NVML's functions answer from it."""
+    """The state of one simulated GPU at one moment, from which the simulated NVML functions take their values."""
 
     on_bus: bool = True
     bound: str = "nvidia"
     counted: bool = True
     lost: bool = False
     lookup_code: int = 0
-    """NVML's return code of the handle lookup."""
+    """NVML return code of the GPU's handle lookup; 0 for success."""
     field_codes: Mapping[str, int] = field(default_factory=dict)
-    """NVML's return codes of the fields of a batch that fail, by name of the field."""
+    """NVML return codes of the fields that fail in nvmlDeviceGetFieldValues, by name of the field."""
     field_types: Mapping[str, int] = field(default_factory=dict)
-    """NVML's value types, by name of the field, of fields that the scenario returns with another type than usual."""
+    """NVML's value types of the fields for which the scenario sets an unusual type, by name of the field."""
     gpm: Mapping[str, float | None] = field(default_factory=dict)
-    """GPM metrics that the scenario sets, by name; "*" is all others. None is a metric that is not supported."""
+    """Values of GPM metrics that the scenario sets, by name ("*" for all others). None means not supported."""
     garbled: frozenset[str] = frozenset()
-    """Names of quantities that the scenario sets to impossible values."""
+    """Names of the quantities that the scenario sets with `garbage`, which does not limit values to the bounds."""
     processes: tuple[Process, ...] = ()
     links: tuple[Link, ...] = ()
     c2c_links: tuple[int, ...] = ()
@@ -93,13 +93,13 @@ class State:
     peer_access: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Peer access statuses that the scenario sets, by index of the other GPU and by capability."""
     mig: Layout | None = None
-    """GPU instances; None while MIG is disabled."""
+    """The GPU instances, with MIG enabled; None while MIG is disabled."""
     held_back: bool = False
     """True while the power limit restricts the load."""
     load_seconds: float = 0.0
     """Integral of the load (0 to 1) over the seconds since the simulation began."""
     own_utilization: float = 0.0
-    """Utilization in percent that follows from the load. It ignores a utilization that the scenario sets."""
+    """Utilization in percent under the load of the workload, whatever utilization the scenario sets."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)
