@@ -1,4 +1,4 @@
-"""Simulates the files of sysfs and procfs that describe the node's InfiniBand ports, services and stuck processes."""
+"""Simulates files of sysfs, cgroups, systemd and procfs for a node's InfiniBand ports, services and stuck processes."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class SimulatedNode:
         self.library = SimLibrary(self._find, trace)
         """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
-        """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). A later change
-        in the scenario does not affect it.
+        """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). Later changes
+        of the scenario do not affect it.
         """
 
     def _find(self, name: str) -> Entry:

@@ -25,8 +25,8 @@ class Simulated(Protocol):
     library: SimLibrary
     """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
-    """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). It does not change
-    while the child runs.
+    """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). It does not
+    change while the child runs.
     """
 
     def pci_functions(self) -> dict[str, str]:

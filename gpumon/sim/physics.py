@@ -44,8 +44,8 @@ class Workload:
     lead: float
     phases: tuple[LoadPhase, ...] = ()
     repeats: bool = False
-    """True if the phases are repeated. A cycle (all phases once) must then take much longer than INERTIA (25 s), because
-    every cycle but the first is assumed to start at the same temperature.
+    """True if the phases are repeated. A cycle (all phases once) must then take much longer than INERTIA (25 s),
+    because every cycle but the first is assumed to start at the same temperature.
     """
     same_jobs: bool = False
     """True if all cycles have the same processes; False if each cycle starts new processes."""

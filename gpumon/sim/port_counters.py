@@ -40,8 +40,8 @@ STOPS_AT = {
     **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 2**4 - 1),
     "port_xmit_wait": 2**32 - 1,
 }
-"""Maximum at which a port counter stops (PortCounters of the InfiniBand specification), by name. The counters in TRAFFIC
-have 64 bits and are not here.
+"""Maximum at which a port counter stops (PortCounters of the InfiniBand specification), by name. The counters in
+TRAFFIC have 64 bits and are not here.
 """
 WRAPS_AT = dict.fromkeys(set(HARDWARE_COUNTERS) - {"rx_icrc_encapsulated"}, 2**32)
 """Number at which a hardware counter wraps to 0, by name. The counters have 32 bits, as in Linux

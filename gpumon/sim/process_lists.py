@@ -15,8 +15,8 @@ _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
 _DETAIL = struct.Struct("<I4xQIIQ")
 _UNTIL = (535, 98)
-"""First driver of branch 535 in which nvmlProcessInfo_t has 24 bytes again. From 535.54 to 535.86 it had a fifth member,
-usedGpuCcProtectedMemory, which then moved to the detail list (source: nvitop, api/libnvml.py).
+"""First driver of branch 535 in which nvmlProcessInfo_t has 24 bytes again. From 535.54 to 535.86 it had a fifth
+member, usedGpuCcProtectedMemory, which then moved to the detail list (source: nvitop, api/libnvml.py).
 """
 _DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder

@@ -1,7 +1,8 @@
-"""Replays a recording through NVML's C functions. Answers depend only on the file and the time.
+"""Replays a recording through NVML's C functions. The answers depend only on the recording and the time.
 
-An answer is valid until the recording has the next one. After the recording's end the last answers stay valid, so no
-counter decreases or grows. A function that was never recorded is missing, as in a driver that lacks it.
+An answer is valid until the recording has the next answer to the same query. The last answers stay valid after the end
+of the recording, so that counters then stay constant. The replayed library lacks functions that were not recorded,
+except nvmlErrorString, initialisation and shutdown.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ _logger = logging.getLogger(__name__)
 
 _HANDLES, _OBJECTS = 0x7E5C_0000_0000, 0x7E5D_0000_0000
 VERSION_DIGITS = 8
-"""Number of hexadecimal digits of a struct's version, which is in its first four bytes."""
+"""Number of hexadecimal digits of an NVML struct's version, which is in the first four bytes of the struct."""
 LOOKUPS = "nvmlDeviceGetHandleBy"
 WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
-"""Codes that concern a whole GPU. After a call on a GPU has returned one, all calls on that GPU return it, until the
-recording has another code for that GPU.
+"""Return codes that concern a whole GPU. From the time at which a call on a GPU was recorded with such a code, all
+calls on that GPU return the code, until the recording has another code for any call on that GPU.
 """
 
 
 class ReplayEventSet:
-    """An event set of a replayed library. `registered` has event types and registration time, by device.
+    """An event set of a replayed library.
 
-    `delivered` has the positions of the delivered events in the recording.
+    `registered` has the event type bits and the time of registration, by name of the device's handle. `delivered` has
+    the positions of the delivered events in the recorded timeline of EVENT.
     """
 
     def __init__(self) -> None:
@@ -41,7 +43,7 @@ class ReplayEventSet:
 
 
 class ReplayGpmSample(NamedTuple):
-    """A GPM sample of a replayed device or GPU instance. `taken` is in seconds since the recording began."""
+    """A GPM sample of a device or GPU instance. `taken` is its time, in seconds since the replay began."""
 
     device: str
     instance: int | None
@@ -49,9 +51,9 @@ class ReplayGpmSample(NamedTuple):
 
 
 class Replay:
-    """The state of a replayed NVML library: handles, event sets, GPM samples, and access to the recorded answers.
+    """A replayed NVML library: its handles, event sets and GPM samples, and the lookup of recorded answers.
 
-    Every process with the same epoch gets the same answers at the same time.
+    `epoch` is the start of the replay. Every process with the same epoch gets the same answers at the same time.
     """
 
     def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
@@ -63,17 +65,17 @@ class Replay:
         self._objects = 0
         self.event_sets: dict[int, ReplayEventSet] = {}
         self.samples: dict[int, ReplayGpmSample | None] = {}
-        """GPM samples by pointer; None for an allocated sample that was not taken."""
+        """GPM samples, by pointer; None for an allocated sample that has not been taken."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
         self._names = {number: name for name, number in self._numbers.items()}
         self._faults = _faults(recorded)
         self._versions = _versions(recorded)
         self.unanswered: Counter[str] = Counter()
-        """Number of calls that the recording cannot answer, by function."""
+        """Number of calls for which the recording has no answer, by function."""
 
     def time(self) -> float:
-        """Return the seconds since the replay began, which are the position in the recording."""
+        """Return the seconds since the replay began, which are also the position in the recording."""
         return self._clock() - self._epoch
 
     # Handles
@@ -82,7 +84,7 @@ class Replay:
         return self._numbers.get(name, 0)
 
     def name(self, handle: int | None) -> str:
-        """Return the name of a handle. Raise Refusal if the recording has no such handle."""
+        """Return the recorded name of a handle. Raise Refusal if the handle belongs to no name in the recording."""
         if handle not in self._names:
             raise Refusal(Code.INVALID_ARGUMENT)
         return self._names[handle]
@@ -98,7 +100,7 @@ class Replay:
     def initialise(self) -> None:
         """Initialise the library. Raise Refusal if the recorded initialisation failed at this time.
 
-        Each function of INITIALISATIONS has the answers of the one that was recorded.
+        The recorded answers of every function of INITIALISATIONS apply, whichever of them the client calls.
         """
         for function in INITIALISATIONS:
             for _, timeline in self.recorded.questions(function):
@@ -119,9 +121,10 @@ class Replay:
     # Answers
 
     def ask(self, function: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the output that a query has in the recording at this time.
+        """Return the outputs that the recording has for a query at this time.
 
-        Raise Refusal with the recorded error code, or with NOT_SUPPORTED if the query was never recorded.
+        Raise Refusal with the recorded error code, or with NOT_SUPPORTED if the query was never recorded. Hang if the
+        recorded call hung.
         """
         timeline = self.recorded.answers.get(CapturedQuery(function, inputs))
         if timeline is None:
@@ -129,12 +132,12 @@ class Replay:
         return self.succeed(timeline.at(self.time()))
 
     def is_of_another_version(self, function: str, inputs: tuple[Any, ...]) -> bool:
-        """Return True if the input struct has a version that was never recorded for this function."""
+        """Return True if versions of the function's input struct were recorded, but not the version in `inputs`."""
         recorded_versions = self._versions.get(function)
         return recorded_versions is not None and inputs[-1][:VERSION_DIGITS] not in recorded_versions
 
     def succeed(self, answer: Answer) -> tuple[Any, ...]:
-        """Return the output of a recorded answer. Raise Refusal with its code if it failed; never return if it hung."""
+        """Return a recorded answer's outputs. Raise Refusal if the recorded call failed; never return if it hung."""
         code, *outputs = answer
         while code == HANGS:
             time.sleep(3600)
@@ -143,7 +146,7 @@ class Replay:
         return tuple(outputs)
 
     def need_answering(self, device: str) -> None:
-        """Raise Refusal while the GPU is lost or needs a reset."""
+        """Raise Refusal if the recording has the GPU with this handle name as lost or in need of a reset at this time."""
         timeline = self._faults.get(device)
         if timeline is not None:
             self.succeed(timeline.at(self.time()))
@@ -158,15 +161,15 @@ class Replay:
 
 
 def _versions(recorded: Capture) -> Mapping[str, set[str]]:
-    """Return, by function, the versions of its input struct that were recorded, in hexadecimal."""
+    """Return the recorded versions of the input struct of each function that has one, in hexadecimal, by function."""
     versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
     return {name: {inputs[-1][:VERSION_DIGITS] for inputs, _ in recorded.questions(name)} for name in versioned}
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
-    """Return a timeline, by handle, for each GPU that was recorded as lost or in need of a reset.
+    """Return a timeline for each GPU that was recorded as lost or in need of a reset, by name of the GPU's handle.
 
-    Its answers are GPU_IS_LOST, RESET_REQUIRED or, while the GPU answered, SUCCESS.
+    The answers in a timeline are GPU_IS_LOST, RESET_REQUIRED or, for any other recorded return code, SUCCESS.
     """
     codes_by_device: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
     for question, timeline in recorded.answers.items():
@@ -182,9 +185,10 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
 
 
 def _device(question: CapturedQuery, answer: Answer) -> str:
-    """Return the name of the handle of the GPU that an answer concerns; "" if it concerns none.
+    """Return the name of the handle of the GPU that a recorded answer concerns; "" if the answer concerns no GPU.
 
-    It is the first input, or the handle that a lookup returned.
+    For a lookup, this is the handle in the answer ("" if the lookup failed). For any other query it is the first input;
+    "" for an EVENT, which has no inputs.
     """
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""

@@ -1,4 +1,4 @@
-"""Functions of a replayed NVML library that need more than one recorded answer: initialisation, fields, events, GPM."""
+"""NVML functions whose replay is more than returning a recorded answer: initialisation, fields, events, GPM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Special(NamedTuple):
     call: Callable[..., None]
     signature: Signature
     needs: str
-    """Name of the function that the recording must have, so that this one is exported; "" if it is always exported."""
+    """Function that the recording must contain for this function to be exported; "" to export it in any case."""
 
 
 _SPECIAL: dict[str, _Special] = {}
@@ -45,7 +45,7 @@ def _special(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]],
 
 
 def find(replay: Replay, name: str) -> Entry:
-    """Return the implementation of a C function. Raise AttributeError if the recording has no such function."""
+    """Return the implementation of a C function. Raise AttributeError if the recording does not have the function."""
     if name == "nvmlErrorString":
         export = EXPORTS[name]
         return Entry(partial(export.function, None), export.takes, export.gives)
@@ -93,7 +93,7 @@ def shutdown(replay: Replay) -> None:
 def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
     """Write the recorded answer for each requested field. A field that was not recorded is not supported.
 
-    The recorder may have requested the fields in other batches.
+    The requested fields may have been recorded in different batches.
     """
     replay.need_initialised()
     device = replay.name(handle)
@@ -148,8 +148,8 @@ def register(replay: Replay, handle: int | None, types: int, pointer: int | None
 def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
     """Write the next recorded event of a registered GPU to `out`.
 
-    Raise Refusal (TIMEOUT) if there is none within `milliseconds`. If the recorded call failed with another error at
-    this time, raise that one immediately.
+    Raise Refusal (TIMEOUT) if no event is due within `milliseconds`. If the recorded call failed with another error at
+    this time, raise Refusal with that error immediately.
     """
     deadline = time.monotonic() + milliseconds / 1000
     while True:
@@ -180,7 +180,7 @@ def _set(replay: Replay, pointer: int | None) -> ReplayEventSet:
 
 
 def _next(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
-    """Return device, type, data and instances of the next event, and mark it as delivered; None if none is due."""
+    """Return the next event (device, type, data, instances) and mark it as delivered; None if no event is due."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):
         _, *event = timeline.answers[n] if timeline else ()
@@ -236,7 +236,7 @@ def _sample(
 
 @_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
 def metrics_get(replay: Replay, address: int | None) -> None:
-    """Fill the caller's struct with the metrics that were recorded at the time of the second sample."""
+    """Write the metric values that were recorded at the time of the second sample into the caller's struct."""
     replay.need_initialised()
     _, count, *pointers = take(address, METRICS_HEAD)
     first, second = (replay.samples.get(pointer) for pointer in pointers)

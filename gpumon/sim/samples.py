@@ -1,4 +1,4 @@
-"""Simulates nvmlDeviceGetSamples (samples of the last two seconds) and nvmlDeviceGetPcieThroughput (takes 20 ms)."""
+"""Simulates nvmlDeviceGetSamples (20 samples, of the last two seconds) and nvmlDeviceGetPcieThroughput."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _READS: dict[int, Read] = {
 
 @function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
 def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
-    """Write the samples newer than `since` (µs). Without an array, write the maximum number of samples.
+    """Write the samples newer than `since` (µs). `kind` is NVML's sample type.
 
-    `kind` is NVML's sample type.
+    `pointers` are those to the value type, the number of samples and the array. If the array is NULL, write only the
+    type and the maximum number of samples.
     """
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
@@ -57,7 +58,7 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
 
 
 def _times(node: SimNode) -> list[tuple[int, float]]:
-    """Return (wall time in µs, seconds since the simulation began) of each available sample, oldest first."""
+    """Return the time of each available sample, oldest first, as (wall time in µs, seconds since simulation began)."""
     tick, wall = node.gpus.tick(), time.time()
     ages = [n / SAMPLES for n in range(_MAX_SAMPLES - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
@@ -65,6 +66,6 @@ def _times(node: SimNode) -> list[tuple[int, float]]:
 
 @getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
 def pcie_throughput(device: SimGpu, _way: int) -> float:
-    """Return PCIe traffic in KB/s. The call takes 20 ms, because the driver measures while the caller waits."""
+    """Return PCIe traffic in KB/s. The call takes 20 ms, the time for which a real driver measures the traffic."""
     time.sleep(_THROUGHPUT_SECONDS)
     return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000

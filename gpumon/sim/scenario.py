@@ -1,4 +1,4 @@
-"""Reads a scenario file, validates it against the table of faults, and reads it again when it changes."""
+"""Reads a scenario file, validates its content against the table of faults, and reads the file again if it changes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gpumon.sim.sim_gpu import Identity
 _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
-"""Minimum seconds between two checks whether the file has changed."""
+"""Minimum time in seconds between two checks whether the file has changed."""
 MIN_AGE = 0.05
-"""Minimum age in seconds of a change of the file before the file is read, so that no half-written file is read."""
+"""Seconds that must pass after a change of the file before it is read, so that no half-written file is read."""
 
 Rows = tuple[tuple[SimFault, Any], ...]
 _ORDER = {key: n for n, key in enumerate(FAULTS)}
@@ -37,24 +37,24 @@ _ORDER = {key: n for n, key in enumerate(FAULTS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A valid version of a scenario file for one profile: faults of the node and of GPUs, workloads, MIG layouts."""
+    """The validated content of a scenario file: faults of the node and of GPUs, workloads, MIG layouts."""
 
     identities: tuple[Identity, ...]
     node: Rows = ()
     gpus: tuple[Rows, ...]
-    """Faults with their values, by GPU (position in the profile). For equal keys, a fault under "*" comes before the
-    GPU's own.
+    """For each GPU (by position in the profile), the faults with their values, in the order of FAULTS. If a key is set
+    for the GPU and under "*", the fault of "*" comes first, so that the GPU's own value is applied last.
     """
     workloads: tuple[Workload, ...]
     layouts: tuple[Layout | None, ...]
-    """MIG instances by GPU; None if MIG is disabled."""
+    """GPU instances of each GPU; None for a GPU with MIG disabled."""
     seed: int = 0
     driver: str
     place: str
-    """System that the child processes detect: one of PLACES (host, guest, container, sandbox)."""
+    """Kind of system that the agent's child processes detect: one of PLACES (host, guest, container, sandbox)."""
 
     def rows(self, gpu: int | None) -> Rows:
-        """Return the faults that can affect a call for a GPU, or a call without a GPU if `gpu` is None."""
+        """Return the faults that can affect a call on a GPU or, if `gpu` is None, a call that concerns no GPU."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
     def xids(self, gpu: int) -> tuple[ScenarioXid, ...]:
@@ -62,7 +62,7 @@ class Scenario:
 
 
 def parse(text: str, profile: Profile) -> Scenario:
-    """Parse and validate the text of a scenario file. Raise ShapeError, or YAMLError if it is not YAML."""
+    """Parse and validate the text of a scenario file. Raise YAMLError if it is not YAML, ShapeError if it is invalid."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -136,7 +136,7 @@ def _layout(profile: Profile, gpu: int, rows: Rows) -> Layout | None:
 
 
 def _workload(rows: Rows, seed: int, gpu: int, layout: Layout | None) -> Workload:
-    if layout == ():  # no instance in which anything could run
+    if layout == ():  # MIG is enabled, but no GPU instance exists in which a process could run
         return workload.IDLE
     plans = [fault.plan(value, seed, gpu) for fault, value in rows if fault.plan is not None]
     return next((plan for plan in reversed(plans) if plan is not None), workload.usual(seed))
@@ -159,7 +159,7 @@ def _accept(value: Any, _path: shapes.Path) -> Any:
 
 
 class ScenarioFile:
-    """A scenario file that may change. `current` is its last valid version; without a file, a healthy node."""
+    """A scenario file that may change. `current` is its last valid scenario, or that of a healthy node without a file."""
 
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path
@@ -169,13 +169,13 @@ class ScenarioFile:
         self.current = self._read(path) if path else parse("", profile)
 
     def due(self) -> bool:
-        """Return True if the file is to be checked for a change now."""
+        """Return True if there is a file, and CHECK_EVERY seconds have passed since the last check for a change."""
         return self._path is not None and time.monotonic() >= self._next_check
 
     def refresh(self) -> bool:
-        """Read the file again if it changed, at most every CHECK_EVERY seconds. Return True for a new active scenario.
+        """Read the file again if it changed, at most every CHECK_EVERY seconds. Return True if `current` is replaced.
 
-        An invalid or unreadable file leaves the last valid scenario active and is logged once.
+        If the file is invalid or unreadable, the last valid scenario stays active, and the problem is logged once.
         """
         if self._path is None or not self.due():
             return False
@@ -218,16 +218,16 @@ class ScenarioFile:
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Return modification time in ns, size and inode; None if the file is missing."""
+    """Return a file's modification time in ns, size and inode; None if these cannot be read."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - twice as quick as Path.stat, and called while calls wait
+        status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and NVML calls wait for it
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _line(node: yaml.Node | None, path: shapes.Path) -> int:
-    """Return the line, counted from 1, of a path in the YAML document, or of the path's longest existing part."""
+    """Return the line (from 1) of the entry at `path` in a YAML document, or of the deepest existing entry on the path."""
     line = node.start_mark.line + 1 if node else 1
     if not path or not isinstance(node, yaml.CollectionNode):
         return line

@@ -1,6 +1,7 @@
-"""Validators of scenario values, called shapes. Each takes a value and its path in the file.
+"""Validators of scenario values, called shapes, and functions that build them.
 
-A validator returns the valid value, perhaps converted, or raises ShapeError.
+A validator takes a value and its path (keys and list positions) in the scenario file. It returns the value, perhaps
+converted, or raises ShapeError.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class ShapeError(ValueError):
 
 
 class Growth(NamedTuple):
-    """A number of a scenario that may grow: `value` until `since`, then growing by `rate` a second.
+    """A numeric value in a scenario that may grow over time: `value` until `since`, then `rate` more per second.
 
-    `since` is in seconds since the simulation began.
+    `since` is in seconds since the simulation began. A constant value has the rate 0.
     """
 
     value: float
@@ -45,7 +46,7 @@ def flag(value: Any, path: Path) -> bool:
 
 
 def number(low: float, high: float, unit: str = "") -> Shape:
-    """Return a validator of numbers from `low` to `high`. `unit` is for the error message."""
+    """Return a validator of numbers from `low` to `high`. `unit` is text that the error message appends."""
 
     def shape(value: Any, path: Path) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -56,7 +57,7 @@ def number(low: float, high: float, unit: str = "") -> Shape:
 
 
 def whole(low: int, high: int, unit: str = "") -> Shape:
-    """Return a validator of whole numbers from `low` to `high`. `unit` is for the error message."""
+    """Return a validator of whole numbers from `low` to `high`. `unit` is text that the error message appends."""
     bounded = number(low, high, unit)
 
     def shape(value: Any, path: Path) -> int:
@@ -68,14 +69,14 @@ def whole(low: int, high: int, unit: str = "") -> Shape:
 
 
 def any_number(value: Any, path: Path) -> float:
-    """Validate a number of any size, including .nan and .inf."""
+    """Validate a number without bounds, including YAML's .nan and .inf."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ShapeError(path, "must be a number")
     return value
 
 
 def growing(low: float, high: float, unit: str = "") -> Shape:
-    """Return a validator of a number within bounds, or of `{value, rate, from}` for one that grows.
+    """Return a validator of a number from `low` to `high`, or of a mapping `{value, rate, from}` for a growing number.
 
     The validator returns a Growth.
     """
@@ -83,9 +84,9 @@ def growing(low: float, high: float, unit: str = "") -> Shape:
 
 
 def moving(plain: Shape) -> Shape:
-    """Return a validator of what `plain` accepts, or of `{value, rate, from}` for a number that grows.
+    """Return a validator of a number that `plain` accepts, or of `{value, rate, from}` for a number that grows.
 
-    The validator returns a Growth.
+    In a mapping, `plain` validates the key `value`. The validator returns a Growth.
     """
     rest = {"value": plain, "rate": number(-1e12, 1e12), "from": number(0, 1e12)}
 
@@ -99,7 +100,7 @@ def moving(plain: Shape) -> Shape:
 
 
 def optional(inner: Shape) -> Shape:
-    """Return a validator that accepts null and what `inner` accepts."""
+    """Return a validator that accepts null (it returns None) and all values that `inner` accepts."""
     return lambda value, path: None if value is None else inner(value, path)
 
 
@@ -113,9 +114,9 @@ def one_of(*choices: str) -> Shape:
 
 
 def either(this: Shape, that: Shape) -> Shape:
-    """Return a validator that accepts what one of two validators accepts.
+    """Return a validator that accepts all values that at least one of two validators accepts.
 
-    If neither accepts the value, the second one's error is raised.
+    If neither accepts a value, the error of `that` is raised.
     """
 
     def shape(value: Any, path: Path) -> Any:
@@ -128,7 +129,7 @@ def either(this: Shape, that: Shape) -> Shape:
 
 
 def code(value: Any, path: Path) -> int:
-    """Validate an error code of NVML, given as number or name. Return the number."""
+    """Validate an NVML error code, given as a number or as a name of Code. Return the number."""
     if isinstance(value, str) and value in Code.__members__:
         return Code[value]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -137,9 +138,9 @@ def code(value: Any, path: Path) -> int:
 
 
 def fields(shape_by_key: Mapping[str, Shape]) -> Shape:
-    """Return a validator of mappings that have no other keys than these.
+    """Return a validator of mappings with any of the keys in `shape_by_key`, and no others.
 
-    Each value is validated by its key's validator.
+    Each value is validated by the validator for its key.
     """
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def _shape_of(shape_by_key: Mapping[str, Shape], key: Any, path: Path) -> Shape:
 
 
 def listing(inner: Shape) -> Shape:
-    """Return a validator of lists whose items `inner` accepts. The validator returns a tuple."""
+    """Return a validator of lists, whose items `inner` validates. The validator returns a tuple."""
 
     def shape(value: Any, path: Path) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -168,7 +169,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def by_key(key: Shape, inner: Shape) -> Shape:
-    """Return a validator of mappings whose keys `key` accepts and whose values `inner` accepts."""
+    """Return a validator of mappings, whose keys `key` validates and whose values `inner` validates."""
 
     def shape(value: Any, path: Path) -> dict[Any, Any]:
         return {key(k, (*path, k)): inner(v, (*path, k)) for k, v in _mapping(value, path).items()}
@@ -177,9 +178,9 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 
 
 def functions(value: Any, path: Path) -> str:
-    """Validate a pattern, as for file names, that matches at least one function of the simulated library.
+    """Validate an fnmatch pattern that matches the name of at least one function of the simulated library.
 
-    In a process that does not load the library, such as the links child, any pattern is accepted.
+    In a process that does not load the simulated library, such as the links child, accept any pattern.
     """
     if not isinstance(value, str) or (EXPORTS and not any(fnmatchcase(name, value) for name in EXPORTS)):
         raise ShapeError(path, f"{value!r} matches no function that the simulated library has")

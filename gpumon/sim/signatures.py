@@ -1,15 +1,15 @@
-"""TABLE: the arguments of NVML's functions in words, so that calls can be recorded and replayed.
+"""TABLE: the arguments of NVML's functions, described by words, so that calls can be recorded and replayed.
 
-Words for one C argument:
+Words that describe one C argument:
 `handle`: a handle that is input. `out handle`: a handle that is output.
 `u4`, `i4`, `u8`: a number that is input, with its type and size in bytes. `string`: a text that is input.
 `out <layout>`: numbers that are output, in a layout of the struct module.
-`struct <size> <inputs>`: a struct of `size` bytes, of which the first `inputs` are input.
-`versioned <inputs>`: a struct that begins with its size and version, of which the first `inputs` bytes are input.
-`object`: an event set or GPM sample, which has no meaning in another process.
-`since`: a time, which does not identify a query.
+`struct <size> <inputs>`: a struct of `size` bytes, of which the first `inputs` bytes are input, the others output.
+`versioned <inputs>`: the same, but the struct begins with its size and version, so that no size is given.
+`object`: a pointer that is not recorded, such as an event set or GPM sample, which is valid in one process only.
+`since`: a time that is input. It is not recorded, because calls with different times are the same query.
 
-Words for two C arguments:
+Words that describe two C arguments:
 `text`: buffer and length. `list <size>`: count, and array of entries of `size` bytes. `array <size>`: array and count.
 """
 
@@ -28,7 +28,7 @@ from gpumon.sim.library import exports
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
-"""A function that returns the name of a handle."""
+"""Function that returns the name under which a handle is recorded."""
 
 SIGNATURES: dict[str, Words] = {
     "nvmlInitWithFlags": ("u4",),
@@ -81,30 +81,30 @@ SIGNATURES: dict[str, Words] = {
     "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
     "nvmlGpmMetricsGet": ("object",),
 }
-"""Words for the arguments of functions that the decorators `getter` and `text_getter` (exports.py) do not describe."""
+"""Words for the arguments of functions that the decorators `getter` and `text_getter` of exports.py do not describe."""
 
 WITHOUT = frozenset(
     {
-        "nvmlErrorString",  # describes nothing of the node
+        "nvmlErrorString",  # does not depend on the node
         "nvmlSystemGetProcessName",  # names processes
-        "nvmlDeviceGetSamples",  # looks back in time
+        "nvmlDeviceGetSamples",  # returns samples from before the call
         "nvmlDeviceGetRunningProcessDetailList",  # points to another struct; RunningProcesses has the same data
     }
 )
-"""Functions that are not recorded. A replayed library lacks them, except nvmlErrorString."""
+"""Functions whose calls are not recorded. A replayed library lacks these functions, except nvmlErrorString."""
 
 
 def words(function: str) -> Words | None:
-    """Return the words that describe a function's arguments; None if the function is not described."""
+    """Return the words that describe a function's arguments; None if no words are defined for the function."""
     export = exports().get(function)
     argument_words = export.arguments if export is not None else None
     return argument_words if argument_words is not None else SIGNATURES.get(function)
 
 
 class _Argument:
-    """Base of the classes that read and write the C arguments of one word of a signature.
+    """Base of the classes that read and write the C arguments that one word of a signature describes.
 
-    `inputs` and `outputs` yield JSON values; `put` writes outputs into the memory of NVML's caller.
+    `inputs` and `outputs` yield JSON values from a call. `put` writes recorded outputs into the caller's memory.
     """
 
     c: tuple[Any, ...] = (POINTER,)
@@ -269,15 +269,15 @@ def _argument(word: str) -> _Argument:
 
 
 class Signature:
-    """The arguments of an NVML function: reads the inputs and outputs of a call, and writes those of a replayed call.
+    """The arguments of an NVML function: reads a call's inputs and outputs, and writes the outputs of a replayed call.
 
-    Inputs and outputs are flat lists of numbers, texts, and lists of texts.
+    Inputs and outputs are flat sequences of numbers, texts, and lists of texts.
     """
 
     def __init__(self, words: Words) -> None:
-        """Parse the words, as described in this module.
+        """Parse the words, which the docstring of this module lists.
 
-        Raise ValueError, KeyError, TypeError or struct.error if invalid.
+        Raise ValueError, KeyError, TypeError or struct.error if a word is invalid.
         """
         self.words = words
         self._arguments: list[tuple[_Argument, slice]] = []
@@ -287,7 +287,7 @@ class Signature:
             self.c_types += argument.c
 
     def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return the inputs of a call as JSON values. `name` returns the name of a handle. Raise Refusal for NULL."""
+        """Return a call's inputs as JSON values. `name` returns the name of a handle. Raise Refusal for a NULL struct."""
         return tuple(item for argument, at in self._arguments for item in argument.inputs(arguments[at], name))
 
     def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
@@ -295,9 +295,9 @@ class Signature:
         return tuple(item for argument, at in self._arguments for item in argument.outputs(arguments[at], name))
 
     def put(self, arguments: Sequence[Any], outputs: Sequence[Any], handle: Callable[[str], int]) -> None:
-        """Write recorded outputs into the caller's memory. Raise Refusal for NULL and for insufficient size.
+        """Write recorded outputs into the caller's memory. Raise Refusal for NULL and for a buffer that is too small.
 
-        `handle` returns the handle of a name.
+        `handle` returns the handle with a given name.
         """
         rest = iter(outputs)
         for argument, at in self._arguments:
@@ -306,6 +306,6 @@ class Signature:
 
 @cache
 def signature(function: str) -> Signature | None:
-    """Return the parsed signature of a function; None if the function is not described."""
+    """Return the parsed signature of a function; None if no words are defined for the function."""
     argument_words = words(function)
     return None if argument_words is None else Signature(argument_words)

@@ -1,6 +1,7 @@
-"""TABLE: the faults that a scenario can set, one row for each.
+"""TABLE: the keys that a scenario can set, called faults, one row for each.
 
-A fault fails calls, changes what GPUs answer, or sets their load. docs/simulation.md describes them.
+A fault delays or fails NVML calls, changes the state of GPUs, or sets their workload. Other modules apply the faults
+without an effect here, such as `ports`. docs/simulation.md describes all faults.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gpumon.sim.quantities import QUANTITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimFault:
-    """A fault: a key of the scenario file, the validator of its value, and its effect.
+    """A fault: a key of the scenario file, the validator of the key's value, and the effect.
 
-    The effect concerns calls, the state of GPUs, or their workload.
+    The effect is at most one of the functions `refuse` (on calls), `alter` (on GPU states) and `plan` (on workloads).
     """
 
     key: str
@@ -38,21 +39,21 @@ class SimFault:
     node: bool = False
     """True if the key is allowed at the top of the file, for all calls or the whole node."""
     refuse: Callable[[Any, SimCall], int | None] | None = None
-    """Function that delays, hangs or crashes a call, or returns the error code with which the call fails. It returns
-    None to continue.
+    """Function that delays, hangs or crashes a call, or returns the error code with which the call is to fail. If it
+    returns None, the call continues.
     """
     alter: Alter | None = None
-    """Function that returns the GPU's state with the fault applied. A second application changes nothing, because it
-    sets the same values.
+    """Function that returns a GPU's state with the fault applied, from the value, the state and the time. Applying it
+    twice has the same effect as applying it once.
     """
     plan: Callable[[Any, int, int], Workload | None] | None = None
-    """Function that returns the GPU's workload for the value, the seed and the GPU; None for the default workload."""
+    """Function that returns a GPU's workload, from the value, the seed and the GPU; None for the default workload."""
 
 
 def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]) -> SimFault:
-    """Return a fault whose value is a list of patterns of function names.
+    """Return a fault whose value is a list of patterns.
 
-    It affects the calls of matching functions.
+    It affects the calls of NVML functions whose names match one of the patterns.
     """
     return SimFault(
         key=key, value="functions", help=effect, shape=shapes.listing(shapes.functions), node=True, refuse=refuse

@@ -1,4 +1,4 @@
-"""The GPU or MIG device that the simulated NVML functions receive."""
+"""The GPU or MIG device that a simulated NVML function receives in place of a handle."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpumon.sim.quantities import State
 class Identity(NamedTuple):
     """The identity of a simulated GPU: its position, PCI bus id, uuid and serial number.
 
-    It depends on profile and seed.
+    It depends only on the profile and the scenario's seed.
     """
 
     number: int
-    """Position in the profile, and minor number of the device node."""
+    """Position of the GPU in the profile, which is also the minor number of its device node."""
     bus_id: str
     uuid: str
     serial: str
 
 
 class SimGpu(NamedTuple):
-    """A simulated GPU or MIG device with its state at one moment, resolved from the handle of a call."""
+    """A simulated GPU or MIG device, to which the handle of a call resolves, with the GPU's state at that moment."""
 
     profile: Profile
     identity: Identity
     state: State
     driver: Version
     part: ComputeInstance | None = None
-    """The MIG device of the handle; None for the whole GPU."""
+    """The MIG device that the handle addresses; None if the handle addresses the whole GPU."""
 
     @property
     def board(self) -> Board:

@@ -1,4 +1,4 @@
-"""The simulated driver: initialisation, handles, and the path from a call to its answer."""
+"""The simulated driver: initialisation, handles, and the steps that all calls share before they are answered."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.sim_gpu import Identity, SimGpu
 
 _HANDLES = 0x7E5A_0000_0000
-"""First handle. It needs more than 32 bits, so that a handle which a client passes as a C int is invalid."""
+"""First handle. It needs more than 32 bits, so that a handle is invalid if a client truncates it to a C int."""
 
 
 class SimNode:
-    """The simulated driver of a node as one process uses it: initialisation, handles, event sets and GPM samples.
+    """The simulated driver of a node in one process, with that process's handles, event sets and GPM samples.
 
     Every process with the same inputs gets the same answers at the same time.
     """
@@ -31,7 +31,7 @@ class SimNode:
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self.profile = profile
         self.driver: Version = version(file.current.driver)
-        """Driver version of the loaded library; the kernel module may have another."""
+        """Driver version of the loaded library. The scenario may change the kernel module's version later."""
         self._file = file
         self._epoch = epoch
         self._clock = clock
@@ -43,8 +43,8 @@ class SimNode:
         self._serial = 0
         self.event_sets: dict[int, SimEventSet] = {}
         self.samples: dict[int, GpmSample | None] = {}
-        """GPM samples by pointer; None for an allocated sample that was not taken. The last nvmlShutdown clears
-        them.
+        """GPM samples, by pointer; None for an allocated sample that has not been taken. The last nvmlShutdown frees
+        all samples.
         """
 
     # Time and the scenario
@@ -54,9 +54,9 @@ class SimNode:
         return self._clock() - self._epoch
 
     def scenario(self) -> Scenario:
-        """Return the active scenario. Read it again if its file changed.
+        """Return the active scenario. Read the scenario file again if it changed.
 
-        Xids without a time and MIG changes that are new in the file happen at this moment.
+        Xids without a time, and changes of MIG layouts, that are new in the file occur at the time of this call.
         """
         if not self._file.due():
             return self._file.current
@@ -75,7 +75,7 @@ class SimNode:
                 self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
 
     def arrivals(self, gpu: int) -> list[Message]:
-        """Return the events of a GPU that have happened, except Xid storms."""
+        """Return the events of a GPU that have occurred so far, except the Xids of storms."""
         planned: Counter[ScenarioXid] = Counter()
         for xid in self.scenario().xids(gpu):
             if xid.rate is None and xid.at is not None and xid.at <= self.time():
@@ -84,7 +84,7 @@ class SimNode:
         return due + [message for message in self._arrivals if message.gpu == gpu]
 
     def storms(self, gpu: int) -> list[ScenarioXid]:
-        """Return the Xid storms of a GPU: Xids that the scenario repeats at a rate."""
+        """Return the Xid storms of a GPU, which are Xids that the scenario repeats at a rate."""
         return [xid for xid in self.scenario().xids(gpu) if xid.rate is not None]
 
     # Initialisation
@@ -101,7 +101,7 @@ class SimNode:
             self._generation += 1
 
     def shut_down(self) -> None:
-        """End one initialisation. The last one frees event sets and GPM samples and invalidates handles."""
+        """Undo one initialisation. If none is left, free all event sets and GPM samples and invalidate all handles."""
         self._users -= 1
         if not self._users:
             self.event_sets.clear()
@@ -119,14 +119,14 @@ class SimNode:
     # Calls
 
     def enter(self, function: str) -> None:
-        """Begin a call that has no device. Raise Refusal if NVML is not initialised or the scenario fails the call."""
+        """Begin a call without a device argument. Raise Refusal if NVML is not initialised or `gate` fails the call."""
         self.need_initialised()
         self.gate(function)
 
     def gate(self, function: str, gpu: int | None = None) -> None:
-        """Delay, hang, fail or crash a call as the scenario demands. Raise Refusal if it fails.
+        """Delay, hang, fail or crash a call as the scenario demands. Raise Refusal if the call fails.
 
-        It also fails if the loaded library and the scenario's driver differ in version.
+        All calls except nvmlShutdown also fail if the scenario's driver version differs from the loaded library's.
         """
         scenario = self.scenario()
         rows = scenario.rows(gpu)
@@ -142,9 +142,10 @@ class SimNode:
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
     def device(self, function: str, handle: int | None, *, parts: bool = False) -> SimGpu:
-        """Return the GPU or MIG device of a handle for a call. Raise Refusal if the call fails.
+        """Return the GPU or MIG device that an NVML call of `function` addresses by `handle`, after `gate` let it pass.
 
-        With `parts`, handles of MIG devices are valid.
+        Raise Refusal if the NVML call is to fail: NVML is not initialised, the handle is invalid, the scenario fails
+        the call, or the GPU is lost or not listed. If `parts` is false, handles of MIG devices are invalid.
         """
         self.need_initialised()
         identity, place = self._identity_of(handle)
@@ -160,7 +161,7 @@ class SimNode:
         return SimGpu(self.profile, identity, state, self.driver, there[place - 1])
 
     def look_up(self, function: str, gpu: int) -> int:
-        """Return the handle of a GPU for a lookup function. Raise Refusal if the lookup fails."""
+        """Return a GPU's handle as the result of the lookup function `function`. Raise Refusal if the lookup fails."""
         self.gate(function, gpu)
         state = self.gpus.state(gpu)
         if state.lost:
@@ -170,14 +171,14 @@ class SimNode:
         return self.handle(gpu)
 
     def handle(self, gpu: int, part: int | None = None) -> int:
-        """Return the handle of a GPU, or of its MIG device at an index.
+        """Return the handle of a GPU or, if `part` is an index, of the MIG device at this index on the GPU.
 
-        A layout change may reuse the handle of a MIG device.
+        After a change of the MIG layout, the same handle may address another MIG device.
         """
         return _HANDLES | self._generation << 16 | gpu << 8 | (0 if part is None else part + 1)
 
     def _identity_of(self, handle: int | None) -> tuple[Identity, int]:
-        """Return the identity of a handle's GPU, and the index of its MIG device plus one (0 for the whole GPU)."""
+        """Return the identity of a handle's GPU, and 0 for the whole GPU or the index of the MIG device plus one."""
         rest, place = divmod((handle or 0) ^ _HANDLES, 1 << 8)
         generation, gpu = divmod(rest, 1 << 8)
         if generation != self._generation or gpu >= len(self.profile.bus_ids):

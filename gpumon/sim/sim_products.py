@@ -1,9 +1,9 @@
 """TABLE: the GPU products that can be simulated. Plain data.
 
-Figures come from published `nvidia-smi -q` output: captures of the nvidia_gpu_exporter project (H100, H200, L40S, MIG),
-hardware captures of NVIDIA/k8s-test-infra (B200, GB200), and NVIDIA's MIG guide; for a product with variants, the most
-common one. Our own assumptions are: power under full load, temperatures under load, thresholds of products that report
-none, the reserved memory and idle figures of the H100 PCIe, and the C2C links.
+The figures come from published `nvidia-smi -q` output, captured by the nvidia_gpu_exporter project (H100, H200, L40S,
+MIG) and NVIDIA/k8s-test-infra (B200, GB200), and from NVIDIA's MIG guide. For a product with variants, they are those
+of the most common variant. Our own assumptions are: power and temperatures under full load, thresholds of products that
+report none, the reserved memory and idle figures of the H100 PCIe, and the chip-to-chip links.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpumon.sim.board import MIB, Board, MigProfile
 
 
 def _mig(names: str, multiprocessors: tuple[int, ...], memory: tuple[int, ...], jpeg: int) -> tuple[MigProfile, ...]:
-    """Return the six MIG profiles of a product, in the order of `names`. `memory` is in MiB."""
+    """Return the six MIG profiles of a product, named `names` (separated by spaces), in their order. `memory` is in MiB."""
     shapes = (
         (1, 1, (0, 1, 2, 3, 4, 5, 6)),
         (1, 2, (0, 2, 4, 6)),

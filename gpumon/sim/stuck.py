@@ -1,4 +1,4 @@
-"""Simulates files of /proc for processes that hold GPUs and are stuck in the kernel."""
+"""Simulates the files of /proc for processes that hold GPUs and are stuck in a system call."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NVIDIA = 195
 _CONTROL = 255
 """Minor number of /dev/nvidiactl."""
 _PROCESSES = {"fabric_manager": "nv-fabricmanager", "imex": "nvidia-imex"}
-"""Name of each service's process."""
+"""Process name of each service, by name of the service in the scenario."""
 _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
-"""Fields of /proc/PID/stat, from the process group to the start time."""
+"""Fields of /proc/PID/stat, from the process group to the start time, with arbitrary values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A process of a scenario that holds GPUs. It is stuck in the kernel from `since` to `until`.
+    """An entry of a scenario's `stuck_processes`: a process that holds GPUs and is stuck in the kernel for some time.
 
-    Times are seconds since the simulation began.
+    `since` and `until` are seconds since the simulation began.
     """
 
     gpus: tuple[int, ...] = ()
     since: float = 0.0
     until: float = float("inf")
     waits_in: str = "driver"
-    """Where in the kernel the process waits: a key of _STACKS."""
+    """Place in the kernel where the process waits, as a key of _STACKS."""
 
 
 _STACKS = {
@@ -39,9 +39,9 @@ _STACKS = {
     "lustre": "[<0>] ptlrpc_set_wait+0x480/0x790 [ptlrpc]\n[<0>] ll_xattr_list+0x240/0x670 [lustre]",
     "unreadable": None,
 }
-"""Kernel stack of a stuck process, by where it waits. driver: a deadlock of driver 580 (NVIDIA/open-gpu-kernel-modules
-issue 968). lustre: a server that does not answer (cea-hpc/robinhood issue 111). unreadable: an agent without root may
-not read stacks.
+"""Kernel stack of a stuck process, by value of `waits_in`. driver: a deadlock in driver 580 (open-gpu-kernel-modules
+issue 968). lustre: a server that does not answer (cea-hpc/robinhood issue 111). unreadable: no stack, as for an agent
+that may not read stacks.
 """
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
 _STUCK = shapes.fields(
@@ -69,9 +69,10 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (path below the host's root, function that returns the content) for each file of process 1 and these.
+    """Yield (path below the host's root, function that returns the content) for each file of these processes in /proc.
 
-    The processes always exist. Their state is D (uninterruptible sleep) while they are stuck, otherwise S.
+    Process 1 and proc/devices are added. The processes always exist; their state is D (uninterruptible sleep) while
+    they are stuck, otherwise S.
     """
     yield "proc/1/stat", _fixed(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
     yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
@@ -86,14 +87,14 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
 
 
 def service(name: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (path, function that returns the content) for the files of a service's process, which runs as root."""
+    """Yield (path, function that returns the content) for the /proc files of a service's process, run by root."""
     pid, process = FIRST_PID - 1, _PROCESSES[name][:15]
     yield f"proc/{pid}/stat", _fixed(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
     yield f"proc/{pid}/status", _fixed(f"Name:\t{process}\nUid:\t0\t0\t0\t0")
 
 
 def device(target: str) -> tuple[int, int] | None:
-    """Return the major and minor number of an NVIDIA device node, such as /dev/nvidia0; None for any other path."""
+    """Return the major and minor numbers of an NVIDIA device node, such as /dev/nvidia0; None for any other path."""
     name = target.removeprefix("/dev/nvidia")
     return None if name == target else (NVIDIA, int(name) if name.isdecimal() else _CONTROL)
 

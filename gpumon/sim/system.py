@@ -1,4 +1,4 @@
-"""Simulates NVML's functions without a GPU: initialisation, versions, texts of return codes, process names."""
+"""Simulates NVML's functions that concern no GPU: initialisation, versions, texts of return codes, process names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.sim.sim_node import SimNode
 
 _UINT = struct.Struct("<I")
 _NO_GPUS = 1
-"""Flag of nvmlInitWithFlags: initialisation succeeds on a host without GPUs."""
+"""Flag of nvmlInitWithFlags that lets initialisation succeed on a host without GPUs."""
 _CONF_COMPUTE = struct.Struct("<III")  # environment, feature, tools mode
 
 
@@ -71,7 +71,7 @@ def cuda_version_v2(node: SimNode, out: int | None) -> None:
 
 @function("nvmlSystemGetProcessName", UINT, POINTER, UINT)
 def process_name(node: SimNode, pid: int, buffer: int | None, length: int) -> None:
-    """Write the name of a process of the simulated node, truncated to `length` bytes."""
+    """Write the name of a process that runs on a simulated GPU, truncated to fit into `length` bytes."""
     node.enter("nvmlSystemGetProcessName")
     running = {process.pid for gpu in node.gpus.counted() for process in node.gpus.state(gpu).processes}
     if pid not in running:

@@ -1,4 +1,4 @@
-"""Counts the calls of the simulated library, for tests and measurements."""
+"""Counts the calls of functions of the simulated library, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 class Trace:
-    """Counts calls, by function and in total, and their duration.
+    """Counts calls, by function and in total, and adds up their duration.
 
-    Writes `<path>-<pid>.json` at most once a second, and at exit. In the file, `seconds` is wall time, including calls
-    that hang. `cpu_seconds` is CPU time of the calling threads.
+    Writes the counts to `<path>-<pid>.json` at most once per second, and at exit; to no file if `path` is None. In the
+    file, `seconds` is the wall time of all returned calls, `cpu_seconds` the CPU time of the calling threads.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -40,7 +40,7 @@ class Trace:
             self.write()
 
     def write(self) -> None:
-        """Replace the file by one with the current counts."""
+        """Write the current counts to the file, atomically. Do nothing without a file."""
         if self._file is None:
             return
         with self._lock:

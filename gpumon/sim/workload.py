@@ -1,4 +1,4 @@
-"""Workloads of simulated GPUs: the default jobs, none (idle), one without end (busy), or the jobs of a scenario."""
+"""Workloads of simulated GPUs: the default jobs, no job (idle), one endless job (busy), or the jobs of a scenario."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from itertools import pairwise
 from gpumon.sim.physics import Job, LoadPhase, Workload
 
 FREE_AT_FIRST = 40.0
-"""Seconds without a process at the start of the default workload, so that the first probe finds the node idle."""
+"""Seconds without a process at the start of the default workload, so that the node is idle for the first probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioJob:
-    """A job in a scenario's list of jobs. Times are seconds since the simulation began."""
+    """An entry of a scenario's `jobs`: a job on some GPUs. `start` and `end` are seconds since the simulation began."""
 
     start: float = 0.0
     end: float = float("inf")
@@ -31,7 +31,7 @@ IDLE = Workload(lead=float("inf"))
 
 @cache
 def usual(seed: int) -> Workload:
-    """Return the default workload: three jobs of about five minutes with pauses of one to two minutes, repeated."""
+    """Return the default workload: three jobs of about five minutes, with pauses of one to two minutes, repeatedly."""
     chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
     phases: list[LoadPhase] = []
     for number, level in enumerate((0.99, 0.85, 0.55)):
@@ -48,7 +48,7 @@ def busy(seed: int) -> Workload:
 
 
 def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[LoadPhase]:
-    """Return the phases of a job: loading the model, then steps with occasional checkpoints."""
+    """Return the phases of a training job: loading the model, then steps under load with checkpoints in between."""
     full = (Job(number, 0.86 * min(1.0, 0.3 + 0.7 * level)),)
     phases = [LoadPhase(6.0, 0.04, (Job(number, 0.2),))]
     while sum(phase.seconds for phase in phases) < seconds:
@@ -58,7 +58,7 @@ def _training(chance: random.Random, number: int, level: float, seconds: float) 
 
 
 def of_jobs(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
-    """Return the workload of one GPU for the jobs of a scenario. Overlapping loads and memory add up, to at most 1."""
+    """Return one GPU's workload under a scenario's jobs. For jobs that overlap, load and memory add up, to at most 1."""
     mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
     edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
     phases = []

@@ -1,1 +1,1 @@
-"""Folder that `gpumon simulate` adds to PYTHONPATH, so that each Python child process runs `sitecustomize.py` in it."""
+"""Folder that `gpumon simulate` adds to PYTHONPATH, so that each Python process it starts runs sitecustomize.py."""

@@ -1,7 +1,7 @@
-"""Replaces the NVML library of pynvml by the simulated one in each program that `gpumon simulate` starts.
+"""Replaces pynvml's NVML library by the simulated library in each Python program that `gpumon simulate` starts.
 
-Python runs this module when it starts, also in child processes with other environments. It makes no package importable
-except gpumon and, if missing, the YAML reader for scenarios.
+Python runs this module at its start, also in child processes that use another virtual environment. There the module
+makes importable only gpumon and, if missing, the YAML reader for scenarios.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:  # other environments may have an old Python
     from types import ModuleType
 
 SIMULATION = "GPUMON_SIMULATION"
-"""Environment variable with JSON: what is simulated, and where gpumon and its YAML reader are installed."""
+"""Environment variable with the profile and scenario and the folders of gpumon and its YAML reader, as JSON."""
 BINDINGS = ("pynvml", "pynvml.nvml")
-"""Modules that hold pynvml's library object, `nvmlLib`. The second belongs to an older distribution named pynvml."""
+"""Modules that may have pynvml's library object `nvmlLib`. The second belongs to the older distribution `pynvml`."""
 OLDEST = 3, 11
 HERE = str(Path(__file__).parent)
 
 
 class Finder:
-    """Import finder of the packages in `folders` (folder by package name).
+    """Import finder for the packages in `folders`, which maps each package name to the package's folder.
 
-    Other packages that are installed beside them cannot be imported through it.
+    It does not find other packages that are installed beside these.
     """
 
     def __init__(self, folders: dict[str, str]) -> None:
@@ -47,7 +47,7 @@ class Finder:
 
 
 class BindingsFinder:
-    """Import finder of pynvml. It uses the other finders, and replaces pynvml's NVML library after the import."""
+    """Import finder for pynvml. It imports pynvml by the other finders, then replaces the object `nvmlLib` in it."""
 
     def __init__(self, simulation: dict[str, str]) -> None:
         self._simulation = simulation
@@ -80,7 +80,7 @@ class _SimulationLoader(importlib.abc.Loader):
 def _library(simulation: dict[str, str]) -> object:
     if sys.version_info < OLDEST:
         raise ImportError("gpumon simulate: the simulated node needs Python 3.11 or later, and this is " + sys.version)
-    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a program that asks for no GPU has no use for it
+    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - only programs that import pynvml need it
 
     scenario = simulation.get("scenario")
     node = open_simulated(
@@ -100,7 +100,7 @@ def _install() -> None:
 
 
 def _run_the_other() -> None:
-    """Run the environment's own `sitecustomize`, which this module shadows, if there is one."""
+    """Run the `sitecustomize` module of the Python environment, if any, because this module shadows it."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:

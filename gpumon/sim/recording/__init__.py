@@ -1,1 +1,1 @@
-"""Recordings of a host's NVML answers: recording the calls, building and masking the recording, summarizing it."""
+"""Records the NVML calls on a host, builds and masks a recording from them, and summarizes the recording."""

@@ -1,4 +1,4 @@
-"""Builds a recording from the call log that the sampler child writes, line by line."""
+"""Builds a recording from the lines of the call log that the sampler child writes (see call_recorder.py)."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Builder:
                 self._findings.append((rest[0], rest[1], rest[2]))
             case "handle" | "missing" | "unrecorded":
                 self._names[kind][self._mask.inputs(rest[0])] = None
-            case _:  # read without the driver: PCI functions, uuids
+            case _:  # BUS or UUIDS, which the child reads without NVML
                 self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.inputs(rest[1])))
 
     def child_ended(self, hung_since: float | None) -> None:
-        """Drop the calls in progress, because the sampler child ended.
+        """End the calls in progress, because the sampler child ended. They have no answer.
 
-        If `hung_since` (boot clock, in seconds) is set, record that these calls have hung since then.
+        If `hung_since` (boot clock, in seconds) is set, record the calls as hanging since then; otherwise drop them.
         """
         left, self._calls = self._calls, {}
         for function, inputs in left.values() if hung_since is not None else ():
@@ -86,7 +86,7 @@ class Builder:
     def _answered(self, serial: int, at: float, seconds: float, code: int, outputs: Sequence[Any] | None) -> None:
         function, inputs = self._calls.pop(serial)
         self._seconds[function].append(seconds)
-        if outputs is None or code == Code.INSUFFICIENT_SIZE:  # the caller's buffer was too small
+        if outputs is None or code == Code.INSUFFICIENT_SIZE:  # outputs unreadable, or the buffer too small
             return
         if function == WAIT and code == 0:
             self._add(CapturedQuery(EVENT), at, (0, *_tuple(self._mask.inputs(outputs))), anyway=True)
@@ -119,7 +119,7 @@ def _metrics(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> list[tuple[Capt
 
 
 _PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}
-"""Functions whose answer is recorded as several queries, with the Python function that splits it."""
+"""Python functions that split an answer into several queries with answers, by NVML function."""
 
 
 def _cost(seconds: array[float]) -> Cost:

@@ -1,7 +1,7 @@
-"""Records each NVML call below pynvml as JSON lines on a file descriptor: arguments, answer and duration.
+"""Records the NVML calls of pynvml as JSON lines on a file descriptor: arguments, answer and duration.
 
 One line is written before a call and one after it, so that a call that never returns is recorded too. Serial numbers
-and uuids are not masked here; the process that reads the pipe masks them.
+and uuids are not masked here, but by the process that reads the lines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gpumon.sim.trace import Trace
 log = logging.getLogger("gpumon.collectors.sampler")
 
 NEW_HANDLE_EACH_CALL = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
-"""Lookups whose handles NVML reuses for other MIG devices. Each call of such a lookup names the handle again. A handle
-of any other lookup keeps its first name.
+"""Lookups whose handles NVML reuses for other MIG devices. Each call of such a lookup gives the returned handle a new
+name. The handle from any other lookup keeps its first name.
 """
 UNKNOWN = "handle of a call that was not recorded"
 
@@ -40,7 +40,8 @@ UNKNOWN = "handle of a call that was not recorded"
 class CallLog:
     """The log of NVML calls: JSON lines on a file descriptor.
 
-    A call is `["in", serial, function, inputs]`, then `["out", serial, time, seconds, code, output]`.
+    A call has the lines `["in", serial, function, inputs]` and `["out", serial, time, seconds, code, outputs]`. Other
+    lines begin with another word, such as "handle" or "finding".
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -49,7 +50,7 @@ class CallLog:
         self._serial = 0
 
     def entered(self, function: str, inputs: Sequence[Any]) -> int:
-        """Write the line before a call. Return the serial number of the call."""
+        """Write the line that precedes a call. Return a new serial number for the call."""
         with self._lock:
             self._serial += 1
             serial = self._serial
@@ -64,7 +65,7 @@ class CallLog:
 
 
 class CallRecorder:
-    """Replaces `pynvml.nvmlLib`: forwards each call to the real library, and records it in the call log."""
+    """A replacement for `pynvml.nvmlLib` that forwards calls to the real library and records them in the call log."""
 
     def __init__(self, library: Any, notes: CallLog, clock: Callable[[], float] = boot_clock) -> None:
         self._library = library
@@ -103,7 +104,7 @@ class CallRecorder:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend recording inside a `with` block, for calls that would distort the recorded answers."""
+        """Return a context manager in which calls are not recorded, for calls that would distort the recorded answers."""
         self._suspended = True
         try:
             yield
@@ -111,12 +112,12 @@ class CallRecorder:
             self._suspended = False
 
     def find(self, what: str, bus_id: str, answer: str) -> None:
-        """Write an observation about the driver to the call log, as text: question, bus id of the GPU, answer."""
+        """Write an observation about the driver to the call log: the question `what`, a GPU's bus id, and the answer."""
         self._notes.write("finding", what, bus_id, answer)
 
     def _entry(self, name: str) -> Entry:
         described = signature(name)
-        assert described is not None  # noqa: S101 - asked for above
+        assert described is not None  # noqa: S101 - __getattr__ checked it
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
         return Entry(partial(self._call, name, described, _function(described)(address)), described.c_types)
 
@@ -138,9 +139,9 @@ class CallRecorder:
     def _output(
         self, name: str, described: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """Return the outputs of a call for the log. If they cannot be read, log an error and return None.
+        """Return the outputs of a successful call for the call log; None, and log an error, if they cannot be read.
 
-        The caller of NVML gets its answer in both cases.
+        The NVML client gets its answer in both cases.
         """
         read_output = self._outputs.get(name, partial(described.outputs, name=partial(self._new_name, name, inputs)))
         try:
@@ -155,9 +156,9 @@ class CallRecorder:
         return self._handles.get(handle or 0, UNKNOWN)
 
     def _new_name(self, function: str, inputs: tuple[Any, ...], handle: int | None) -> str:
-        """Return the name of a handle that a lookup returned: the lookup with its inputs.
+        """Return the name of a handle that a lookup returned. The name consists of the lookup and its inputs.
 
-        The name is the same in every process and after the driver is reloaded.
+        Unlike the handle, the name is the same in every process and after the driver is reloaded.
         """
         earlier = self._handles.get(handle or 0)
         if earlier is not None and function not in NEW_HANDLE_EACH_CALL:
@@ -173,7 +174,7 @@ class CallRecorder:
     def _device(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Return the name of the device handle as the only input to record.
 
-        The other arguments do not identify a query.
+        The other arguments of the call are not part of the query.
         """
         return (self._name(arguments[0]),)
 
@@ -182,9 +183,9 @@ class CallRecorder:
         return self._name(device), *rest
 
     def _sampled(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Remember the device and GPU instance of a GPM sample, because nvmlGpmMetricsGet receives only samples.
+        """Store the device and GPU instance of a GPM sample, because nvmlGpmMetricsGet receives only samples.
 
-        `inputs` is the number of arguments before the sample. Return no outputs.
+        `inputs` is the number of arguments before the sample. Return (), because the call has no outputs to record.
         """
         device, *rest = arguments[:inputs]
         self._samples[arguments[inputs]] = self._name(device), (rest[0] if rest else None)
@@ -200,7 +201,7 @@ def _function(described: Signature) -> Any:
 
 
 def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Return id, scope, code, type, value, and 1 if there is a timestamp (otherwise 0), for each field of a batch."""
+    """Return (id, scope, code, type, value, 1 if the field has a timestamp, otherwise 0) for each field of a batch."""
     _, count, address = arguments
     entries = FIELD_VALUE.iter_unpack(ctypes.string_at(address, count * FIELD_VALUE.size))
     return [
@@ -210,7 +211,7 @@ def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def _metrics(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Return id, code and value of each GPM metric; the value is None for NaN."""
+    """Return (id, code, value) for each GPM metric of a call. The value is None if NVML returned NaN."""
     _, count, *_ = take(arguments[0], METRICS_HEAD)
     entries = ctypes.string_at(arguments[0] + METRICS_HEAD.size, count * METRIC.size)
     values = (entry[:3] for entry in METRIC.iter_unpack(entries))

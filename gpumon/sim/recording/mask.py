@@ -1,7 +1,8 @@
-"""Masks identifying data of a recording: uuids, serial numbers, GUIDs, board ids and process ids.
+"""Masks the identifying data of a recording: uuids, serial numbers, GUIDs, board ids and process ids.
 
-Equal values get equal masks of the same form, so that a replay can still look them up. TABLE: the functions that return
-such data. Bus ids, models and versions are not masked, because a recording is useless without them.
+Equal values have equal masks of the same form, so that a replayed library can still look up a GPU by uuid. TABLE: the
+functions that return identifying data. Bus ids, models and versions are not masked, because a recording is useless
+without them.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ from typing import Any
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 TEXTS = frozenset({"nvmlDeviceGetSerial"})
-"""Functions that return a text to mask character by character. Uuids are masked in every text."""
+"""Functions whose text is masked character by character. In all other texts, only uuids are masked."""
 NUMBERS = frozenset({"nvmlDeviceGetBoardId"})
 BYTES: Mapping[str, Sequence[slice]] = {
     "nvmlDeviceGetPlatformInfo": (slice(0, 16), slice(16, 32)),  # GUID of the port, serial of the chassis or rack
     "nvmlDeviceGetGpuFabricInfoV": (slice(0, 16),),  # uuid of the cluster
     "nvmlDeviceGetGpuFabricInfo": (slice(0, 16),),
 }
-"""Byte ranges to mask in the struct that a function returns. They are counted after the version, if it has one."""
+"""Byte ranges to mask in the struct that a function returns, counted from the end of the version, if there is one."""
 PROCESSES = re.compile(r"nvmlDeviceGet\w*Processes\w*|nvmlDeviceGetProcess\w*|nvmlDeviceGetAccountingPids")
-"""Functions whose lists begin each entry with a process id."""
+"""Pattern of the functions that return a list of entries, each of which begins with a process id."""
 FIRST_PID = 1 << 22
-"""First masked process id. It is above the maximum of Linux, so no process has such an id."""
+"""First masked process id. Masked ids are above the maximum process id of Linux, so no process has such an id."""
 
 
 class Mask:
-    """Masks identifying data with a keyed hash. If `secret` is None, nothing is masked."""
+    """Masks identifying data with a hash that has `secret` as its key. If `secret` is None, nothing is masked."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
 
     def inputs(self, inputs: Any) -> Any:
-        """Return the inputs of a call, or any other value, with its uuids masked."""
+        """Return the inputs of a call, or any other JSON value, with all uuids in it masked."""
         return self._anywhere(inputs)
 
     def outputs(self, function: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the outputs of a function with its identifying data masked."""
+        """Return the outputs of a call of `function`, with the identifying data in them masked."""
         if self._secret is None:
             return tuple(outputs)
         return tuple(self._output(function, value) for value in outputs)
@@ -74,9 +75,9 @@ class Mask:
         )
 
     def _characters(self, text: str) -> str:
-        """Replace each digit by a digit and each letter by a letter.
+        """Return the text with each digit replaced by a digit and each letter by a letter.
 
-        "N/A" and texts of zeros mean "none" and are kept.
+        "N/A" and texts of zeros are not changed, because they mean that there is no value.
         """
         if text == "N/A" or all(character == "0" for character in text if character.isalnum()):
             return text
@@ -93,9 +94,9 @@ class Mask:
         return bytes(masked)
 
     def _part(self, part: bytes) -> bytes:
-        """Return a part of a struct with its text masked, or all its bytes if it is no text.
+        """Return a masked byte range of a struct, of the same length.
 
-        The length stays the same.
+        If the range is printable text, padded with NUL, mask the characters; otherwise replace all bytes.
         """
         text = part.rstrip(b"\0")
         if text.isascii() and text.decode("ascii").isprintable():

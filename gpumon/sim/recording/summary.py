@@ -1,4 +1,4 @@
-"""Summarizes a recording: its host, the cost of calls, and answers to questions that the manuals leave open."""
+"""Summarizes a recording: the host, the duration of calls, and answers to questions that NVML's manual leaves open."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpumon.sim.capture import EVENT, FIELD, Capture, Timeline
 from gpumon.sim.codes import Code
 
 CLOCK_EVENTS = "CLOCKS_EVENT_"
-"""Prefix of the names of fields that count the time under a clocks event reason."""
+"""Prefix of the names of fields that count how long a clocks event reason was active."""
 LINK_COUNT, LINK_STATE = "NVLINK_LINK_COUNT", "NVLINK_GET_STATE"
 LOOKUP = "nvmlDeviceGetHandleByPciBusId_v2"
 
 
 def brief(capture: Capture, path: Path, size: int) -> str:
-    """Return a summary in one line, and one more line for each reason why the recording was cut short."""
+    """Return a summary of one line, plus one line for each reason why the recording was cut short."""
     calls = sum(cost.calls for cost in capture.costs.values())
     masked = "masked" if capture.header.masked else "NOT masked: it names serials, uuids and process ids"
     text = (
@@ -56,7 +56,7 @@ def _driver(capture: Capture) -> str:
 
 
 def _fields(capture: Capture) -> Mapping[str, int]:
-    """Return the ids of the fields of the recorded driver, by name."""
+    """Return the field ids that the recorded driver version has, by name of the field."""
     return field_ids(_driver(capture))
 
 
@@ -94,7 +94,7 @@ def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, 
 
 
 def _gpus(capture: Capture) -> list[str]:
-    """Return the names of the handles of the recorded GPUs, which were looked up by bus id."""
+    """Return the handle name of each recorded GPU, which is each GPU that was looked up by bus id."""
     return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
 
 
@@ -127,7 +127,7 @@ def _clock_event_unit(capture: Capture) -> str:
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[int, int]]]:
-    """Yield, for each two successive values of a field: the seconds between them, and both as (type, value)."""
+    """Yield (seconds in between, earlier (type, value), later (type, value)) for successive values of a field."""
     values = [
         (time, answer[1:3]) for time, answer in zip(timeline.times, timeline.answers, strict=True) if not answer[0]
     ]

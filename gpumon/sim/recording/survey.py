@@ -1,6 +1,7 @@
-"""Makes additional NVML calls for a recording: what other clients call, and what NVML's documentation leaves open.
+"""Makes additional NVML calls for a recording: those of other clients, and some that answer open questions about NVML.
 
-It calls the C functions directly, by their signatures. The call recorder below records the answers.
+It calls the C functions directly, by their signatures. The call recorder, which replaces pynvml's library object,
+records the answers.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gpumon.sim.signatures import SIGNATURES, signature
 Values = tuple[Any, ...]
 
 MORE = 4
-"""Spare entries of a list's buffer, for entries that are added between two calls."""
+"""Number of spare entries in the buffer for a list, which may grow between the call for its size and the next."""
 ROOM = 96
-"""Size of a text buffer in bytes, which is NVML's maximum."""
+"""Size of a text buffer in bytes, which is the largest that NVML's header defines."""
 
 NODE = (
     "nvmlSystemGetDriverVersion",
@@ -35,7 +36,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Values:
-    """Return the input part of a versioned struct as bytes: size and version, then further numbers."""
+    """Return, as the only input, the first bytes of a versioned struct: size and version, then the numbers in `rest`."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
@@ -54,7 +55,7 @@ WITH_INPUT: Mapping[str, Sequence[Values]] = {
     "nvmlDeviceGetMemoryErrorCounter": list(product(range(2), range(2), range(8))),
     "nvmlGpmQueryDeviceSupport": [(struct.pack("<I", 1),)],
 }
-"""Inputs after the handle, by function. Each function is called for each GPU with each of its inputs."""
+"""Inputs after the handle, by function. The function is called for each GPU with each of these inputs."""
 
 OF_LINKS = (
     "nvmlDeviceGetNvLinkState",
@@ -65,20 +66,20 @@ OF_LINKS = (
 PEER_CAPABILITIES = range(5)
 """NVML's peer access capabilities: read, write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
-"""Kinds of arguments, by their first word in a signature, for which a call needs no input value."""
+"""Kinds of arguments (first word in signatures.py) for which a call needs no input value from this module."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
-"""All field ids that any driver has used, in two batches: ECC and retired pages, then all others. Their meaning and
-support differ between drivers.
+"""Field ids 1 to 320, which include all fields of current drivers, in two batches: ECC and retired pages, then the
+others. The meaning and support of an id differ between drivers.
 """
 ALL_LINKS = 0xFFFFFFFF
 
 
 def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Sequence[str]) -> None:
-    """Call NVML for the node, for each GPU and for each pair of GPUs. Failures and missing functions are recorded too.
+    """Make the additional calls for the node, each GPU and each pair of GPUs. Failing calls are recorded too.
 
-    The parent kills this process if a call hangs.
+    The parent process kills this process if a call hangs.
     """
     for function in NODE:
         ask(library, function, ())
@@ -96,7 +97,7 @@ def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Seque
 
 
 def _open(library: Library, bus_id: str) -> int | None:
-    """Return a GPU's handle by the lookup that a poll uses; None if it fails. The first lookup may take long."""
+    """Look up a GPU by bus id, as a poll does. Return the handle; None if the lookup fails. The first may take long."""
     try:
         handle = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:
@@ -119,7 +120,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
 
 
 def _questions() -> Iterator[tuple[str, Values]]:
-    """Yield each getter that needs only a handle or has inputs in WITH_INPUT, with its inputs after the handle."""
+    """Yield (function, inputs after the handle) for each getter that needs only a handle or is in WITH_INPUT."""
     for function in sorted({*exports(), *SIGNATURES}):
         described = signature(function)
         if described is None or described.words[:1] != ("handle",):
@@ -132,9 +133,9 @@ def _questions() -> Iterator[tuple[str, Values]]:
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
-    """Call the NVML functions, and read the fields, of each NVLink and of one link number above the last.
+    """Call the functions in OF_LINKS and read all NVLink fields, for each link and for the number after the last link.
 
-    The answer for a link that does not exist differs between drivers.
+    The link with the latter number does not exist; drivers differ in their answer for such a link.
     """
     of_links = [number for name, number in numbers.items() if name.startswith("NVLINK_") and name != LINK_COUNT]
     [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
@@ -147,7 +148,7 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
 
 
 def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
-    """Return as text how many ECC and NVLink fields answer in separate batches, and how many in one batch.
+    """Return a text with the numbers of ECC and NVLink fields that succeed in separate batches and in one batch.
 
     Blackwell reportedly refuses ECC fields in a batch with NVLink counters.
     """
@@ -170,7 +171,7 @@ def _migs(library: Library, handle: int, bus_id: str) -> None:
 def fields(
     library: Library, handle: int, requests: Sequence[tuple[int, int]], bus_id: str
 ) -> list[tuple[int, int]] | None:
-    """Read a batch of fields, requested as (id, scope). Return code and value of each; None if the call fails."""
+    """Read a batch of fields, given as (id, scope). Return (code, value) for each field; None if the call fails."""
     packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in requests)
     batch = ctypes.create_string_buffer(packed, len(packed))
     if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(requests), batch, bus_id=bus_id):
@@ -180,7 +181,7 @@ def fields(
 
 
 def ask(library: Library, function: str, values: Values, bus_id: str = "") -> tuple[Any, ...]:
-    """Call one function with these inputs. Return its output values; an empty tuple if it fails."""
+    """Call an NVML function with the inputs `values`. Return the output values; an empty tuple if the call fails."""
     described = signature(function)
     if described is None:
         return ()
@@ -203,9 +204,9 @@ def _succeeds(library: Library, function: str, *arguments: Any, bus_id: str) -> 
 
 
 def _arguments(words: Sequence[str], values: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
-    """Return all C arguments of a call, and the buffers among them that receive output.
+    """Return all C arguments of a call, and those among them that are buffers for structs and outputs.
 
-    `entries` is the number of entries for which a list has room.
+    `entries` is the number of entries for which the buffer of a list has room.
     """
     arguments: list[Any] = []
     buffers: list[Any] = []
@@ -226,9 +227,9 @@ def _arguments(words: Sequence[str], values: list[Any], *, entries: int) -> tupl
 
 
 class _Count(ctypes.c_uint):
-    """The count argument of a list getter.
+    """The count argument of a function that returns a list.
 
-    The getter is called twice: first for the number of entries, then for the entries.
+    The function is called twice: first for the number of entries, then for the entries.
     """
 
 
