@@ -1,4 +1,4 @@
-"""Simulation of a GPU node: it replaces NVML's C library below an unmodified pynvml.
+"""Simulates a GPU node by replacing NVML's C library below an unmodified pynvml.
 
-A simulated node answers from a profile (the hardware), a scenario file (jobs and faults) and the time.
+The answers of a simulated node depend on a profile (the hardware), a scenario file (jobs and faults) and the time.
 """

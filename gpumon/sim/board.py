@@ -80,8 +80,8 @@ class Board:
     power_limit: float
     power_limit_min: float
     power_mean: bool
-    """True if the reported power is the mean over one second (from Ampere on, except GA100); False if it is the
-    current value.
+    """True if nvmlDeviceGetPowerUsage reports the mean over one second (from Ampere on, except GA100); False if it
+    reports the instantaneous power.
     """
     memory_power_idle: float | None = None
     module_power_idle: float | None = None
@@ -206,7 +206,7 @@ class Profile:
     """
     ports: Ports | None = None
     services: tuple[str, ...] = ()
-    """Services that are installed and running, of `fabric_manager` and `imex`."""
+    """Services that are installed and running: `fabric_manager`, `imex`, both or none."""
 
     def peer(self, gpu: int, link: int) -> tuple[int, str]:
         """Return NVML's device type and the PCI address of the device at the other end of a GPU's NVLink."""

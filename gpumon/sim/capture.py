@@ -56,7 +56,7 @@ class CapturedQuery(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The recorded answers to a query. Each is valid until the next one. Times are seconds since the recording began."""
+    """The recorded answers to a query. Each is valid until the next. Times are seconds since the recording began."""
 
     times: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -134,7 +134,7 @@ _LISTS = ("handles", "missing", "unrecorded", "findings")
 
 
 def write(capture: Capture, path: Path) -> int:
-    """Write the recording to a compressed file, atomically. Return the file's size in bytes. Raise OSError on failure."""
+    """Write a recording to a compressed file, atomically. Return the file's size in bytes. Raise OSError on failure."""
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(capture))
     packed = gzip.compress(text.encode(), mtime=0)
     new = path.with_name(f".{path.name}.new")

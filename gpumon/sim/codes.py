@@ -49,7 +49,7 @@ class Code(IntEnum):
         return self.name.replace("_", " ").capitalize()
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
+class Refusal(Exception):  # noqa: N818 - it carries a return code, and is no error of the simulation
     """Raised by a simulated NVML function to make the C call return an error code."""
 
     def __init__(self, code: int) -> None:

@@ -80,7 +80,7 @@ def driver(condition: str, call: SimCall) -> int | None:
     return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
 
-def root(is_root: bool, call: SimCall) -> int | None:  # noqa: FBT001 - the value of a row
+def root(is_root: bool, call: SimCall) -> int | None:  # noqa: FBT001 - the value of a fault
     return None if is_root or call.function not in ROOT_ONLY else Code.NO_PERMISSION
 
 

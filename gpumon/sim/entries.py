@@ -26,7 +26,7 @@ _XID_PARTS = shapes.fields(
 
 
 def xid(value: Any, path: shapes.Path) -> ScenarioXid:
-    """Validate an Xid: a number, or a mapping with `xid` and optional keys. Raise ShapeError if the value is invalid."""
+    """Validate an Xid: a number, or a mapping with `xid` and optional keys. Raise ShapeError if it is invalid."""
     return (
         ScenarioXid(**_with("xid", _XID_PARTS, value, path))
         if isinstance(value, dict)

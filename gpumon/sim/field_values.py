@@ -1,7 +1,7 @@
 """TABLE: the fields of nvmlDeviceGetFieldValues, with the ids and values that the simulated driver has for them.
 
-It was written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a wrong id
-there.
+It was written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a
+wrong id there.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _error_rate(quantity: str) -> Read:
 
 
 def packed(ratio: float) -> int:
-    """Encode a bit error rate as NVML does: the mantissa in bits 8 to 11, the negative exponent of 10 in bits 0 to 7."""
+    """Encode a bit error rate as NVML does: mantissa in bits 8 to 11, negative exponent of 10 in bits 0 to 7."""
     if ratio <= 0:
         return 15 << 8 | 255  # practically none: 15e-255
     exponent = min(255, math.floor(math.log10(15 / ratio) + 1e-9))

@@ -103,7 +103,7 @@ def _split(device: SimGpu) -> tuple[float, float, float, float]:
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
 def memory(device: SimGpu) -> tuple[float, ...]:
-    """Return the total, free and used memory in bytes. Used memory includes reserved memory, other than in version 2."""
+    """Return the total, free and used memory in bytes. Used memory includes reserved memory, unlike in version 2."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 

@@ -221,9 +221,9 @@ class EmptyTree:
 def open_tree(
     profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
 ) -> SimulatedTree:
-    """Return the simulated files of a profile. `epoch` is in seconds of CLOCK_BOOTTIME.
+    """Return the simulated files of a profile. `epoch` is the start of the simulation in seconds of CLOCK_BOOTTIME.
 
-    Raise SimulationError if the profile or the scenario is invalid.
+    Raise SimulationError if the profile does not exist or the scenario is invalid.
     """
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")

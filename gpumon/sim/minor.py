@@ -52,4 +52,4 @@ def virtualization_mode(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceValidateInforom")
 def validate_inforom(_device: SimGpu) -> None:
-    """Return success, because the infoROM of a simulated GPU is always valid."""
+    """Do nothing, so that the call succeeds: the infoROM of a simulated GPU is always valid."""

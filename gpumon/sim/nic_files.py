@@ -19,7 +19,7 @@ def fabric_nics(profile: Profile) -> Iterator[NicKind]:
     """Yield one network adapter for each InfiniBand or RoCE device of a profile."""
     ports = profile.ports
     for number, device in enumerate(devices(profile)):
-        assert ports is not None  # noqa: S101 - it has devices
+        assert ports is not None  # noqa: S101 - there are devices
         yield NicKind(
             device=device,
             address=address(number),
@@ -56,7 +56,7 @@ def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator
 
 
 def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, Text]]:
-    """Yield (path, function that returns the content) for the files of an adapter's network interface, if it has one.
+    """Yield (path, function that returns the content) for the files of an adapter's network interface, if there is one.
 
     `downs` returns the number of times that the carrier was lost, as text.
     """

@@ -146,7 +146,7 @@ class Replay:
         return tuple(outputs)
 
     def need_answering(self, device: str) -> None:
-        """Raise Refusal if the recording has the GPU with this handle name as lost or in need of a reset at this time."""
+        """Raise Refusal if the recording has a GPU (by handle name) as lost or in need of a reset at this time."""
         timeline = self._faults.get(device)
         if timeline is not None:
             self.succeed(timeline.at(self.time()))

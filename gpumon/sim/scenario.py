@@ -62,7 +62,7 @@ class Scenario:
 
 
 def parse(text: str, profile: Profile) -> Scenario:
-    """Parse and validate the text of a scenario file. Raise YAMLError if it is not YAML, ShapeError if it is invalid."""
+    """Parse and validate the text of a scenario file. Raise YAMLError if it is not YAML, ShapeError if invalid."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -159,7 +159,7 @@ def _accept(value: Any, _path: shapes.Path) -> Any:
 
 
 class ScenarioFile:
-    """A scenario file that may change. `current` is its last valid scenario, or that of a healthy node without a file."""
+    """A scenario file that may change. `current` is the last valid scenario; without a file, a healthy node."""
 
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path
@@ -227,7 +227,7 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 
 
 def _line(node: yaml.Node | None, path: shapes.Path) -> int:
-    """Return the line (from 1) of the entry at `path` in a YAML document, or of the deepest existing entry on the path."""
+    """Return the line (from 1) of the entry at `path` in a YAML document, or of the last existing entry on the path."""
     line = node.start_mark.line + 1 if node else 1
     if not path or not isinstance(node, yaml.CollectionNode):
         return line

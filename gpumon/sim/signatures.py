@@ -287,7 +287,7 @@ class Signature:
             self.c_types += argument.c
 
     def inputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """Return a call's inputs as JSON values. `name` returns the name of a handle. Raise Refusal for a NULL struct."""
+        """Return a call's inputs as JSON values. `name` returns the name of a handle. Raise Refusal for NULL."""
         return tuple(item for argument, at in self._arguments for item in argument.inputs(arguments[at], name))
 
     def outputs(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:

@@ -58,7 +58,7 @@ def _training(chance: random.Random, number: int, level: float, seconds: float) 
 
 
 def of_jobs(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
-    """Return one GPU's workload under a scenario's jobs. For jobs that overlap, load and memory add up, to at most 1."""
+    """Return one GPU's workload under a scenario's jobs. Load and memory of overlapping jobs add up, to at most 1."""
     mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
     edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
     phases = []

@@ -104,7 +104,7 @@ class CallRecorder:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Return a context manager in which calls are not recorded, for calls that would distort the recorded answers."""
+        """Suspend recording inside a `with` block, whose calls would distort the recorded answers."""
         self._suspended = True
         try:
             yield
@@ -112,7 +112,7 @@ class CallRecorder:
             self._suspended = False
 
     def find(self, what: str, bus_id: str, answer: str) -> None:
-        """Write an observation about the driver to the call log: the question `what`, a GPU's bus id, and the answer."""
+        """Write an observation about the driver to the call log: the question `what`, a GPU's bus id, the answer."""
         self._notes.write("finding", what, bus_id, answer)
 
     def _entry(self, name: str) -> Entry:

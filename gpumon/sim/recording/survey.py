@@ -36,7 +36,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Values:
-    """Return, as the only input, the first bytes of a versioned struct: size and version, then the numbers in `rest`."""
+    """Return one input, the first bytes of a versioned struct: its size and version, then the numbers in `rest`."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
