@@ -1,1 +1,1 @@
-"""Read NVML, links and the kernel log. The daemon runs only `kernel_log`; the others run in child processes."""
+"""Code that reads NVML, links and the kernel log. The daemon runs only `kernel_log`; child processes run the rest."""

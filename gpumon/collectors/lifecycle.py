@@ -12,7 +12,10 @@ PR_SET_PDEATHSIG = 1
 
 
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
-"""Requests that the daemon may write to a child's standard input after the orders, one per line."""
+"""Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
+
+END ends the child in an orderly way. WATCH starts close watching, REST ends it.
+"""
 
 
 class DaemonRequests:
@@ -22,7 +25,7 @@ class DaemonRequests:
         self.end = end or threading.Event()
         """Set when the daemon requests an orderly end."""
         self.watch = watch
-        """Whether the daemon wants each new process on a GPU reported at once. WATCH sets it, REST clears it."""
+        """Whether the daemon wants each new process on a GPU reported at once: True after WATCH, False after REST."""
 
     def take(self, words: bytes) -> None:
         for word in words.split():
@@ -33,9 +36,10 @@ class DaemonRequests:
 
 
 def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
-    """End this process when its parent ends or its standard input closes. Pass later input lines to `requests`.
+    """Make this process end when its parent ends or its standard input closes. Pass further input to `requests`.
 
-    Restore the default actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call to return.
+    `parent`: expected id of the parent. If the actual id differs, the parent has already ended. Restore the default
+    actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call to return.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)

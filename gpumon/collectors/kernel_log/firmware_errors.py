@@ -1,6 +1,6 @@
 """Assemble PCIe errors that the host's firmware reports (ACPI APEI), each from several kernel log records.
 
-Most servers handle PCIe errors in firmware first. The kernel then logs no AER message for them.
+On most servers the firmware handles PCIe errors first. The kernel then logs no AER message for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_REPORTS = 16
 
 
 class FirmwareErrors:
-    """Assembles the firmware's error reports from the records of the kernel log, which it must read in their order.
+    """Assembles the firmware's error reports from the records of the kernel log, which `read` must get in order.
 
     A report begins with a number in braces. It has sections, each with a severity, a type, and details such as the
     device: https://www.kernel.org/doc/html/latest/PCI/pcieaer-howto.html, drivers/firmware/efi/cper.c.
@@ -31,7 +31,7 @@ class FirmwareErrors:
         """Numbers of the reports whose current section is a PCIe error, but whose device has not been read yet."""
 
     def read(self, text: str) -> Line | None:
-        """Return the uncorrected PCIe error whose report is complete with this record; None if there is none."""
+        """Read one record. Return the uncorrected PCIe error whose report it completes; None if it completes none."""
         if "[Hardware Error]: " not in text[:32] or (record := _RECORD.fullmatch(text)) is None:
             return None
         report, words = record["report"], record["text"]

@@ -26,7 +26,7 @@ from gpumon.model.nic_errors import NIC_ERRORS
 MAX_TEXT = 300
 """Max characters of the text of a parsed line."""
 _KNOWN_LINES = 512
-"""Number of lines in the parser's cache. In a storm of errors the same lines repeat."""
+"""Number of texts in the cache of `parse`. In a storm of errors the same texts repeat."""
 _LONGEST = 1024
 """Number of characters of a record that are parsed. Longer records are truncated."""
 
@@ -57,7 +57,7 @@ _OFF_THE_BUS = re.compile(
 )
 _INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
 _LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
-"""Pairs of an Xid and the pattern of a driver message that reports the same error, a lost GPU, without its number."""
+"""Xid numbers, each with the pattern of a driver message that reports the same error in words, without the number."""
 _NVLINK_DISCOVERY = re.compile(
     r"NVRM: (?:GPU\d+ )?knvlink(?:DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed!|"
     r"UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask!)"
@@ -88,8 +88,8 @@ _NIC = re.compile(
 _TROUBLES = tuple((code, re.compile(row.message, re.IGNORECASE)) for code, row in NIC_ERRORS.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
-# A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
-# at the last comma among them.
+# A task's name has at most 15 characters and may contain commas. It is taken to end before the last of the commas that
+# follow at most 15 characters; a longer name, before its first comma.
 _NAME = r"""name\s*=\s*(?:.{0,15}(?=,)|[^,]*)"""
 _PROCESS = re.compile(
     rf"(?:pid\s*[=:]\s*(?:'[^']*'|<[^>]*>|\w*)(?:,\s*{_NAME})?|\b{_NAME})(?:,\s*|\s+|$)", re.IGNORECASE
@@ -100,7 +100,7 @@ _WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An error of a GPU, NVSwitch, NIC or PCIe device that the kernel log reports."""
+    """An error of a GPU, NVSwitch, NIC or PCIe device, as parsed from the kernel log."""
 
     kind: str
     code: int
@@ -108,19 +108,20 @@ class Line:
     """PCI address of the device in NVML's format, such as 00000000:1B:00.0; "" if the line names no device."""
     text: str
     numbered: bool = True
-    """True if the line contains the Xid or SXid number; False if it describes a lost GPU in words."""
+    """False if the line describes an Xid, that of a lost GPU, in words and without its number. True for all others."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
     pid: int | None = None
-    """Process id in the line of an Xid, as seen in the kernel's initial PID namespace; None if it has none."""
+    """Process id in the line of an Xid, in the kernel's initial PID namespace; None if the line has no process id."""
 
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """Return the error that a record of the kernel log reports; None if there is none, or if it only quotes the driver.
+    """Return the error that the text of a kernel log record reports; None if it reports none.
 
-    The whole text must match, because users choose parts of what the kernel logs about their processes.
+    The whole text must match a message of the driver or kernel: users choose parts of other messages, for example the
+    names of their processes, and could quote an error there.
     """
     if _TASK.match(text):
         return None
@@ -134,7 +135,7 @@ def parse(text: str) -> Line | None:
 
 
 def parse_quoted(text: str) -> Line | None:
-    """Return the error in a line of syslog, which begins with time and host; None if there is none."""
+    """Return the GPU or NVSwitch error in a line of syslog, which begins with time and host; None if there is none."""
     begin = _BEGIN.search(text)
     return None if begin is None else parse(text[begin.start() :])
 
@@ -194,7 +195,7 @@ def _sxid(text: str) -> Line | None:
 def _aer(text: str) -> Line | None:
     """Return the uncorrected PCIe error in a line; None if there is none.
 
-    Its bus id is that of the source that the line names, else that of the device that logged it.
+    The error's bus id is that of the error source, if the line names one, else that of the device that logged the line.
     """
     match = _AER.fullmatch(text)
     logged = match or _DPC.fullmatch(text)

@@ -12,7 +12,7 @@ DRIFT = 1e-4
 
 
 class KernelClock:
-    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by an offset, which each newly logged record updates."""
+    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by an offset, which `measure` updates."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now
@@ -21,7 +21,7 @@ class KernelClock:
         self._measured_at: float | None = None
 
     def measure(self, seconds: float) -> None:
-        """Update the offset from the newest record of the log, whose time stamp is `seconds`.
+        """Update the offset from a record that was just logged, whose time stamp is `seconds`.
 
         The offset grows by at most DRIFT per second, because the record may have waited before it was read.
         """

@@ -15,7 +15,7 @@ MAX_LINES = 2000
 _RECORD_LIMIT = 8192
 """Size of the read buffer in bytes. The kernel refuses a read into a buffer smaller than the record."""
 _USER_SPACE = 8
-"""Lowest priority value with a facility other than the kernel's: a process has written the record."""
+"""Lowest priority value of a record that a process has written. The facility in it is not the kernel's."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -33,9 +33,9 @@ class Record:
 
 
 class KernelLog:
-    """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first, and reopens a closed log.
+    """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first.
 
-    With the path None, `read` returns no records.
+    `read` opens the log again after an error. If the path is None, it returns no records.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -43,7 +43,7 @@ class KernelLog:
         self.up: bool | None = None
         """Whether the log can be read; None if the path is None or does not exist."""
         self.denied = False
-        """Whether permission is denied: CAP_SYSLOG is missing, or the mode of the file forbids it."""
+        """Whether the log must not be opened: CAP_SYSLOG is missing, or the file mode forbids it."""
         self.caught_up = False
         """True once `read` has reached the end of the log."""
         self.more = False
@@ -116,11 +116,11 @@ class KernelLog:
         except OSError:
             pass
         if self._descriptor is not None and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
-            self.close()  # can be opened like a file, but not be watched by a selector
+            self.close()  # a folder can be opened like a file, but a selector cannot watch it
         self.up = self._descriptor is not None
 
     def _chunk(self) -> bytes:
-        """Return one record of /dev/kmsg, or a part of a file; empty at the end of the log or if it cannot be read."""
+        """Return one record of /dev/kmsg, or a part of a file; b"" at the end of the log or if it cannot be read."""
         while self._descriptor is not None:
             try:
                 return os.read(self._descriptor, _RECORD_LIMIT)
@@ -135,7 +135,7 @@ class KernelLog:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the record in a line; None for a continuation line, which has the last record's device, and other text."""
+    """Return the record in a line; None for other lines, such as the one that names the device of the record before."""
     match = _HEADER.fullmatch(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Turn records of the kernel log into error observations. Mark those that were logged before the first start."""
+"""Turn records of the kernel log into error observations. Errors before the agent's first start are historical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation,
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
 MAX_HELD = 20_000
-"""Max number of errors from the kernel log that are held until the stored log position is known."""
+"""Max number of errors from the kernel log that are held until `resume` passes the stored log position."""
 
 
 class KernelLogWatch:
@@ -53,13 +53,13 @@ class KernelLogWatch:
 
     @property
     def position(self) -> LogPosition | None:
-        """Log position from which the next agent continues; None before `resume`, or before the log was read."""
+        """Return the log position from which the next agent continues; None before `resume`, or before any read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
     def resume(self, stored: LogPosition | None) -> None:
-        """Continue from the stored position. Later records of this boot are new; after a reboot all records are new.
+        """Continue from the stored position. Records after it are new; after a reboot all records are new.
 
         Without a stored position the agent runs for the first time on this host, and existing errors are marked as
         historical.
@@ -80,7 +80,7 @@ class KernelLogWatch:
     def begin(self) -> None:
         """Start to read the log before the stored position is known.
 
-        Hold the errors that are already in it until `resume`.
+        Hold the errors that are already in the log until `resume`.
         """
         self._begun = True
 
@@ -110,7 +110,7 @@ class KernelLogWatch:
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
         """Return one observation, with a count, for each combination of device, error code and process.
 
-        The cost of a storm of equal errors is therefore small.
+        A storm of equal errors therefore costs little.
         """
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
@@ -166,6 +166,6 @@ class KernelLogWatch:
 
 
 def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Return True if any of the errors is fatal, False if none is; None if no line states it."""
+    """Return True if an error is fatal, False if none is; None if no line states whether its error is fatal."""
     stated = {line.fatal for _, line in errors} - {None}
     return any(stated) if stated else None

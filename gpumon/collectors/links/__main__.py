@@ -41,7 +41,7 @@ class Trees:
 
 
 class LinksChild:
-    """The links child: its readers of ports, services, processes and schedulers, and what they keep between polls."""
+    """The readers of the links child: for ports, services, processes and schedulers. They keep data between polls."""
 
     def __init__(self, orders: LinksOrders, trees: Trees) -> None:
         page = Writer(orders.page)
@@ -59,7 +59,8 @@ class LinksChild:
     def poll(self) -> LinksSnapshot:
         """Read everything that is due and return it.
 
-        Read port and service states at every poll, port counters and processes at the interval of the slow tier (15 s).
+        Read port and service states at every poll, and port counters and processes at the interval of the slow tier
+        (15 s).
         """
         counting = boot_clock() >= self._count_at
         if counting:
@@ -92,7 +93,7 @@ class LinksChild:
 
 
 def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll every STATE_SECONDS and pass each snapshot to `say`, which raises BrokenPipeError when the daemon ends."""
+    """Poll every STATE_SECONDS. Pass each snapshot to `say`, which raises BrokenPipeError if the daemon has ended."""
     due = boot_clock()
     while True:
         say(links.poll())

@@ -1,6 +1,6 @@
 """Read small files of this host or of a simulated one.
 
-The path of each read is in shared memory (the call page) while it lasts, so that the daemon can report a read that
+During each read, the path of the file is in shared memory (the call page), so that the daemon can report a read that
 hangs.
 """
 
@@ -33,16 +33,16 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def link(self, path: str) -> str:
-        """Return the target of a symbolic link, unresolved."""
+        """Return the target of a symbolic link, as written in the link."""
         ...
 
     def device(self, path: str) -> tuple[int, int] | None:
-        """Return major and minor number of a character device; None for other files."""
+        """Return the major and minor number of a character device; None for other files."""
         ...
 
 
 Reach = Callable[[str], Files]
-"""Function that returns a file tree for a device or collector, whose name the call page shows during each read."""
+"""Function that returns the file tree for a device or collector, given its name. The call page shows that name."""
 
 
 class Tree:
@@ -75,7 +75,7 @@ class Tree:
 class NotedTree:
     """A file tree that shows each read on the call page, a small shared memory file that the daemon reads.
 
-    `subject` is the device or collector that is shown. `shown` formats the path.
+    The page shows `subject`, a device or collector, and the path of the file as formatted by `shown`.
     """
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
@@ -129,7 +129,7 @@ class ReadErrors:
 
     @property
     def words(self) -> str:
-        """Return the first error, with its path, and the number of other files with errors; empty if there are none."""
+        """Return a text with the first error, its path, and the number of other files with errors; "" if none."""
         if not self.found:
             return ""
         path, error = next(iter(self.found.items()))

@@ -31,8 +31,8 @@ log = logging.getLogger("gpumon.collectors.links")
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
-"""Max number of ports that are read, in the order of their names. It limits the number of time series of hosts with a
-port for each virtual machine.
+"""Max number of ports that are read, the first ones in the order of their names. The limit bounds the number of time
+series of a host with a port for each virtual machine.
 """
 
 WORD = 4
@@ -40,9 +40,9 @@ WORD = 4
 _COUNTERS = frozenset({*ERRORS, "port_rcv_data", "port_xmit_data", "link_downed"})
 """Names of the files in a port's folder `counters` that are read."""
 _CARRIER = ("carrier_down_count", "carrier_changes")
-"""Files of a network interface that count link downs (since Linux 4.16), and link ups and downs together."""
+"""Files of a network interface. The first counts link downs (since Linux 4.16), the second both ups and downs."""
 ACTIVE, LINK_UP = 4, 5
-"""Numbers in the sysfs files `state` and `phys_state` of a port that is up."""
+"""Numbers in the sysfs files `state` (ACTIVE) and `phys_state` (LINK_UP) of a port that is up."""
 
 
 class PortReader:
@@ -57,8 +57,8 @@ class PortReader:
     ) -> None:
         """Create a reader. `quarantined`: devices that are not read because their reads hung.
 
-        `exclude`: configured patterns of devices that are not read. `fabric`: configured patterns that are used here
-        only to warn of patterns without a match.
+        `exclude`: configured patterns of devices that are not read. `fabric`: configured patterns of devices of the
+        fabric, used here only to warn of patterns without a match.
         """
         self._reach = reach
         self._quarantined = quarantined
@@ -68,11 +68,11 @@ class PortReader:
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
         self._invalid: set[str] = set()
-        """Paths of counter files that never answered but with EINVAL. They are not read again, because each such read
-        makes the driver write a line to the kernel log.
+        """Paths of counter files that failed with EINVAL and were never read successfully. They are not read again,
+        because each such read makes the driver write a line to the kernel log.
         """
         self._answered: set[str] = set()
-        """Paths of counter files that were read. Such a file answers EINVAL only while the adapter fails."""
+        """Paths of counter files that were read successfully. If EINVAL follows later, the adapter has a fault."""
         self._restricted: dict[tuple[str, str], bool] = {}
         """Whether reads of all counters of a port fail with EINVAL, by device and port number."""
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
@@ -81,10 +81,10 @@ class PortReader:
         self.left_out = 0
         """Number of ports beyond MAX_PORTS."""
         self.read_errors = ReadErrors()
-        """Read errors of the last poll, and of the last poll that read counters."""
+        """Read errors of states in the last poll, and of counters in the last poll that read them."""
 
     def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
-        """Return the readings of all ports. Read their counters if `counting`; otherwise repeat the last values."""
+        """Return the readings of all ports. If `counting`, read their counters; otherwise repeat the last counters."""
         state_errors = ReadErrors()
         if counting:
             self._counter_errors = ReadErrors()
@@ -111,13 +111,13 @@ class PortReader:
             self._retry(device)
 
     def _retry(self, device: str) -> None:
-        """Read all counter files of a device as if for the first time, because the device was replaced."""
+        """Forget which counter files of a device failed or were read, because the device was removed or replaced."""
         folder = f"{CLASS}/{device}/"
         self._invalid = {path for path in self._invalid if not path.startswith(folder)}
         self._answered = {path for path in self._answered if not path.startswith(folder)}
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
-        """Return device name and port number of each port to read, so sorted that mlx5_10 follows mlx5_9."""
+        """Return the device name and port number of each port to read, in natural order: mlx5_10 follows mlx5_9."""
         if COLLECTOR in self._quarantined:
             return []
         devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
@@ -135,7 +135,7 @@ class PortReader:
         return _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
-        """Return a device's port numbers; none for a virtual function, whose traffic the physical one counts."""
+        """Return a device's port numbers; [] for a virtual function, whose traffic the physical function counts."""
         files, folder = self._reach(device), f"{CLASS}/{device}"
         return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", read_errors)
 
@@ -173,12 +173,12 @@ class PortReader:
         return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
 
     def _guid(self, device: str) -> str:
-        """Return the node GUID of the device, which survives a renaming; "" if it has none or it is zero."""
+        """Return the device's node GUID, which a renaming does not change; "" if the GUID is missing or zero."""
         text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
         return text if text.strip("0:") else ""
 
     def _bus(self, device: str) -> tuple[str, str]:
-        """Return kernel driver and PCI address of a device; the address is "" for one that is not on a PCI bus."""
+        """Return the kernel driver and the PCI address of a device. The address is "" if it is not on a PCI bus."""
         text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
         values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return values.get("DRIVER", ""), parse_bus_id(values.get("PCI_SLOT_NAME", "")) or ""
@@ -209,24 +209,24 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield how often the link went down, by the port's counter and by its network interface's; None if unknown."""
+        """Yield the link downs that the port counted (None if unreadable), and those that its interface counted."""
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
-        # An InfiniBand port may have an interface too (IPoIB), which goes down for reasons of its own.
+        # An InfiniBand port may have an interface too (IPoIB), which also goes down for reasons other than the link.
         if _text(files, f"{folder}/link_layer", ReadErrors()) != "InfiniBand" and (
             netdev := _netdev(files, device, port)
         ):
             downs, changes = (_text(files, f"{netdev}/{name}", ReadErrors()) or "" for name in _CARRIER)
             if downs.isdecimal():
                 yield float(downs)
-            elif changes.isdecimal():  # ups and downs, beginning with an up
+            elif changes.isdecimal():  # ups and downs alternate, beginning with an up
                 yield float(int(changes) // 2)
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
         """Return a counter's value; None if it cannot be read, or was already at its maximum in an earlier poll.
 
-        At its maximum a counter with `bits` bits stops. The poll that first reads the maximum returns it.
+        A counter with `bits` bits stops at its maximum. The poll that first reads the maximum returns it.
         """
         text = self._counter_text(files, path)
         if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
@@ -245,7 +245,7 @@ class PortReader:
     def _counter_text(self, files: Files, path: str) -> str | None:
         """Return the content of a counter file; None if it cannot be read.
 
-        A file that failed with EINVAL at first is not read again.
+        A file that failed with EINVAL before any successful read is not read again.
         """
         if path in self._invalid:
             return None
@@ -266,15 +266,15 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
     up = None if state is None else state == ACTIVE and physical in {LINK_UP, None}
     return InfinibandLink(
         port_up=None if up is None else float(up),
-        # The rate of a port that is down is not its speed.
+        # The rate that a port shows while it is down is not the speed of the link.
         port_speed_bytes_per_second=_speed(_text(files, f"{folder}/rate", read_errors)) if up else None,
     )
 
 
 def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
-    """Return state and speed of an EFA port. The state is that of its network interface.
+    """Return the state and speed of an EFA port. The state is taken from the port's network interface.
 
-    The port's own state is always active. Without a network interface the state is None.
+    The state that the port itself shows is always active. Without a network interface the state is None.
     """
     netdev = _netdev(files, device, port)
     state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None

@@ -1,6 +1,7 @@
 """Find processes that hold a GPU and are stuck in the kernel: in state D at successive polls without having run.
 
-Files that need a process's memory map (command line, maps, environment) are not read, because the read would block too.
+Files that need a process's memory map (command line, maps, environment) are not read, because for a stuck process the
+read may block too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
 """Matches the lines of /proc/devices with the major numbers of all NVIDIA devices, such as GPUs and NVSwitches."""
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
 _CONTROL_MINOR = 254
-"""First minor number that is not a GPU: 254 is /dev/nvidia-modeset and 255 /dev/nvidiactl."""
+"""First minor number that is not a GPU's: 254 is /dev/nvidia-modeset and 255 /dev/nvidiactl."""
 _INTENDED = re.compile(r"\b(?:kernel_clone|_*do_fork|wait_for_vfork_done|__refrigerator)\b")
 """Kernel functions in which a process sleeps in state D on purpose: it waits for the child of a vfork, or is frozen."""
 _DRIVER = re.compile(r"os_(?:acquire|wait|delay|schedule)|_*nv(?:idia|kms|link|_|\d)|rm_|uvm_")
@@ -60,7 +61,7 @@ class _Stat(NamedTuple):
 
 
 class _Asleep(NamedTuple):
-    """A thread that was in state D at the last poll, as ProcessReader remembers it."""
+    """A thread that was in state D at the last poll, for comparison with the next poll."""
 
     ran: tuple[str, ...]
     since: float
@@ -72,7 +73,7 @@ class _Asleep(NamedTuple):
 class ProcessReader:
     """Finds stuck processes of the host or container.
 
-    It remembers the threads that were in state D at the last poll.
+    Keeps the threads that were in state D at the last poll.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class ProcessReader:
         self.fabric_manager: bool | None = None
         """Whether a fabric manager process runs, also in a container; None if processes cannot be read."""
         self.contained: bool | None = None
-        """True if this process is in a PID namespace of its own, so that NVML too shows only its processes; None if
-        unknown.
+        """True if this process is in another PID namespace than the host's, so that NVML too shows only processes in that
+        namespace; None if /proc cannot be read.
         """
 
     def poll(self) -> tuple[StuckProcess, ...] | None:
@@ -133,10 +134,10 @@ class ProcessReader:
         return True
 
     def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
-        """Yield folder in /proc and stat fields of threads in state D, and set `fabric_manager`.
+        """Yield the folder in /proc and the stat fields of each thread in state D, and set `fabric_manager`.
 
-        For a live process only its main thread is checked, for a zombie all its threads. Kernel threads and the agent's
-        own processes are left out.
+        Only the main thread of a live process is checked, but all threads of a zombie. Kernel threads and processes of
+        the agent are left out.
         """
         self._kernel &= set(pids)
         # With hidepid=2 only processes of the same user are listed: process 1, of root, is not among them.
@@ -153,11 +154,11 @@ class ProcessReader:
                 yield from self._threads(pid, every=stat.state == "Z")
 
     def _is_of_root(self, pid: str) -> bool:
-        """Return whether the process runs as root. The name alone is no evidence, because any user can choose it."""
+        """Return whether the process runs as root. Its name is no evidence, because any user can choose a name."""
         return re.search(r"^Uid:\t0\t", self._text(f"proc/{pid}/status"), re.MULTILINE) is not None
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
-        """Yield folder and stat fields of the main thread if it is in state D; with `every`, of all threads in state D.
+        """Yield folder and stat fields of the main thread or, with `every`, of all threads, if they are in state D.
 
         `every` is for a killed process that cannot end because some of its threads are stuck.
         """
@@ -172,7 +173,7 @@ class ProcessReader:
                 yield place, stat
 
     def _own(self) -> set[str]:
-        """Return the pids of this process and of the daemon."""
+        """Return the pids of this process and of its parent, the daemon."""
         pid = self._link("proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
         return {pid for pid in (pid, stat and stat.parent) if pid}
@@ -180,7 +181,8 @@ class ProcessReader:
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return what to remember about a thread in state D, whose folder is `place`.
 
-        If it has not run since the last poll, examine it. Stop examining it when its process was found in the driver.
+        If the thread has not run since the last poll, examine it, unless an earlier poll has found that its process
+        sleeps in the driver.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
@@ -192,8 +194,7 @@ class ProcessReader:
     def _examined(self, place: str, since: float) -> StuckProcess | None:
         """Return the process to report as stuck; None if it holds no NVIDIA device, or sleeps on purpose.
 
-        An exiting process has closed its files already. It counts as holding a GPU if its kernel stack is in the
-        driver.
+        A process that sleeps in the driver is always reported. If it is exiting, it may have closed its files already.
         """
         devices = list(self._devices(f"{place}/fd"))
         in_driver = self._in_driver(place)
@@ -202,7 +203,7 @@ class ProcessReader:
         return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
     def _in_driver(self, place: str) -> bool | None:
-        """Return whether a thread of the process sleeps in the NVIDIA driver, by its kernel stack; None if unknown."""
+        """Return whether a thread of the process sleeps in the NVIDIA driver, by kernel stack or wchan; None if unknown."""
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
@@ -218,8 +219,8 @@ class ProcessReader:
     def _devices(self, folder: str) -> Iterator[str]:
         """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device.
 
-        The file name is no evidence, because any process can open another file with that name. So device numbers are
-        compared.
+        Device numbers are compared, because the file name is no evidence: any process can open another file with such a
+        name.
         """
         drivers = self._text("proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
@@ -233,7 +234,7 @@ class ProcessReader:
                 yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
 
     def _device(self, path: str) -> tuple[int, int] | None:
-        """Return major and minor number of an open /dev/nvidia* file; None for other files.
+        """Return the major and minor number of an open /dev/nvidia* file; None for other files.
 
         Other files are recognised by their link and not accessed, because the access may block.
         """
@@ -269,5 +270,5 @@ class ProcessReader:
 
 
 def anonymous(path: str) -> str:
-    """Return a path below /proc with `*` in place of process ids, which clients of the API must not see."""
+    """Return the path with `*` in place of process ids, because clients of the API must not see the ids."""
     return re.sub(r"/\d+", "/*", path)

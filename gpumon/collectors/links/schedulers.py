@@ -1,7 +1,7 @@
 """Detect job schedulers (Slurm, Kubernetes) on this host by their systemd units, files, processes and environment.
 
-If there is one, an idle GPU may be assigned to a job at any time. An installed unit is sufficient, even if it is
-stopped, so that the probe runs in the same way before and after the scheduler starts.
+On a host with a scheduler, an idle GPU may be assigned to a job at any time. An installed systemd unit is sufficient,
+even if it is stopped, so that probes run in the same way before and after the scheduler starts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """A job scheduler and what it is detected by. Paths are relative to the root of the host."""
+    """A job scheduler, and the signs by which it is detected. Paths are relative to the root of the host."""
 
     name: str
     units: tuple[str, ...] = ()
     """Names of systemd units."""
     paths: tuple[str, ...] = ()
-    """Paths of its programs, and of files that they create."""
+    """Paths of the scheduler's programs, and of files that they create."""
     commands: tuple[str, ...] = ()
     """Process names as the kernel truncates them, to 15 characters."""
     variable: str = ""
-    """Environment variable that the scheduler sets in its jobs. The agent has it if it runs as such a job."""
+    """Environment variable that the scheduler sets in its jobs. The agent has this variable if it runs as a job."""
 
 
 TABLE = (
@@ -75,7 +75,7 @@ class SchedulerReader:
         self.read_errors = ReadErrors()
 
     def poll(self) -> tuple[str, ...] | None:
-        """Return the names of the schedulers, detected again every LOOK_SECONDS; None if unknown."""
+        """Return the names of the schedulers, detected every LOOK_SECONDS; None if unknown because of read errors."""
         if self._quarantined or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS
@@ -94,7 +94,7 @@ class SchedulerReader:
         )
 
     def _is_there(self, path: str) -> bool:
-        """Return True if the path exists or is a broken link, because in a container links may not resolve."""
+        """Return True if the path exists or is a broken link: in a container, links of the host may not resolve."""
         return self._files.exists(path) or self._is_link(path)
 
     def _is_link(self, path: str) -> bool:
@@ -104,7 +104,7 @@ class SchedulerReader:
             return False
 
     def _commands(self) -> Iterator[str]:
-        """Return the names of all visible processes."""
+        """Yield the names of the visible processes, at most MAX_PROCESSES."""
         try:
             pids = [name for name in self._files.names("proc") if name.isdecimal()]
         except OSError as error:

@@ -27,8 +27,8 @@ HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 
 FABRIC_MANAGER = UNITS["fabric_manager_up"]
 BY_HAND = frozenset({UNITS["imex_up"]})
-"""Units that are left out if they are stopped and disabled. IMEX may run in pods, or a scheduler may start it for a
-job.
+"""Units that are not reported while they are stopped and disabled. IMEX may run in pods, or a scheduler may start IMEX
+for a job.
 """
 _WANTED = (".wants", ".requires")
 """Suffixes of the folders of unit links, such as multi-user.target.wants, that systemd starts together with a unit."""
@@ -47,12 +47,11 @@ class ServiceReader:
         self._processes: dict[str, frozenset[str]] = {}
         self._has_run_elsewhere = False
         self.ended: tuple[str, ...] = ()
-        """Units all of whose processes of the previous poll have ended since, although the unit may be running again.
-        """
+        """Units whose processes at the previous poll have all ended since then. The unit may be running again."""
         self.read_errors = ReadErrors()
 
     def poll(self, *, fabric_manager: bool | None = None) -> dict[str, bool]:
-        """Return whether each installed unit runs, by unit name. Stopped and disabled units of BY_HAND are left out.
+        """Return whether each installed unit runs, by unit name. Omit stopped and disabled units in BY_HAND.
 
         `fabric_manager`: whether a fabric manager process exists, also in a container of the GPU operator; None if
         unknown. Without systemd, as in most containers, only the fabric manager can be in the result.
@@ -63,7 +62,7 @@ class ServiceReader:
         return self._with_fabric_manager(self._units(), process=fabric_manager)
 
     def _with_fabric_manager(self, states: dict[str, bool], *, process: bool | None) -> dict[str, bool]:
-        """Return the states with the fabric manager's added if it runs, or ran earlier, without its systemd unit."""
+        """Return `states`, with the fabric manager added if it runs, or ran before, outside its systemd unit."""
         if process and not states.get(FABRIC_MANAGER):
             self._has_run_elsewhere = True
             return {**states, FABRIC_MANAGER: True}
@@ -78,7 +77,7 @@ class ServiceReader:
         return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], states: Mapping[str, bool]) -> None:
-        """Set `ended` by comparing process ids with the previous poll. This also detects a quick restart."""
+        """Set `ended` by comparing process ids with those of the previous poll. This also detects a quick restart."""
         before = self._processes
         self.ended = tuple(unit for unit in states if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
         self._processes = {**before, **now, **{unit: frozenset() for unit, runs in states.items() if not runs}}
@@ -128,7 +127,7 @@ class ServiceReader:
                 yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
 
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
-        """Return whether the unit has a process; None if that cannot be read."""
+        """Return whether the unit has a running process; None if its cgroup cannot be read."""
         try:
             return any(_populated(self._sysfs, f"{folder}/{unit}") for folder in slices)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Read where network adapters are on the PCIe bus relative to the GPUs, and what kind of adapter they are."""
+"""Read which GPUs a network adapter is near to on the PCIe bus, and whether it is a bond or a DPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
 GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
 _MASTER = re.compile(r"^DEVTYPE=(\w+)", re.MULTILINE)
-"""Matches the kind of interface in the uevent file of a master: bond, vrf, bridge. A synthetic interface has none."""
+"""Matches the kind of a master interface in its uevent file: bond, vrf or bridge. A synthetic interface has no kind."""
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UNKNOWN_NODE = {"", "-1"}
 _BLUEFIELD = "MT416"
@@ -19,7 +19,7 @@ _BLUEFIELD = "MT416"
 
 
 class Topology:
-    """Positions of the GPUs on the PCIe bus. A GPU stays in it after its driver was unbound."""
+    """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound."""
 
     def __init__(self, reach: Reach, subject: str) -> None:
         self._reach = reach
@@ -37,9 +37,9 @@ class Topology:
                     self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, device: str, folder: str) -> Placement:
-        """Return where a network adapter is relative to the GPUs, its nearest GPUs, and its kind.
+        """Return where a network adapter is relative to the GPUs, the GPUs nearest to it, and its kind.
 
-        `folder` is the adapter's folder, relative to /sys.
+        `device`: name of the adapter. `folder`: folder of the adapter, relative to /sys.
         """
         files = self._reach(device)
         bridges, node = _bridges(files, folder), _content(files, f"{folder}/device/numa_node")
@@ -70,13 +70,13 @@ def _bridges(files: Files, path: str) -> list[str]:
 
 
 def _common(bridges: list[str], others: list[str]) -> int:
-    """Return how many bridges two devices have in common, counted from the root port."""
+    """Return how many bridges two lists have in common, counted from the root port."""
     pairs = enumerate(zip(bridges, others, strict=False))
     return next((depth for depth, (one, other) in pairs if one != other), min(len(bridges), len(others)))
 
 
 def _kind(files: Files, folder: str) -> str:
-    """Return the reason why an adapter is probably not part of the fabric; "" if nothing indicates that."""
+    """Return why an adapter is probably not part of the fabric; "" if nothing indicates that it is not."""
     try:
         netdevs = files.names(f"{folder}/device/net")
     except OSError:  # InfiniBand without IPoIB, or EFA

@@ -1,4 +1,4 @@
-"""Warn of patterns in `links.exclude` and `links.fabric` that match no network adapter."""
+"""Warn of patterns in the settings `links.exclude` and `links.fabric` that match no network adapter."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.model.port_patterns import matches
 log = logging.getLogger("gpumon.collectors.links")
 
 AFTER_POLLS = 5
-"""Number of 15-second polls after which patterns are compared. By then all adapters are present, also after a boot."""
+"""Poll, one every 15 s, in which the patterns are compared. By then all adapters are present, also after a boot."""
 
 
 class UnmatchedPatterns:
-    """The patterns of `links.exclude` and `links.fabric`. Logs once each pattern that matches no network adapter."""
+    """Configured patterns, by setting. Logs once each pattern that matches no network adapter."""
 
     def __init__(self, patterns: Mapping[str, Collection[str]]) -> None:
         self._patterns = {setting: each for setting, each in patterns.items() if each}

@@ -1,1 +1,1 @@
-"""Read GPUs through NVML. These calls run only in the sampler child, because a driver call may never return."""
+"""Code that reads GPUs through NVML. It runs only in the sampler child, because a driver call may never return."""

@@ -1,6 +1,6 @@
 """NVML getters that need gpumon's own C structs, with the struct versions that each driver accepts.
 
-pynvml's wrappers for some of them are incomplete, and its structs have changed size between versions.
+pynvml's wrappers of some of these getters are incomplete, and pynvml's structs have changed size between versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 
 
 def _versioned(struct: ctypes.Structure, number: int) -> ctypes.Structure:
-    """Return the struct with its version field set as NVML defines it: size, and version number in the highest byte."""
+    """Set the struct's version field as NVML defines it (size, and `number` in the highest byte). Return the struct."""
     struct.version = ctypes.sizeof(struct) | number << 24
     return struct
 
@@ -118,7 +118,7 @@ class RawPlatformInfo(ctypes.Structure):
 
 
 class PlatformInfo(NamedTuple):
-    """Chassis serial, slot and tray of the GPU in a rack; all None if the host is not in one."""
+    """Chassis serial number, slot and tray of the GPU in a rack; all None if the driver reports no chassis."""
 
     chassis: str | None
     slot: str | None
@@ -177,9 +177,9 @@ _USUAL_PROCESSES = 64
 
 
 def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
-    """Return a getter for the processes of `kind` (Compute or Graphics). It usually needs one driver call.
+    """Return a getter for the processes of `kind` (Compute or Graphics). The getter usually makes one driver call.
 
-    pynvml needs an extra call for the number of processes, and each call holds the driver's lock for milliseconds.
+    pynvml's getter also makes a call for the number of processes. Each call holds the driver's lock for milliseconds.
     """
 
     def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[GpuProcess]:
@@ -214,6 +214,6 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "ComputeRunningProcesses": _processes("Compute"),
     "GraphicsRunningProcesses": _processes("Graphics"),
 }
-"""gpumon's own getters, by the name that metric tables use. Any other name is a function `nvmlDeviceGet<name>` of
-pynvml.
+"""gpumon's own getters, by the name that metric tables use. For any other name, the getter is pynvml's function
+`nvmlDeviceGet<name>`.
 """

@@ -1,4 +1,4 @@
-"""Query a GPU or MIG instance: cache the answers, remember what it does not support, and count errors."""
+"""Query a GPU or MIG instance: cache the answers, remember unsupported queries, and count errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_FIELD: Key = ("nvmlDeviceGetFieldValues", ())
 
 
 class GpuFaultError(Exception):
-    """Raised if the whole GPU fails. `fault` is the reason, such as "lost" or "reset_required"."""
+    """Raised if the whole GPU fails, not only a query. `fault` is the reason, such as "lost" or "reset_required"."""
 
     def __init__(self, fault: str, error: NvmlError) -> None:
         super().__init__(str(error))
@@ -73,17 +73,18 @@ class Device:
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
-        """Names of the collectors, such as a metric's name, whose last query failed with "no permission"."""
+        """Names of metrics, or groups of metrics, whose last query failed with "no permission"."""
         self.missed: set[Tier] = set()
-        """Tiers (poll intervals) whose last reading had errors. ONCE and RARE are then read again with the next SLOW.
+        """Tiers (poll intervals) whose last reading had errors. ONCE and RARE are then read again with the next
+        SLOW.
         """
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
-        """Return a device for a MIG instance of this GPU.
+        """Return a Device for a MIG instance of this GPU.
 
-        It shares this GPU's counts of errors, denied queries, missed tiers and plausibility filter. It has its own
-        cache, and reads no NVML fields.
+        The new Device shares this GPU's counts of errors, denied queries, missed tiers and plausibility filter. It has
+        its own cache, and reads no NVML fields.
         """
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
@@ -91,7 +92,7 @@ class Device:
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Begin to read the metrics of a tier: discard its cached answers, and remove it from `missed`."""
+        """Begin to read the metrics of a tier: discard the tier's cached answers, and remove the tier from `missed`."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -100,21 +101,21 @@ class Device:
             self._answered, self._failed = False, None
 
     def turn_to(self, tier: Tier) -> None:
-        """Make this tier the current one again, after another tier was read in the middle of its reading."""
+        """Make this tier the current one again when its reading continues, after another tier may have been read."""
         self.tier = tier
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
         """End the reading of the current tier: log metrics whose values became implausible or plausible again.
 
-        Raise GpuFaultError if the tier is FAST, a query failed, and none succeeded.
+        Raise GpuFaultError if the tier is FAST, at least one query failed, and no query succeeded.
         """
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Discard which queries are supported and unsupported, because the device's capabilities have changed."""
+        """Forget which queries the device supports, and its constants, because its capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -129,9 +130,9 @@ class Device:
     # Calls
 
     def call(self, call: Call) -> Any:
-        """Return the answer of an NVML getter. It is called once in a reading of the current tier.
+        """Return the answer of an NVML getter, which is called at most once in a reading of the current tier.
 
-        Raise AbsentError if it is unsupported, NvmlError if it fails, GpuFaultError if the whole GPU fails.
+        Raise AbsentError if the getter is unsupported, NvmlError if it fails, GpuFaultError if the whole GPU fails.
         """
         key = call.name, call.arguments
         if key in self._unsupported:
@@ -144,7 +145,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return a getter's first successful answer, which is kept; `otherwise` if it has not succeeded yet."""
+        """Return a getter's first successful answer, also in later calls; `otherwise` if no call has succeeded yet."""
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -155,7 +156,7 @@ class Device:
     def link_call(self, name: str, link: int) -> Any:
         """Return a getter's answer for one link.
 
-        It is not cached, because the link may support more when it comes up.
+        The answer is not cached, because a link that comes up may support more getters.
         """
         try:
             return self._driver(name, (link,))
@@ -182,10 +183,10 @@ class Device:
         return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
-        """Raise GpuFaultError if an NVML error concerns the whole GPU. Otherwise count it, with two exceptions.
+        """Raise GpuFaultError if an NVML error concerns the whole GPU. Otherwise count the error, with two exceptions.
 
-        "Not supported" is remembered for the query `key`, unless that has succeeded before. "No permission" is not
-        counted.
+        "Not supported" is not counted, but remembered for the query `key`, unless that query has succeeded before. "No
+        permission" is not counted.
         """
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
@@ -231,7 +232,7 @@ class Device:
     def field(self, scoped: Scoped) -> float:
         """Return the cached answer of a field.
 
-        Raise AbsentError if there is none, NvmlError if the field's read failed.
+        Raise AbsentError if there is no answer, NvmlError if the driver answered with an error.
         """
         answer = self._answers.get(scoped)
         if answer is None:
@@ -241,12 +242,12 @@ class Device:
         return float(answer)
 
     def stop_reading(self, name: str) -> None:
-        """Stop reading this field from the GPU's links, unless a link has returned it before."""
+        """Stop reading this field from all links of the GPU, unless a link has returned it before."""
         if name not in self._links_have:
             self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
-        """Return True if this getter or field was found to be unsupported."""
+        """Return True if the source is a getter or field that is unsupported; False also if that is not yet clear."""
         match source:
             case Call(name=name, arguments=arguments):
                 return (name, arguments) in self._unsupported
@@ -269,7 +270,7 @@ class Device:
 
 
 def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
-    """Return the fields in batches that every driver accepts.
+    """Return the fields, divided into batches that every driver accepts.
 
     On Blackwell, ECC totals fail in a batch that also has NVLink counters.
     """

@@ -14,8 +14,9 @@ log = logging.getLogger("gpumon.collectors.nvml")
 class DriverList:
     """Bus ids of the GPUs that the driver has listed. A GPU stays in the list after it has failed.
 
-    `bus_ids`: bus ids from earlier child processes. They are listed without a driver call, because a call for a GPU
-    that hangs does not return. A name such as "index 4" among them is a GPU whose lookup hung; it is not looked up.
+    `bus_ids`: bus ids that earlier child processes listed. They are in the list without a driver call, because a call
+    for a GPU that hangs does not return. A name such as "index 4" among them is the index of a GPU whose lookup hung;
+    that index is not looked up.
     """
 
     def __init__(self, library: Library, bus_ids: Iterable[str]) -> None:
@@ -27,7 +28,7 @@ class DriverList:
     def read(self) -> Mapping[str, str]:
         """Return the driver of each listed GPU, which is "nvidia", by bus id.
 
-        Look up every index while the driver counts more GPUs than are listed or hang.
+        If the driver counts more GPUs than are listed or hang, first look up every index whose lookup did not hang.
         """
         try:
             count = int(self._library.call("nvmlDeviceGetCount"))

@@ -1,7 +1,7 @@
 """Ids of the fields of nvmlDeviceGetFieldValues, by driver version.
 
-The bindings' constants cannot be used: 25 ids were renumbered between drivers, and the constants follow the bindings'
-version, not the driver's. For example, field 269 on driver 580.65 is a power-smoothing preset, returned with success.
+pynvml's constants cannot be used: 25 ids were renumbered between drivers, and the constants depend on pynvml's version,
+not the driver's. For example, driver 580.65 successfully returns a power-smoothing preset for the later id 269.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ FIELD_IDS = (
 
 
 def version(driver: str) -> Version:
-    """Return a driver version such as `580.65.06` as numbers: (580, 65, 6). Stop at a part that is not a number."""
+    """Return a driver version such as `580.65.06` as numbers: (580, 65, 6). Omit parts from the first non-number on."""
     parts: list[int] = []
     for part in driver.split("."):
         if not part.isdigit():
@@ -118,6 +118,6 @@ def version(driver: str) -> Version:
 
 @cache
 def field_ids(driver: str) -> Mapping[str, int]:
-    """Return the id of each field that this driver version has, by name. Fields that it lacks are left out."""
+    """Return the id of each field that this driver version has, by name. Other fields are left out."""
     this = version(driver)
     return {row.name: row.number for row in FIELD_IDS if row.since <= this < row.until}

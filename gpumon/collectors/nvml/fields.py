@@ -1,4 +1,4 @@
-"""Read a batch of NVML fields of one GPU with one driver call, on a reusable buffer."""
+"""Read several NVML fields of one GPU with one driver call, into a buffer that is used again for each reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUE_TYPES = {
 ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Values that drivers return instead of an error if they have no value."""
 NONSENSE = math.inf
-"""Replaces an answer that cannot be valid. It is infinite, so all values computed from it are infinite too."""
+"""Replaces an answer that cannot be valid. All values computed from infinity are infinite, and dropped later."""
 
 
 class Scoped(NamedTuple):
@@ -44,7 +44,7 @@ Answer = float | NvmlError | None
 
 
 class Batch:
-    """A list of fields that are read together with one driver call, and the buffer for it."""
+    """A list of fields that are read together with one driver call, and the buffer for that call."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver does not write entries of unknown fields, so each entry starts as failed.
@@ -68,7 +68,7 @@ class Batch:
 def _answer(timestamp: int, kind: int, value: bytes) -> float | None:
     layout = _VALUE_TYPES.get(kind)
     if layout is None:
-        # With ECC disabled some drivers return success without a value. A double with a timestamp is a wrong type.
+        # Without a value, some drivers return success, type double and no timestamp, for example if ECC is disabled.
         return None if kind == _DOUBLE and not timestamp else NONSENSE
     (number,) = layout.unpack(value)
     return NONSENSE if number in ALL_ONES else float(number)

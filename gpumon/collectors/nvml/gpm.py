@@ -1,8 +1,8 @@
-"""Read the activity of a GPU's engines by GPM (GPU performance monitoring, Hopper and later).
+"""Read the activity of a GPU's engines with GPM (GPU performance monitoring, Hopper and later).
 
-Each GPU or GPU instance has two samples, which are allocated once and swapped at every reading, without waiting. Only
-one thread samples, because concurrent use of samples has crashed kernels. Samples belong to NVML's initialisation and
-are freed before it ends.
+Each GPU or GPU instance has two samples, which are allocated once. Each reading overwrites the older one, without
+waiting. Only one thread takes samples, because concurrent use has crashed kernels. Samples are freed before NVML is
+shut down, because they are valid only until then.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ METRICS: Mapping[str, int] = {
     "PCIE_TX_PER_SEC": 20,
     "PCIE_RX_PER_SEC": 21,
 }
-"""NVML's metric ids, which are the same in every driver so far. Values are percentages, except those of RATES."""
+"""NVML's ids of GPM metrics, which are the same in every driver so far. Except for RATES, values are percentages."""
 RATES = frozenset({"PCIE_TX_PER_SEC", "PCIE_RX_PER_SEC"})
 """GPM metrics whose unit is MiB per second."""
 FULL, ROUNDING = 100.0, 1.0
-"""Percentages above FULL, but at most FULL + ROUNDING, are set to FULL. They occur because units are not sampled at
-exactly the same moment.
+"""Percentages above FULL, but at most FULL + ROUNDING, are set to FULL. They occur because the engines of a GPU are not
+sampled at exactly the same moment.
 """
 
 MIN_SECONDS = 0.1
 """Min time in seconds between two samples, from NVML's header."""
 RETRY_SECONDS = 60.0
-"""Seconds until GPM is tried again after a call without permission. Permission may change at run time."""
+"""Seconds until GPM is tried again after the driver denied permission. Permission may change at run time."""
 
 _VERSION = 1
 
@@ -74,7 +74,7 @@ class _Support(ctypes.Structure):
 
 
 def is_supported(device: Device) -> bool:
-    """Return whether the driver supports GPM on this device. Raise NvmlError if the answer may change later."""
+    """Return whether the driver supports GPM on this device. Raise NvmlError if the query fails for another reason."""
     support = _Support(_VERSION)
     try:
         device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)
@@ -101,9 +101,9 @@ class SamplePair:
         """Value of each metric in METRICS between the last two samples. Metrics without a value are left out."""
 
     def read(self) -> None:
-        """Take a sample and compute `values`.
+        """Take a sample, and compute `values` from it and the sample before; after the first sample they are empty.
 
-        They are empty after the first sample. Raise NvmlError if a call fails.
+        Do nothing if the last sample is younger than MIN_SECONDS. Raise NvmlError if a call fails.
         """
         now = boot_clock()
         if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
@@ -165,7 +165,7 @@ class Monitoring:
         self._silent = False
 
     def read(self) -> None:
-        """Take a sample. Count NVML errors instead of raising them. Raise GpuFaultError if the whole GPU fails."""
+        """Take a GPM sample. Raise GpuFaultError if the whole GPU fails. Other NVML errors are counted, not raised."""
         if self._lacking or boot_clock() < self._retry_at:
             return
         self._denied = None
@@ -188,10 +188,10 @@ class Monitoring:
             self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
-        """Return True if GPM reports 0 for all engines while kernels run.
+        """Return True if GPM reports 0 for all engines, although kernels ran in this poll and in the one before.
 
-        Some drivers do so after an Xid or after days. `utilization`: share of time with a running kernel, 0 to 1; None
-        if unknown. It must be above 0 in two successive polls.
+        Some drivers report such zeros after an Xid, or after days of operation. `utilization`: share of time in which
+        a kernel ran, 0 to 1; None if unknown. Each result True is also counted as an error.
         """
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if self._pair is None or not self._pair.values:
@@ -210,9 +210,9 @@ class Monitoring:
         return silent
 
     def value(self, metric: str) -> float:
-        """Return a GPM metric for the last interval.
+        """Return the value of a GPM metric between the last two samples.
 
-        Raise AbsentError if it has no value, NvmlError if permission is missing.
+        Raise AbsentError if the metric has no value, NvmlError if permission is missing.
         """
         if self._denied is not None:
             raise self._denied.with_traceback(None)
@@ -221,7 +221,7 @@ class Monitoring:
         return self._pair.values[metric]
 
     def close(self) -> None:
-        """Free the samples. Determine support and permission again at the next `read`."""
+        """Free the samples. The next `read` determines support and permission again."""
         self._lacking, self._denied, self._retry_at = False, None, 0.0
         if self._pair is not None:
             self._pair.free()

@@ -1,6 +1,6 @@
 """Read one GPU. Its metrics are in tiers: FAST, SLOW, RARE and ONCE, which are read at different intervals.
 
-An error of one metric does not affect the others, nor does a fault of another GPU.
+An error of one metric does not affect the other metrics.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
-"""Name of the attribute of model.gpu.Gpu that has the number of processes on the GPU."""
+"""Name of the metric in model.gpu.Gpu that is the number of processes on the GPU."""
 GUESTS = frozenset({1, 2})
 """NVML's virtualization modes of a GPU in a virtual machine: passed through whole (1), or a vGPU (2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Optional parts of a GPU's reading, which the configuration enables: GPM metrics, and names of processes."""
+    """What to read in addition, as configured: GPM metrics, and metrics that name processes."""
 
     gpm: bool = True
     processes: ProcessNames = NO_PROCESS_NAMES
@@ -60,13 +60,13 @@ class GpuReader:
         """Peer access status that was not returned by `readings` yet, by UUID of the other GPU and by capability."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
-        """If True, each poll reads the GPU's processes, and each SLOW tier the bytes moved by each NVLink."""
+        """If True, the number of processes is read with FAST, and the bytes moved by each NVLink with SLOW."""
         self._mig: bool | None = None
         self._parted: bool | None = None
         self._guest = False
 
     def read(self, tier: Tier) -> Iterator[None]:
-        """Read a tier and yield after every few driver calls, so that other GPUs can be read in between.
+        """Read the metrics of a tier. Yield after every few driver calls, so that other GPUs can be read in between.
 
         Raise GpuFaultError if the whole GPU fails.
         """
@@ -122,7 +122,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Determine again what the GPU supports, because that differs after MIG was enabled or disabled."""
+        """Store the new MIG mode. If it replaces another mode, determine again what the GPU supports."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -132,7 +132,8 @@ class GpuReader:
     def _read_instances(self) -> Iterator[None]:
         """Read the MIG instances.
 
-        When the first one was created or the last one deleted, determine again what the GPU supports.
+        If the first instance was created or the last one deleted since the last reading, determine again what the GPU
+        supports.
         """
         yield from self._instances.read()
         parted = bool(self._instances.readings)
@@ -168,7 +169,7 @@ class GpuReader:
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:
-        """Return how much the counters that the agent integrates itself grew in `seconds`, by attribute of Gpu."""
+        """Return, by metric name, the growth in `seconds` of each counter that is integrated from another metric."""
         return self._gpu.increments(seconds)
 
     def close(self) -> None:

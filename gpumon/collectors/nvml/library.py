@@ -1,6 +1,6 @@
 """Call NVML through pynvml. Show each call on the call page, and raise each failure as an NvmlError.
 
-Only pynvml's functions and error codes are used: its exceptions are not hashable and fail on comparison, and
+No exception of pynvml leaves this module: pynvml's exceptions are not hashable and fail on comparison, and its
 NVMLLibraryMismatchError does not derive from NVMLError.
 """
 
@@ -92,7 +92,7 @@ def error_name(code: int) -> str:
 class Library:
     """Calls NVML through pynvml.
 
-    Shows each call in shared memory (the call page), where the daemon can see that it hangs.
+    Shows each call in shared memory (the call page), so that the daemon detects a call that hangs.
     """
 
     def __init__(self, page: Writer) -> None:
@@ -102,9 +102,9 @@ class Library:
         """Version of the driver; empty until NVML has been initialised."""
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
-        """Call `pynvml.<function>` and return its result. Raise NvmlError if it fails. The call may never return.
+        """Call `pynvml.<function>` and return its result. Raise NvmlError if the call fails. The call may never return.
 
-        `bus_id` is the GPU that the call page shows. `note` is added to the function's name there, for the supervisor.
+        The call page shows the supervisor the GPU `bus_id`, and the function's name followed by `note`.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function
@@ -122,7 +122,7 @@ class Library:
     def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
         """Call a C function of NVML with gpumon's own structs, because pynvml's have changed size between versions.
 
-        Raise NvmlError if it fails or does not exist.
+        Raise NvmlError if the function fails or does not exist.
         """
         self._page.enter(function, bus_id)
         try:
@@ -135,10 +135,10 @@ class Library:
             raise NvmlError(code, function)
 
     def newest(self, function: str, variants: Sequence[Callable[[], T]]) -> T:
-        """Return the result of the newest variant that this driver supports, and use that variant from then on.
+        """Call the newest variant of `function` that this driver supports, and return its result.
 
-        `variants`: calls with versioned structs or functions, the newest first. An unsupported variant is called only
-        once.
+        `variants`: calls with versioned structs or functions, the newest first. A variant that turned out to be
+        unsupported is not called again.
         """
         for place in range(self._variants.get(function, 0), len(variants) - 1):
             try:

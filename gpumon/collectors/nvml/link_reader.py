@@ -1,6 +1,6 @@
 """Read the metrics of NVLinks and C2C links of a GPU.
 
-Their fields are normally read with the same driver call as the fields of the GPU itself.
+The fields of links are normally read with the same driver call as the fields of the GPU itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
     {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
 )
-"""Fields that count payload bytes received and transmitted on a link, with their unit in bytes. A GPU supports one of
-the two fields for each direction, up to Hopper the first.
+"""Fields that count payload bytes of a link, first received, then transmitted, each with its unit in bytes. A GPU
+supports one of the two fields for each direction: the first one up to Hopper.
 """
 
 
 class LinkTable(Table, Protocol):
-    """A metric table of which there is one instance for each link.
+    """A metric table that has one instance for each link of a GPU.
 
     COUNT is the field with the GPU's number of links.
     """
@@ -36,7 +36,7 @@ class LinkTable(Table, Protocol):
 
 
 class LinkReader:
-    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has the last values by link number."""
+    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has the last values, by link number."""
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -53,7 +53,7 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Set `links` from the fields of this tier, which must have been read into the device's cache."""
+        """Set `count` and `links` from the fields of this tier, which must already be in the device's cache."""
         if tier in {ONCE, RARE}:
             self._count()
         if rows_of(self._table, tier):
@@ -88,9 +88,9 @@ class LinkReader:
         return decode_error_rate(value) if source.packed else scale_value(value, source.scale)
 
     def stop_reading(self, link: int) -> None:
-        """Stop reading the fields that this link does not support.
+        """Stop reading, from all links of the GPU, the fields that this link does not support.
 
-        The link must be up. What it does not support, no other link of the GPU supports.
+        The link must be up: the other links do not support these fields either.
         """
         for row in rows(self._table).values():
             for field in _fields(row.source):
@@ -130,19 +130,19 @@ class NvlinkReader(LinkReader):
 
 
 class TrafficReader:
-    """Reads the payload bytes moved by each NVLink. They are read only on request, because they need many fields."""
+    """Reads the payload bytes moved by each NVLink. Because this needs many fields, it is done only on request."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.moved: dict[str, float] = {}
-        """Payload bytes received and transmitted by each link in total, by link number."""
+        """Sum of the counters of received and transmitted payload bytes of each link, by link number."""
 
     def fields(self, links: int) -> Iterator[Scoped]:
         for way in TRAFFIC:
             yield from (Scoped(name, link, link=True) for name in way for link in range(links))
 
     def read(self, links: int) -> None:
-        """Set `moved` from the fields, which must have been read into the device's cache."""
+        """Set `moved` from the fields in TRAFFIC, which must already be in the device's cache."""
         self.moved = {
             str(link): sum(variants)
             for link in range(links)
@@ -168,7 +168,7 @@ class TrafficReader:
 class PeerReader:
     """Reads to which devices the NVLinks of a GPU lead.
 
-    Each link is read until the driver has reported its peer, because it does not report the peer of a link that is
+    Each link is read again until the driver has reported its peer, because the driver reports no peer of a link that is
     down.
     """
 
@@ -177,7 +177,7 @@ class PeerReader:
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Read the peers that are not known yet, and yield after each link. Return True if a new peer was read."""
+        """Read the missing peers, and yield after each link. Return True if a peer was added to `peers`."""
         peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:

@@ -1,7 +1,7 @@
 """Read the MIG instances of one GPU.
 
-Handles are opened again in each reading, because they become invalid or refer to other instances when the layout
-changes.
+Each reading opens the handles of the instances again: after a change of the MIG layout a handle is invalid or refers
+to another instance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Instance(NamedTuple):
 class Instances:
     """Reads the MIG instances of a GPU.
 
-    Each reading enumerates them again. `readings` has the result of the last one.
+    Each reading enumerates the instances again. `readings` has the result of the last reading.
     """
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
@@ -51,7 +51,7 @@ class Instances:
         self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """Read all current instances and set `readings`. Yield in between, so that other GPUs can be read.
+        """Read all current instances and set `readings`. Yield between driver calls, so that other GPUs can be read.
 
         Raise GpuFaultError if the whole GPU fails.
         """
@@ -79,7 +79,7 @@ class Instances:
         if layout != self._layout:
             if self._layout is not None:
                 log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
-            self.close()  # earlier samples may belong to another instance
+            self.close()  # samples taken before may belong to another instance
             self._layout = layout
 
     def _slots(self) -> int:
@@ -105,7 +105,7 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """Return the profile, such as 1g.10gb, from the instance's name. Compose it if the name lacks it."""
+        """Return the MIG profile of an instance, such as 1g.10gb, from its name or, if that has none, from its size."""
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile
@@ -124,9 +124,9 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """Take a GPM sample of each GPU instance, which its compute instances share.
+        """Take one GPM sample of each GPU instance, for all compute instances in it.
 
-        Store errors in `_refusals`.
+        Store the error of a GPU instance that cannot be sampled in `_refusals`.
         """
         self._refusals.clear()
         for instance in gpu_instances:

@@ -31,7 +31,7 @@ BACK_OFF = (1.0, 30.0)
 
 
 class Events:
-    """The NVML event set for all opened GPUs. After an error it is rebuilt, with a delay that doubles."""
+    """The NVML event set of all opened GPUs. After an error it is rebuilt, with a delay that doubles each time."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -45,28 +45,31 @@ class Events:
         """Bus ids of GPUs whose readings must be refreshed early. NodePoll removes a GPU when it refreshes it."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
-        """Report the Xids of this GPU from now on."""
+        """Register a GPU in the event set, so that `take` returns the Xids of this GPU from now on."""
         self._watched = [watched for watched in self._watched if watched[1] != bus_id] + [(handle, bus_id, uuid)]
         if self._set is not None:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU from the event set, which fails for every GPU while it contains one that does not answer."""
+        """Remove a GPU from the event set. A set with a GPU that does not answer fails for all GPUs."""
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
             if self._set is not None:
-                self._collect(self._collected)  # its last events, and those of its neighbours so far
+                self._collect(self._collected)  # the last events of this GPU and of all others
             self._free()
-            self._retry_at = 0.0  # the set works again without it
+            self._retry_at = 0.0  # without this GPU the set can be rebuilt at once
 
     def prepare(self) -> None:
-        """Create the event set if necessary, so that no event before the next poll is missed."""
+        """Create the event set if there is none, so that events until the next poll are kept.
+
+        Do nothing during the delay after an error.
+        """
         if self._set is None:
             self._build()
 
     def take(self) -> list[XidEvent]:
-        """Return the Xids since the last call; empty while the driver refuses the event set."""
+        """Return the Xids since the last call; an empty list while the event set cannot be created."""
         taken, self._collected = self._collected, []
         self.prepare()
         if self._set is not None:
@@ -108,10 +111,10 @@ class Events:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
 
     def _register_types(self, handle: Any, supported: int, bus_id: str) -> bool:
-        """Register the supported event types of a GPU. Return whether it supports any.
+        """Register those of EVENT_TYPES that a GPU supports. Return whether the GPU supports any of them.
 
-        Only supported types are registered: one unsupported type, or one that needs root, would disable all events of
-        the GPU. If the registration fails, only Xids are registered.
+        NVML refuses a registration as a whole if one type is unsupported or needs root. If NVML refuses the supported
+        types, only Xids are registered.
         """
         every, least = supported & EVENT_TYPES, supported & XID_ERROR
         try:

@@ -1,6 +1,6 @@
 """Read GPUs on the PCI bus from sysfs.
 
-This needs no NVIDIA driver, and the attributes read do not access the device.
+This needs no NVIDIA driver, and reading these attributes does not access the device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
 """PCI classes of VGA and 3D controllers. Audio functions have 0403."""
 NVSWITCH_CLASS = "0x0680"
-"""PCI class of a bridge. NVSwitches have it up to Hopper; later ones are not on the PCI bus."""
+"""PCI class of a bridge. NVSwitches up to the Hopper generation have it; later NVSwitches are not on the PCI bus."""
 
 MAX_LANES = 32
 """Highest number of lanes that a PCIe port can have. The kernel shows 255 for an unknown number."""
@@ -33,7 +33,7 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def nvswitches(sysfs: Path) -> int:
-    """Return the number of NVSwitches on the PCI bus. A guest has some if it owns all GPUs of the host."""
+    """Return the number of NVSwitches on the PCI bus. A virtual machine has some if it owns all GPUs of the host."""
     classes = (
         _read(device / "class")[:6]
         for device in (sysfs / "bus/pci/devices").glob("*")
@@ -45,7 +45,7 @@ def nvswitches(sysfs: Path) -> int:
 def ports(sysfs: Path) -> Mapping[str, str]:
     """Return the bus id of each GPU's upstream PCIe port, by the GPU's bus id.
 
-    Errors of that port concern the GPU or its link.
+    Errors that the kernel logs for that port concern the GPU or its PCIe link.
     """
     above = {function: folder.name for function, folder in _folders_above(sysfs)}
     return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
@@ -54,7 +54,7 @@ def ports(sysfs: Path) -> Mapping[str, str]:
 def slot_lanes(sysfs: Path) -> Mapping[str, int]:
     """Return how many lanes the upstream PCIe port of each GPU supports, by bus id of the GPU.
 
-    A slot may have fewer lanes than its GPU. Ports whose number is unknown are left out.
+    A slot may have fewer lanes than its GPU. GPUs for which the number of lanes is unknown are left out.
     """
     texts = {function: _read(folder / "max_link_width") for function, folder in _folders_above(sysfs)}
     lanes = {function: int(text) for function, text in texts.items() if text.isdecimal()}
@@ -62,7 +62,7 @@ def slot_lanes(sysfs: Path) -> Mapping[str, int]:
 
 
 def _folders_above(sysfs: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the bus id of each GPU with the folder of its upstream PCIe port."""
+    """Yield the bus id of each GPU and the sysfs folder of its upstream PCIe port."""
     for function in functions(sysfs):
         yield function, (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent
 

@@ -1,4 +1,4 @@
-"""Read from the driver whether each pair of GPUs can access each other's memory. It is read on request only."""
+"""Read from the driver, on request only, whether the two GPUs of each pair can access each other's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.collectors.nvml.device import Device
 from gpumon.collectors.nvml.library import NvmlError
 
 CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
-"""NVML's number of each peer-to-peer capability. The constants in the bindings are partly wrong."""
+"""NVML's number of each peer-to-peer capability. Some of pynvml's constants for them are wrong."""
 STATUSES = {
     0: "ok",
     1: "chipset_not_supported",
@@ -20,14 +20,14 @@ STATUSES = {
     5: "not_supported",
 }
 TURN_SECONDS = 0.1
-"""Seconds in each poll after which no further peer access call is made, because many GPUs have many pairs."""
+"""Seconds per poll for reading peer access. With many GPUs, reading all pairs takes longer than a poll may."""
 
 Access = dict[str, dict[str, str]]
 """NVML's peer access status of one GPU, by UUID of the other GPU and by capability."""
 
 
 class PeerAccess:
-    """Reads the peer access of all pairs of GPUs, a part at each poll."""
+    """Reads the peer access of all pairs of GPUs, some pairs at each poll."""
 
     def __init__(self) -> None:
         self._found: dict[str, Access] = {}
@@ -41,8 +41,8 @@ class PeerAccess:
     def take(self) -> Mapping[str, Access]:
         """Continue reading for about TURN_SECONDS.
 
-        Return the peer access of all GPUs, by UUID, in the call that completes the reading, and an empty mapping in
-        others.
+        The call that completes the reading returns the peer access of all GPUs, by UUID. Other calls return an empty
+        mapping.
         """
         until = boot_clock() + TURN_SECONDS
         for _ in self._steps:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 
 _MARKS = ("run/.containerenv", ".dockerenv")
-"""Files that Podman and Docker create in the root folder of each container."""
+"""Files by which a container is detected: Podman and Docker create them in its root folder."""
 _VARIABLES = frozenset({"KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"})
 """Environment variables of Kubernetes pods and of containers with GPUs."""
 _GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
@@ -37,7 +37,10 @@ def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool
 
 
 def is_virtual(sysfs: Path, procfs: Path) -> bool:
-    """Return True in a virtual machine: by the CPU's hypervisor flag or, as Arm has no flags, by the DMI name."""
+    """Return True in a virtual machine.
+
+    It is detected by the CPU flag `hypervisor` or, on Arm, which has no CPU flags, by vendor and product name in DMI.
+    """
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):
             return "hypervisor" in line.split()
@@ -46,7 +49,7 @@ def is_virtual(sysfs: Path, procfs: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    """Return the file's content; empty if it is missing or not readable."""
+    """Return the content of a file; "" if the file is missing or not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

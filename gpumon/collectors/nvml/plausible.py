@@ -46,24 +46,25 @@ EXCEPTIONS: Mapping[str, tuple[float, float]] = {
     "nvlinks": (0, 255),
     **dict.fromkeys(_YES_OR_NO, (0, 1)),
 }
-"""Plausible ranges of single metrics, by name. A fan may exceed its nominal speed. Ranges of codes leave room for codes
-of newer drivers.
+"""Plausible ranges of individual metrics, by metric name. They replace the range of the unit in BOUNDS.
+
+A fan may exceed its nominal speed. Some ranges of numeric codes leave room for codes of newer drivers.
 """
 
 OPEN = (0.0, math.inf)
 
 
 def is_plausible(row: str, value: float) -> bool:
-    """Return True if the value is plausible for the metric with this name; False for NaN and infinity."""
+    """Return True if `value` is plausible for the metric named `row`. NaN and infinity never are."""
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
     low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)
 
 
 class PlausibilityFilter:
-    """Drops implausible values of one GPU and counts them as errors.
+    """Drops implausible values of one GPU, and counts each of them as an error by calling `count`.
 
-    Logs when a metric begins or ceases to have them.
+    Logs when the values of a metric become implausible, and when they are plausible again.
     """
 
     def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
@@ -80,7 +81,7 @@ class PlausibilityFilter:
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
         """Return the value if it is plausible, else None.
 
-        Of a dict, return the plausible items; None if there are none.
+        If the value is a dict, return a dict of its plausible items; None if no item is plausible.
         """
         if isinstance(value, dict):
             return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None

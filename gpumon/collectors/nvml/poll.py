@@ -29,15 +29,15 @@ from gpumon.model.reading import FAST, RARE, SLOW, Tier
 from gpumon.model.snapshot import DriverStatus, GpuReading, Snapshot
 
 REOPEN_SECONDS = 5.0
-"""Seconds until a GPU that could not be opened or read is retried."""
+"""Seconds until a GPU that could not be opened or read is opened again."""
 
 CLOSE_SECONDS = 0.25
-"""Max seconds that the slow tier may take to be read at every poll while `watching` is set. If it takes longer, it is
-read at its own interval only.
+"""While NodePoll.watching is set, the slow tier is read at every poll if its last reading took less than this number of
+seconds; otherwise it is read at its usual interval.
 """
 
 PARTIAL_SECONDS = 1.0
-"""Seconds after which a poll that is not complete reports what it has read so far."""
+"""Seconds after which a poll in progress passes the GPUs that it has read since its last report to `partial`."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -51,7 +51,7 @@ NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML. Return the status with the versions of driver, NVML and CUDA. Raise NvmlError if it fails."""
+    """Initialise NVML. Return a status with the versions of driver, NVML and CUDA. Raise NvmlError if NVML fails."""
     library.call("nvmlInit")
     driver = _optional(library, "nvmlSystemGetDriverVersion")
     library.driver = version(driver or "")
@@ -64,7 +64,7 @@ def start(library: Library) -> DriverStatus:
 
 
 class _Slot:
-    """What the sampler knows about the GPU at one PCI address: its reader if the GPU answers, otherwise its fault."""
+    """The state of the GPU at one PCI address: its reader (in `turns`) if the GPU answers, otherwise its fault."""
 
     def __init__(self, bus_id: str) -> None:
         self.bus_id = bus_id
@@ -83,8 +83,10 @@ class _Slot:
 class NodePoll:
     """Polls all GPUs during one initialisation of NVML. Device handles are valid only for that time.
 
-    `do_not_open`: bus ids that are never opened. `unwanted`: excluded UUIDs, because some are known only after opening.
-    `first`: bus ids to open first, in order. `partial` is called with what a slow poll has read so far.
+    `bus` returns the kernel driver of each GPU by bus id. GPUs in `do_not_open` (bus ids) are not opened. A GPU whose
+    UUID is in `unwanted` is opened once, to read its UUID, and ignored from then on. `first`: bus ids to open before
+    others, in this order. `partial` is called during a slow poll, and after each GPU of a poll that reads the rare
+    tier, with a snapshot of the GPUs read since its last call. `patience`: see Turns.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class NodePoll:
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
         self._slow_took = 0.0
-        """Seconds that the last reading of the slow tier took."""
+        """Seconds that the last reading of the slow tier of all GPUs took."""
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
@@ -123,14 +125,17 @@ class NodePoll:
         self.bus_changed = False
         """Set by the sampler if the PCI bus has changed. The next poll then enumerates the GPUs again."""
         self.watching = False
-        """If True, each poll reads the processes of each GPU and, if that is fast enough, the slow tier."""
+        """If True, each poll reads the processes of each GPU and, unless that takes CLOSE_SECONDS, the slow tier."""
         self.blind_since: float | None = None
-        """Boot clock since which every GPU has failed without a stated cause, perhaps because the kernel module was
-        reloaded; None if that is not the case.
+        """Time on the boot clock since which all visible GPUs have had NAMELESS_FAULTS, perhaps because the kernel
+        module was reloaded; None if a GPU answers or its fault states a cause.
         """
 
     def poll(self) -> Snapshot:
-        """Read the metrics whose tiers are due and return them. Raise NvmlError only if the driver itself is gone."""
+        """Read the tiers that are due. Return a snapshot of the GPUs that were not yet passed to `partial`.
+
+        Raise NvmlError only if the driver itself is gone.
+        """
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
@@ -143,14 +148,14 @@ class NodePoll:
         reported_at = boot_clock()
         for slot in self._slots.values():
             readings += self._gpu(slot, tally)
-            # A first poll may hang at any GPU: earlier readings must not be lost with it.
+            # A first poll may hang at any GPU: the readings of earlier GPUs must not be lost.
             if boot_clock() - reported_at > PARTIAL_SECONDS or (RARE in tiers and len(self._slots) > 1):
                 self._partial(self._snapshot(readings, tally, complete=False))
                 readings, reported_at = [], boot_clock()
         self._slow_took = tally.durations.get(SLOW, self._slow_took)
         self._note_blindness()
         if self.blind_since is not None and self._counted is None:
-            raise NvmlError(UNKNOWN, "every call")  # the number of GPUs is not a GPU's property: the driver is gone
+            raise NvmlError(UNKNOWN, "every call")  # no single GPU makes the count fail: the driver is gone
         self.events.prepare()
         return self._snapshot(readings, tally, complete=self._has_tried_all)
 
@@ -165,10 +170,10 @@ class NodePoll:
                 try:
                     slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=slot.bus_id))
                 except NvmlError:
-                    slot.index = None  # its own reading reports why
+                    slot.index = None  # the GPU's reading reports the error
 
     def _read_peer_access(self) -> None:
-        """Start reading peer access when `watching` is set, and pass results to the readers of the GPUs."""
+        """Start to read peer access each time `watching` becomes True, and pass results to the readers of the GPUs."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
@@ -207,9 +212,9 @@ class NodePoll:
         return due
 
     def _enumerate(self) -> None:
-        """List the GPUs to open.
+        """Update the list of GPUs to open, and close GPUs that are no longer in the list.
 
-        Excluded and quarantined GPUs, and those bound to another driver, are not in the list.
+        GPUs in `do_not_open`, and GPUs bound to another kernel driver than nvidia, are not in the list.
         """
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
@@ -221,16 +226,16 @@ class NodePoll:
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
     def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
-        """Read one GPU and return its reading.
+        """Read one GPU, and open it first if necessary. Return its reading; if it has failed, a reading with its fault.
 
-        Return nothing while it is paused or its reading is incomplete, or if it is not visible in this container or
-        guest.
+        Return nothing while its readings pause, while its fast tier is incomplete, before it was opened, or if it is
+        excluded or not visible in this container or guest.
         """
         now = boot_clock()
         if slot.bus_id in self.events.changed:
             self.events.changed.discard(slot.bus_id)
             if slot.turns is not None:
-                slot.turns.hurry()  # with another MIG layout it may support other calls
+                slot.turns.hurry()  # with another MIG layout the GPU may support other calls
         if slot.turns is not None and slot.turns.rest_until > now:
             return ()
         try:
@@ -245,7 +250,7 @@ class NodePoll:
 
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
         if fault.error.code in GONE:
-            _count(self._library)  # raises if the driver is gone, not only this GPU
+            _count(self._library)  # raises NvmlError if the driver is gone, not only this GPU
         if slot.visible:  # a GPU that was not given to this container is not an error
             tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
@@ -265,9 +270,9 @@ class NodePoll:
         )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
-        """Open the GPU, unless it failed before and others were not tried yet.
+        """Open the GPU, unless it failed before and other GPUs were not tried yet.
 
-        If this takes long, set `tally.opened_slowly`, so that the current poll opens no further GPU.
+        If opening takes longer than `patience`, set `tally.opened_slowly`, so that this poll opens no further GPU.
         """
         if slot.tried and not self._has_tried_all:
             return
@@ -282,9 +287,12 @@ class NodePoll:
         return all(slot.tried for slot in self._slots.values())
 
     def _open(self, slot: _Slot) -> None:
-        """Open the GPU and create its reader. Raise GpuFaultError if that fails."""
+        """Open the GPU and create its reader; if its UUID is unwanted, mark it as invisible instead.
+
+        Raise GpuFaultError if opening fails.
+        """
         bus_id, slot.tried = slot.bus_id, True
-        # The first lookup initialises the GPU and may take long. A retry may not.
+        # The first lookup initialises the GPU and may take long. A repeated one has the usual deadline.
         note = AGAIN if slot.fault is not None else ""
         try:
             handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id, note=note)
@@ -294,7 +302,7 @@ class NodePoll:
                 return
             slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
         except NvmlError as error:
-            # On the bus but not visible: a container or a guest sees only some GPUs.
+            # The GPU is on the bus but may be invisible: a container or a guest has access to only some GPUs.
             ours = self._counted is not None and self._counted >= self._bound
             slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
             raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None

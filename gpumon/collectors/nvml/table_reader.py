@@ -1,4 +1,4 @@
-"""Read the metrics of one table, such as model.gpu.Gpu, from a GPU or MIG instance.
+"""Read the metrics of one table, a class such as model.gpu.Gpu, from a GPU or MIG instance.
 
 An error of one metric does not affect the others.
 """
@@ -54,23 +54,23 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Function that returns the value of a GPM metric by its name. It raises AbsentError or NvmlError without one."""
+"""Function that returns the value of the GPM metric with a name. Without a value it raises AbsentError or NvmlError."""
 
 
 def no_gpm(_metric: str) -> float:
-    """Raise AbsentError. It takes the place of a GpmValues function for a device without GPM."""
+    """Raise AbsentError. This function is the GpmValues function of a device without GPM."""
     raise AbsentError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """Number of processes with the most GPU memory that metrics name (0 by default), and the path of /proc."""
+    """How many processes, those with the most GPU memory, metrics name (none by default), and the path of /proc."""
 
     largest: int = 0
     procfs: Path = Path("/proc")
 
     def name(self, pid: int) -> str:
-        """Return the process's name in /proc/PID/comm; "" if it has ended or is not visible in this container."""
+        """Return the name of a process from /proc/PID/comm; "" if it has ended or is not visible in this container."""
         try:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -90,7 +90,7 @@ def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
 
 
 class TableReader:
-    """Reads the metrics of one table from one device. `values` has the last value of each metric that has one."""
+    """Reads the metrics of one table from one device. `values` has the last value of each metric, by metric name."""
 
     def __init__(
         self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
@@ -100,9 +100,9 @@ class TableReader:
         self._gpm = gpm
         self._processes = processes
         self._collectors = table.PREFIX.removeprefix("gpumon_").removeprefix("gpu_")
-        """Prefix of this table's names in `Device.denied`. All GPM metrics of a table share one name there."""
+        """Prefix of this table's metric names in `Device.denied`, where all GPM metrics of a table share one name."""
         self.links = 0
-        """Number of NVLinks whose speeds are compared to report that of the slowest."""
+        """Number of NVLinks of the GPU, for the metric that is the speed of the slowest link."""
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
         """Ids of the processes on the GPU at the last reading."""
@@ -115,7 +115,7 @@ class TableReader:
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the metrics of a tier except `but`, and yield after each. Return True if any of them has a value."""
+        """Read the metrics of a tier except the metric `but`; yield after each. Return True if any has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
             if name != but:
@@ -124,14 +124,14 @@ class TableReader:
         return answered
 
     def read_row(self, name: str) -> None:
-        """Read one metric outside of its tier.
+        """Read one metric when its tier is not due.
 
-        It must be read by NVML getters, because fields are read only with their tier.
+        The metric must be read by NVML getters, because NVML fields are read only with their tier.
         """
         self._take(name, rows(self._table)[name])
 
     def _take(self, name: str, row: Row) -> bool:
-        """Read a metric and store its value. Return True if it has one."""
+        """Read a metric and store its value. Return True if the metric has a value."""
         value = self._row(name, row)
         if value is None:
             self.values.pop(name, None)
@@ -158,7 +158,7 @@ class TableReader:
             return None if value in {None, NONSENSE} else words(name, value)
         return self._device.plausibility.plausible(self._device.tier, name, value)
 
-    # What each kind of source becomes
+    # Values, by kind of source
 
     def _value(self, source: Source) -> Any:  # noqa: C901, PLR0911 - one line a kind of source
         match source:
@@ -286,7 +286,7 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """Return how much the counters that the agent integrates itself grew in `seconds`, by name of the metric."""
+        """Return, by metric name, the growth in `seconds` of each counter that is integrated from another metric."""
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
@@ -305,7 +305,7 @@ class TableReader:
 
 
 def scale_value(value: float, scale: float) -> float:
-    """Return value times scale. For scales below 1 it divides, because 700 (mW) times 0.001 is not exactly 0.7."""
+    """Return value times scale. If scale is below 1, divide by 1 / scale: 700 (mW) times 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
@@ -321,7 +321,7 @@ def _part(mask: int, check: RowCheck) -> int:
 
 
 def words(name: str, value: Any) -> str:
-    """Return a GPU's identity value, such as name or version, as text, because drivers return several types."""
+    """Return the value of an identity metric, such as the GPU's name, as text. Drivers return several types."""
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

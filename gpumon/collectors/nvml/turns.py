@@ -1,4 +1,7 @@
-"""Read an opened GPU in turns: a fast GPU completely at each poll, a slow GPU in parts at successive polls."""
+"""Limit how long one poll reads one opened GPU. This part of a poll is a turn.
+
+A fast GPU is read completely in one turn, a slow GPU in several turns, each in another poll.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,29 @@ from gpumon.collectors.nvml.gpu_reader import GpuReader
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5
-"""Seconds after which a GPU's part of a poll is interrupted and continued at the next poll, so that other GPUs do
-not wait.
+"""Seconds after which the reading of a GPU is interrupted and continued at a later poll, so that other GPUs do not
+wait.
 """
 FAST_TURNS = 2.5
-"""Factor on the max seconds of a turn for the fast tier, because nothing of a GPU is reported before it is complete."""
+"""Factor on these seconds while the fast tier is read, because a GPU is reported only when that tier is complete."""
 CALL_SECONDS = 1e-3
-"""Seconds after which a step of a reading counts as a slow driver call. Only after such a step a turn is interrupted.
+"""Min seconds of a slow step. A step is the driver calls of a reading up to its next yield. A turn is interrupted only
+after a slow step.
 """
 ASLEEP_SECONDS = 5.0
-"""A step that takes more seconds means that the host was suspended or the child was stopped, not that the GPU is slow:
-the daemon kills a child whose driver call takes that long.
+"""A step that takes longer does not count as part of the turn. The host was suspended or the child was stopped: the
+daemon kills a child whose driver call takes that long.
 """
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""Tiers to read of a GPU that was just opened, in reverse order. RARE is read before SLOW, which needs the number of
-links.
+"""Tiers to read of a GPU that was just opened. Sorted by LAST and read from the end, they are read in the order ONCE,
+FAST, RARE, SLOW: SLOW needs the number of links, which ONCE and RARE read.
 """
 LAST = {FAST: 1, ONCE: 2}
-"""Sort key of a tier in the list of due tiers, which is processed from its end. Other tiers have the key 0."""
+"""Sort key of a tier in the list of due tiers. The highest key is read first. Other tiers have the key 0."""
 
 
 class Tally:
-    """Totals of one poll over all GPUs: seconds by tier, number of errors, and queries without permission."""
+    """Totals of one poll over all GPUs: seconds by tier, number of errors, and queries that the driver denied."""
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
@@ -42,9 +46,10 @@ class Tally:
 
 
 class Turns:
-    """Divides the readings of one opened GPU into turns, and remembers where an interrupted reading continues.
+    """Reads one opened GPU for a limited time in each poll, and remembers where an interrupted reading continues.
 
-    `patience`: max seconds of a turn. `gap`: max seconds that the GPU may then pause.
+    `patience`: seconds after which a reading is interrupted; FAST_TURNS times as many for the fast tier. After an
+    interruption the GPU is not read for as long as the turn lasted, but at most `gap` seconds.
     """
 
     def __init__(self, reader: GpuReader, patience: float, gap: float) -> None:
@@ -53,20 +58,20 @@ class Turns:
         self._patience = patience
         self._gap = gap
         self._todo: list[Tier] = list(ALL_TIERS)
-        """Tiers that are due. The last one is read next."""
+        """Tiers that are due. The last tier in the list is read next."""
         self._begun: dict[Tier, Iterator[None]] = {}
         """The generator of each tier whose reading was interrupted."""
 
     def hurry(self) -> None:
-        """Make the slow tier due at once, and determine again what the GPU supports. The driver reported a change."""
+        """Make the slow tier due at once, and forget what the GPU supports, because the driver reported a change."""
         self.rest_until = 0.0
         self._add(SLOW)
         self.reader.device.forget()
 
     def take(self, tally: Tally) -> bool:
-        """Read the tiers that are due, for at most one turn. Return True if the fast tier was completed.
+        """Read the tiers that are due until all are complete or the turn is over, and add to the totals in `tally`.
 
-        Only then is the GPU reported in this poll.
+        Return True if the fast tier was completed. Only then is the GPU reported in this poll.
         """
         device, completed = self.reader.device, False
         self._add(*tally.durations)
@@ -91,9 +96,9 @@ class Turns:
         self._todo[:0] = [tier for tier in tiers if tier not in self._todo]
 
     def _advance(self, tier: Tier, began: float) -> bool:
-        """Continue to read a tier, by at least one step, until it is complete or the turn is over.
+        """Begin or continue to read a tier, until the tier is complete or the turn, which started at `began`, is over.
 
-        Return True if it was completed.
+        Return True if the tier was completed.
         """
         steps = self._begun.pop(tier, None) or self.reader.read(tier)
         most = self._patience * (FAST_TURNS if tier is FAST else 1)

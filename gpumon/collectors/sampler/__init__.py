@@ -1,1 +1,4 @@
-"""The sampler child process, which reads the GPUs through NVML. It reads its orders once, then writes JSON frames."""
+"""The sampler child process, which reads the GPUs through NVML.
+
+It reads its orders (the configuration) from standard input, then writes messages in JSON to standard output.
+"""

@@ -38,10 +38,10 @@ _log = logging.getLogger("gpumon.collectors.sampler")
 BACK_OFF = (1.0, 30.0)
 """Min and max seconds between attempts to initialise NVML. The driver may be installed later."""
 WATCH_SECONDS = 1.0
-"""Max seconds between two polls while new processes must be reported at once."""
+"""Max seconds between two polls while the daemon wants new processes reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""Seconds without any answering GPU until NVML is initialised again. They double from the first value to the second."""
+"""First and max seconds without an answer from any GPU until NVML is initialised again. They double each time."""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -52,7 +52,7 @@ REMEDIES = {
 
 
 class SendMessages(Protocol):
-    """Function that sends messages to the daemon in one write.
+    """Function that sends all its messages to the daemon in one write.
 
     The daemon may end this child as soon as it has read the first message.
     """
@@ -80,15 +80,16 @@ class Sampler:
         self._delay = BACK_OFF[0]
 
     def run(self) -> int:
-        """Initialise NVML and poll until the daemon requests the end, or run a trial or survey. Return the exit code.
+        """Initialise NVML and poll until the daemon requests the end. Return the exit code.
 
-        Retry after NVML errors. Return EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
+        If the orders request a trial or survey, do that instead of polling. Retry after NVML errors. Return
+        EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
         """
         while not self._requests.end.is_set():
             self._read_bus()
             try:
                 status = start(self._library)
-                self._excluded = self._list_excluded()  # the kernel module may list more of them now
+                self._excluded = self._list_excluded()  # the kernel module may list more UUIDs now
                 self._send(status)
                 if self._orders.survey:
                     return self._survey(status)
@@ -129,7 +130,7 @@ class Sampler:
     def _pause(self, until: float) -> None:
         """Wait until this time of the boot clock.
 
-        Return early if the daemon starts or ends `watch`, or requests the end.
+        Return early if the daemon requests the end, or begins or ends close watching.
         """
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
@@ -154,7 +155,7 @@ class Sampler:
     def _release(self) -> None:
         """Close all GPUs and shut NVML down, even if the driver was unloaded.
 
-        Otherwise the next initialisation would only increment NVML's reference count.
+        Without the shutdown, the next initialisation would only increment NVML's reference count.
         """
         if self._polling is not None:
             self._polling.close()
@@ -165,7 +166,7 @@ class Sampler:
     def _trial(self, status: DriverStatus, bus_id: str) -> int:
         """Read one quarantined GPU and report the result.
 
-        Any answer, even an error, shows that its driver calls return again.
+        Any answer, even an error, shows that driver calls on this GPU return again.
         """
         if bus_id.startswith(INDEX_PREFIX):
             self._driver_list.look_up(int(bus_id.removeprefix(INDEX_PREFIX)))
@@ -176,7 +177,7 @@ class Sampler:
         return 0
 
     def _survey(self, status: DriverStatus) -> int:
-        from gpumon.sim.recording.survey import survey  # noqa: PLC0415 - only a recorder asks so much
+        from gpumon.sim.recording.survey import survey  # noqa: PLC0415 - needed only to record a host
 
         bound = sorted(bus_id for bus_id, driver in self._list_gpus().items() if driver == "nvidia")
         survey(
@@ -209,7 +210,7 @@ class Sampler:
     def _list_gpus(self) -> Mapping[str, str]:
         """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML.
 
-        A trial lists only its own GPU from NVML, because the lookup of another may hang.
+        A trial does not ask NVML, because the lookup of another GPU may hang: it returns only the GPU of the trial.
         """
         trial = self._orders.trial
         return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})

@@ -1,4 +1,4 @@
-"""Select the node that the sampler child reads: the real one, or a simulated one behind the same C functions."""
+"""Select the node that the sampler child reads: the real one, or a simulated one with the same C functions of NVML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """What the sampler reads about the GPUs without the driver: functions that read sysfs and procfs, and the place."""
+    """Functions that read data about the GPUs from sysfs and procfs, without the driver, and where the agent runs."""
 
     bus: NvidiaBus
     """Function that returns the kernel driver bound to each GPU, by bus id."""
@@ -48,7 +48,7 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
 
     For a simulated node, also replace the library that pynvml calls. If the orders request a recording, record all
-    answers.
+    answers of the driver.
     """
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
@@ -81,7 +81,7 @@ def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None
 
 
 def _simulate(simulation: Simulation) -> HostContext:
-    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a real node needs neither it nor its memory
 
     node = open_simulated(
         simulation.profile,
@@ -98,7 +98,7 @@ def _simulate(simulation: Simulation) -> HostContext:
 def _record(around: HostContext, descriptor: int) -> HostContext:
     """Make pynvml write every answer of the driver to this file descriptor.
 
-    Return a host context that is recorded too.
+    Return a host context that also writes the GPUs and UUIDs that it returns.
     """
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
     from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
@@ -132,7 +132,7 @@ def excluded(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, 
 
     An excluded UUID that is not in `uuids` is logged and left out.
     """
-    # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
+    # GPUs without a kernel driver count too: before the module nvidia is loaded, no GPU is bound to it.
     ours = sorted(bus_id for bus_id, driver in gpus.items() if driver in {"", "nvidia"})
     by_uuid = {uuid: bus_id for bus_id, uuid in uuids.items()}
     bus_ids: set[str] = set()
