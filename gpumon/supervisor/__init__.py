@@ -1,4 +1,4 @@
-"""Supervision of child processes: starts, reads, times, kills, reaps or abandons each of them.
+"""Supervision of child processes: starts, reads, times, kills and reaps them, or abandons them if SIGKILL fails.
 
-The code runs in the daemon's main thread, which never blocks. exec_shim.py and subreaper.py are programs of their own.
+The code runs in the daemon's main thread, which never blocks. exec_shim.py and subreaper.py run as separate programs.
 """

@@ -1,4 +1,4 @@
-"""Runs one child process: exec, reads without blocking, kill, reap, and abandonment if SIGKILL does not end it."""
+"""Starts, reads, kills and reaps one child process without blocking. Abandons it if SIGKILL does not end it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ChildCommand:
     name: str
     arguments: Sequence[str]
     orders: bytes = b""
-    """Bytes that are written to the child's standard input, which then stays open. The child ends when it closes."""
+    """Bytes that are written to the child's standard input. It stays open: the child ends when it is closed."""
     environment: Mapping[str, str] | None = None
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class ChildCommand:
 
 
 class ChildProcess:
-    """A child process. The constructor starts it. Use it only from the loop's thread.
+    """A child process, which the constructor starts. Use this object only from the loop's thread.
 
-    That thread must outlive the child. When it ends, the kernel sends PDEATHSIG to the children that it has started.
+    That thread must outlive the child: when a thread ends, the kernel sends PDEATHSIG to the children that it started.
     """
 
     def __init__(self, loop: Loop, command: ChildCommand) -> None:
@@ -98,7 +98,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Send SIGKILL to the child's process group.
 
-        Then `on_exit` is called or, if the child does not end within `patience`, `on_abandoned`.
+        When the child ends, `on_exit` is called; if it does not end within `patience`, `on_abandoned` is called first.
         """
         if self.ended:
             return
@@ -117,13 +117,13 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def write(self, line: bytes) -> None:
-        """Write a line to the child's standard input. It must fit into the pipe, so that the write does not block."""
+        """Write a line to the child's standard input. The line must fit into the pipe: the write must not block."""
         if self._process.stdin is not None and not self.ended:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
 
     def close_input(self) -> None:
-        """Close the child's standard input, at which the child is expected to end."""
+        """Close the child's standard input. The child is expected to end then."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -186,7 +186,7 @@ class ChildProcess:
             return
         self._signal(
             signal.SIGKILL
-        )  # kill its remaining processes; the group id is not reused before the child is reaped
+        )  # kill what is left of its process group; the group id is not reused before the child is reaped
         code = self._process.wait()
         unreaped_pids.discard(self.pid)
         if self._end is not None:

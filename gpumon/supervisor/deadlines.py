@@ -14,18 +14,18 @@ class Deadlines:
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
     grace: float = 3.0
-    """Maximum time for a child to close the driver and end after it was sent END. After that it is killed."""
+    """Maximum time that a child may take to close the driver and end after END was sent. It is killed after that."""
     kill: float = 2.0
-    """Time after SIGKILL until a child counts as abandoned. Such a child is blocked in the kernel, where no signal
-    reaches it.
+    """Time after SIGKILL until a child that has not ended counts as abandoned. An abandoned child is blocked in the
+    kernel, where no signal reaches it.
     """
     first_restart: float = 0.5
     """Delay of the restart after the first crash. It doubles with each further crash."""
     last_restart: float = 30.0
     """Maximum delay of a restart."""
     steady: float = 60.0
-    """Minimum age of a child whose end counts as a new fault. After it the restart delay begins again at
-    `first_restart`.
+    """If a child was older than this when it ended, the next restart delay is `first_restart` again: its end is a new
+    fault.
     """
 
     def scale_value(self, factor: float) -> Self:
@@ -38,24 +38,24 @@ class SamplerDeadlines(Deadlines):
     """Deadlines and intervals, in seconds, of the sampler and of trials."""
 
     call: float = 2.0
-    """Maximum time of one driver call."""
+    """Maximum time of one driver call, except the calls that `opening` is for."""
     opening: float = 60.0
-    """Maximum time of an initialisation or of the first handle lookup of a GPU. Opening a GPU takes 1 to 3 s without
-    persistence mode.
+    """Maximum time to initialise NVML, or to look up the handle of a GPU for the first time. Without persistence mode,
+    opening a GPU takes 1 to 3 s.
     """
     silence: float = 90.0
-    """Maximum time without a frame (a message line) outside of driver calls. It exceeds the longest pause of a sampler,
-    a poll interval of 60 s.
+    """Maximum time outside of driver calls without a frame (one line with a message). It exceeds the longest pause of a
+    sampler, a poll interval of 60 s.
     """
     first_trial: float = 5.0
     """Delay of the first trial of a quarantined GPU."""
     early_trial: float = 10.0
-    """Interval between trials of a GPU that has been quarantined for less than `early`."""
+    """Interval between trials of a GPU that has been quarantined for less than `early` seconds."""
     late_trial: float = 60.0
-    """Interval between trials of a GPU that has been quarantined for longer than `early`."""
+    """Interval between trials of a GPU that has been quarantined for `early` seconds or longer."""
     early: float = 600.0
     gave_up: float = 600.0
-    """Delay of the next start after too many children were abandoned."""
+    """Delay of the next start of a sampler while too many children are abandoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class LinksDeadlines(Deadlines):
     """Deadlines and intervals, in seconds, of the links child."""
 
     read: float = 10.0
-    """Maximum time to read one file. A read may query the firmware of the device, for which the kernel allows 60 s."""
+    """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""
     silence: float = 60.0
-    """Maximum time without a frame (a message line) outside of reads."""
+    """Maximum time outside of reads without a frame (one line with a message)."""
     first_retry: float = 60.0
     """Delay of the first retry of a quarantined device. It doubles with each failure."""
     last_retry: float = 600.0

@@ -1,4 +1,4 @@
-"""Reads from /proc which of the agent's processes have a GPU's device node open."""
+"""Reads from /proc the agent's own process ids, and which device nodes of the NVIDIA driver a process has open."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from gpumon.supervisor.process_tree import children
 
 NODES = "/dev/nvidia"
-"""Prefix of all device nodes of the driver. The node of a GPU ends with its minor number."""
+"""Prefix of all device nodes of the NVIDIA driver. In the node of a GPU, the GPU's minor number follows."""
 
 
 def own_pids() -> set[int]:
-    """Return the pids of this process and its children, including children that have ended and are not reaped."""
+    """Return the pids of this process and its children, including children that have ended but are not yet reaped."""
     return {os.getpid(), *children(os.getpid())}
 
 

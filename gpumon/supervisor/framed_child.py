@@ -1,4 +1,4 @@
-"""A child process that sends frames (messages, one a line) and shows its current call in shared memory."""
+"""A child process that sends frames (one message per line) and shows its current call in shared memory."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class ChildProgram:
 
 
 class FramedChild:
-    """A child process that sends frames (messages, one a line). The constructor starts it.
+    """A child process that sends frames (one message per line). The constructor starts the child.
 
-    The loop calls the callbacks. After `on_abandoned`, only `on_end` and `on_message` with an Xid may be called. After
-    `on_end`, none is called.
+    The callbacks are called from the loop. After `on_abandoned`, only `on_end` and `on_message` with an Xid may be
+    called. After `on_end`, no callback is called.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FramedChild:
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:
-        """Start the child. `launch` gets the descriptor of the shared memory and returns the program."""
+        """Start the child. `launch` gets the descriptor of the shared memory and returns the program to run."""
         self.killed_for: str | None = None
         self._loop = loop
         self._on_message = on_message
@@ -114,17 +114,17 @@ class FramedChild:
         return self._child.abandoned
 
     def is_late(self) -> bool:
-        """Inspect the child. Return True if its current call takes longer than its deadline."""
+        """Inspect the child. Return True if it has been waiting in a call for longer than the call's deadline."""
         return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
-        """Return True if the child has sent no frame for longer than `silence` while it was in no call."""
+        """Return True if the child has sent no frame for longer than `silence` while it was stopped or in no call."""
         return self._hang_detector.idle_seconds > self._program.silence
 
     def kill(self, reason: str) -> None:
-        """Send SIGKILL to the child, unless its end was requested before.
+        """Send SIGKILL to the child, unless its end was requested before by `kill` or `shut_down`.
 
-        `killed_for` keeps the reason of the first request.
+        `killed_for` is the reason given in the first request.
         """
         if self.killed_for is None:
             self.killed_for = reason
@@ -133,7 +133,7 @@ class FramedChild:
     def shut_down(self, reason: str) -> None:
         """Send END, so that the child closes the driver and ends, unless its end was requested before.
 
-        Ignore its further messages except Xids. Kill it after the grace period.
+        Ignore further messages from the child except Xids. Kill it after the grace period.
         """
         if self.killed_for is None:
             self.killed_for = reason
@@ -141,7 +141,7 @@ class FramedChild:
             self._loop.call_after(self._program.deadlines.grace, self._child.kill)
 
     def send(self, word: bytes) -> None:
-        """Write one of the words defined in collectors/lifecycle.py to the child's input."""
+        """Write one of the requests defined in collectors/lifecycle.py to the child's standard input."""
         self._child.write(word + b"\n")
 
     def _take_end(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""Quarantine of GPUs: no sampler opens them, because a driver call on them hangs or crashes. Trials retry them."""
+"""Quarantine of GPUs whose driver calls hang or crash. No sampler opens them. Trials retry them, one at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GpuQuarantine:
     def state(self) -> Mapping[str, Quarantine]:
         """Return the quarantine (fault, detail and time) of each quarantined GPU, by bus id.
 
-        GPUs without a bus id are left out: gpu_count_mismatch reports that one is missing.
+        GPUs whose bus id could not be read are left out: the check gpu_count_mismatch reports that a GPU is missing.
         """
         return {
             bus_id: entry.quarantine for bus_id, entry in self._entries.items() if not bus_id.startswith(INDEX_PREFIX)
@@ -67,7 +67,7 @@ class GpuQuarantine:
         self._crashes.pop(bus_id, None)
 
     def due(self, released: frozenset[str]) -> str | None:
-        """Return the bus id of the GPU whose trial has been due longest; None if no trial is due.
+        """Return the bus id of the GPU whose trial has been due for the longest time; None if no trial is due.
 
         GPUs in `released` are left out.
         """
@@ -76,7 +76,7 @@ class GpuQuarantine:
         return min(due, key=lambda gpu: self._entries[gpu].trial_at, default=None)
 
     def postpone(self, bus_id: str) -> None:
-        """Schedule the next trial of a GPU after a trial has ended."""
+        """Schedule the next trial of a GPU, after its last trial has ended or could not be started."""
         entry = self._entries.get(bus_id)
         if entry is not None:
             early = boot_clock() - entry.since < self._deadlines.early
@@ -86,7 +86,7 @@ class GpuQuarantine:
     def retry_now(self, bus_id: str) -> None:
         """Make the trial of a GPU due now, or all trials if `bus_id` is NODE.
 
-        Called after a release, during which the GPU may have been repaired.
+        Called after a release, because the GPU may have been repaired in the meantime.
         """
         now = boot_clock()
         for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):

@@ -41,7 +41,10 @@ class GpuTrials:
         return self._child is not None
 
     def inspect(self, released: frozenset[str]) -> None:
-        """Kill the trial if it hangs. If there is none, start one that is due, unless an abandoned child exists."""
+        """Kill the running trial if it hangs. If no trial is running, start one if it is due and may be started.
+
+        No trial is started while an abandoned child exists or the whole node is released.
+        """
         child = self._child
         if child is None:
             if not self._children.abandoned and NODE not in released:
@@ -50,12 +53,12 @@ class GpuTrials:
             child.kill("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Kill the trial if it may have one of the released GPUs open."""
+        """Kill the running trial if it may have one of the released GPUs open."""
         if self._child is not None and self._child.may_hold(released):
             self._child.kill("release")
 
     def stop(self) -> None:
-        """Kill the trial, because the agent stops."""
+        """Kill the running trial, because the agent stops."""
         if self._child is not None:
             self._child.kill("stop")
 

@@ -13,8 +13,8 @@ from gpumon.model.call_progress import CallInProgress
 WAITING = frozenset("SD")
 """Process states in which a process waits. It is neither runnable (R) nor stopped (T)."""
 STOPPED = "T"
-"""Process state after a stop signal. A call of a stopped child does not become late. The child sends nothing, and is
-replaced for that.
+"""Process state after a stop signal. The calls of a stopped child do not become late. The child is replaced because it
+sends nothing.
 """
 MAX_STEP_SECONDS = 1.0
 """Maximum seconds that one inspection adds to a waiting time. If more time has passed, the daemon itself was paused."""
@@ -36,7 +36,10 @@ class HangDetector:
         """
 
     def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
-        """Inspect the child. Return True if its call is late. `state` is the process state in /proc/<pid>/stat."""
+        """Process one inspection of the child, and return True if its call is late.
+
+        `state` is the process state in /proc/<pid>/stat, `now` the time on the boot clock.
+        """
         elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
         self._inspected_at = now
         if not call.running or call.sequence != self._sequence:

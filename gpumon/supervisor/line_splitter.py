@@ -1,4 +1,4 @@
-"""Splits the output of a child into lines of limited length, so that a faulty child cannot fill the memory."""
+"""Splits the output of a child into lines of limited length, so that a faulty child cannot fill the daemon's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LineSplitter:
         """True while the rest of a line that is too long is dropped."""
 
     def feed(self, received: bytes) -> None:
-        """Process bytes that were read from the pipe."""
+        """Process bytes that were read from the child's pipe."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             self._take(line)

@@ -1,4 +1,4 @@
-"""Keeps one links child running. A device whose files cannot be read in time is quarantined and retried."""
+"""Keeps one links child running. A device whose files cannot be read in time is quarantined and later retried."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from gpumon.supervisor.restart_timer import RestartTimer
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 2
-"""Number of abandoned links children from which no other is started until one of them ends. Another one could be
-abandoned too.
-"""
+"""While so many links children are abandoned, no other is started, because it might have to be abandoned too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,8 @@ class _QuarantinedDevice:
 class LinksSupervisor:
     """Keeps the links child running, which reads ports, services and processes.
 
-    A device or collector whose files block the child is quarantined and retried later. Use from the loop's thread.
+    A device or collector whose files block the child is quarantined and retried later. Use this class only from the
+    loop's thread.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class LinksSupervisor:
         self._loop.every(self._deadlines.poll, self._inspect)
 
     def stop(self) -> None:
-        """Kill the child and start no other."""
+        """Kill the child, and start no further child."""
         self._stopping = True
         if self._child is not None:
             self._child.kill("stop")
@@ -121,7 +120,7 @@ class LinksSupervisor:
     def _take_message(self, message: ChildMessage) -> None:
         """Pass a snapshot to `on_snapshot`, and end the quarantine of each device that was retried.
 
-        A child that sends a snapshot has read all files.
+        The quarantine ends, because a child that sends a snapshot has read all files.
         """
         if isinstance(message, LinksSnapshot):
             self._trouble = ""
@@ -190,7 +189,7 @@ class LinksSupervisor:
             lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
-                capable=True,  # it reads files of other users, to find who uses the GPUs
+                capable=True,  # it reads files of other users, to find the processes that hold GPUs
                 orders=replace(self._orders(page), quarantined=quarantined).encode(),
                 silence=self._deadlines.silence,
                 deadline=lambda _: self._deadlines.read,

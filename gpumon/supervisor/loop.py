@@ -1,4 +1,4 @@
-"""The daemon's main loop: descriptors, timers and work that other threads post. Callbacks must not block.
+"""The daemon's main loop. It serves descriptors, timers and callbacks of other threads. Callbacks must not block.
 
 An exception of a callback is logged, and the loop continues.
 """
@@ -28,14 +28,14 @@ Callback = Callable[[], object]
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A call scheduled at the time `at` of the boot clock."""
+    """A call that is scheduled for the time `at` of the boot clock."""
 
     at: float
     order: int
     callback: Callback | None = field(compare=False)
 
     def cancel(self) -> None:
-        """Prevent the call if it was not made yet."""
+        """Prevent the call, unless it was already made."""
         self.callback = None
 
 
@@ -57,11 +57,11 @@ class Loop:
 
     @property
     def wakeup_descriptor(self) -> int:
-        """Return the descriptor for signal.set_wakeup_fd. With it a signal ends the current wait."""
+        """Return the descriptor for signal.set_wakeup_fd, so that a signal ends the current wait of the loop."""
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call `callback` each time the descriptor is readable or its other end is closed."""
+        """Call `callback` whenever the descriptor is readable or its other end is closed, until the callback raises."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
@@ -82,7 +82,7 @@ class Loop:
     def every(self, seconds: float, callback: Callback) -> None:
         """Call `callback` immediately, and then repeatedly at this interval.
 
-        Calls that were missed are not made up for.
+        Calls that were missed are not repeated later.
         """
 
         def repeat() -> None:
@@ -122,13 +122,13 @@ class Loop:
             self.turn()
 
     def turn(self) -> None:
-        """Wait until something is due, and make all calls that are due."""
+        """Wait until a descriptor, a posted callback or a timer is due, and make all calls that are due."""
         for key, _ in self._selector.select(self._wait()):
             is_watched = (
                 self._selector.get_map().get(key.fileobj) == key
             )  # otherwise an earlier callback of this turn has removed it
             if is_watched and not self._call(key.data):
-                self.unwatch(key.fd)  # otherwise it would fail in every turn
+                self.unwatch(key.fd)  # otherwise the callback would fail in every turn
         while self._posted:
             self._call(self._posted.popleft())
         now = boot_clock()

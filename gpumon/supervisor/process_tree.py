@@ -15,7 +15,7 @@ _RSS = 21
 
 
 def become_subreaper() -> None:
-    """Become the parent of each descendant that loses its own parent, even if it changed its group or session."""
+    """Make this process the parent of each descendant that loses its parent, also in another group or session."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -44,7 +44,7 @@ def stat(pid: int) -> list[str]:
 
 
 def resident_memory(pids: Iterable[int]) -> float:
-    """Return the resident memory of these processes in bytes. Pages that they share count once for each."""
+    """Return the resident memory of these processes in bytes. A page that several share counts once for each."""
     return float(resource.getpagesize() * sum(int(fields[_RSS]) for pid in pids if (fields := stat(pid))))
 
 
@@ -54,6 +54,6 @@ def _read_pids(path: Path) -> Iterator[int]:
 
 
 def _children_by_parent(pid: int) -> set[int]:
-    """Return the pids of the children of a process on a kernel without CONFIG_PROC_CHILDREN."""
+    """Return the pids of the children of a process, for kernels without CONFIG_PROC_CHILDREN."""
     processes = (int(process.name) for process in PROC.glob("[0-9]*"))
     return {process for process in processes if stat(process)[1:2] == [str(pid)]}

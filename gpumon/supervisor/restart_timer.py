@@ -9,7 +9,7 @@ from gpumon.supervisor.loop import Loop, Timer
 
 
 class RestartTimer:
-    """Timer of the next start of a child. The delay after a crash doubles with each crash."""
+    """Timer of the next start of a child. The delay after a crash doubles with each crash, up to `last_restart`."""
 
     def __init__(self, loop: Loop, deadlines: Deadlines, start: Callable[[], None]) -> None:
         self._loop = loop
@@ -17,7 +17,7 @@ class RestartTimer:
         self._start = start
         self._timer: Timer | None = None
         self.crash_delay = deadlines.first_restart
-        """Delay in seconds of the restart after the next crash."""
+        """Delay in seconds between the next crash and the restart after it."""
 
     def schedule(self, delay: float) -> None:
         """Start the child after this delay in seconds. A start that was scheduled before is cancelled."""

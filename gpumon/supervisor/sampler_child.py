@@ -13,8 +13,8 @@ from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByIndex"})
-"""Names of driver calls with a longer deadline, because they open a GPU. A lookup that is repeated after a fault has
-the suffix AGAIN in its name and the usual deadline.
+"""Driver calls with a longer deadline, because they initialise NVML or open a GPU. A lookup that is repeated after a
+fault has the suffix AGAIN in its name, and the usual deadline.
 """
 
 
@@ -24,7 +24,7 @@ def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
 
 
 class SamplerChild(FramedChild):
-    """A sampler or trial child process. The constructor starts it."""
+    """A sampler or trial child process. The constructor starts the process."""
 
     def __init__(
         self,

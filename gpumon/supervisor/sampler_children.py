@@ -18,11 +18,11 @@ log = logging.getLogger("gpumon.supervisor")
 class SamplerChildren:
     """Starts child processes and keeps those that have not ended: the sampler, the trial and abandoned ones.
 
-    It also counts the driver calls of all children.
+    Also counts the driver calls of all children.
     """
 
     def __init__(self, loop: Loop, deadlines: SamplerDeadlines, on_abandoned_end: Callable[[], None]) -> None:
-        """Create the container. `on_abandoned_end` is called when an abandoned child has ended after all."""
+        """Create an empty collection. `on_abandoned_end` is called when an abandoned child has ended after all."""
         self._loop = loop
         self._deadlines = deadlines
         self._on_abandoned_end = on_abandoned_end
@@ -59,7 +59,7 @@ class SamplerChildren:
 
     @property
     def abandoned(self) -> tuple[SamplerChild, ...]:
-        """Return the children that SIGKILL did not end."""
+        """Return the children that SIGKILL has not ended in time."""
         return tuple(child for child in self._living if child.abandoned)
 
     @property

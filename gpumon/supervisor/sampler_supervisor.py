@@ -25,7 +25,7 @@ from gpumon.supervisor.sampler_children import SamplerChildren
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 3
-"""Number of abandoned children from which the next start of a sampler is delayed by `SamplerDeadlines.gave_up`."""
+"""If so many children are abandoned, the next start of a sampler is delayed by `SamplerDeadlines.gave_up`."""
 MAX_EVENT_FAILURES = 3
 """Number of hangs and crashes in the NVML event set after which the sampler runs without events. It still reads the
 GPUs.
@@ -34,7 +34,7 @@ RESTART_REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "confi
 
 
 class SamplerSupervisor:
-    """Keeps a sampler running and starts the trials of quarantined GPUs. Use from the loop's thread."""
+    """Keeps a sampler running and starts the trials of quarantined GPUs. Use this class only from the loop's thread."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class SamplerSupervisor:
         self._loop.every(self._deadlines.poll, self._inspect)
 
     def stop(self) -> None:
-        """Kill all children and start no others."""
+        """Kill the sampler and the running trial, and start no further children."""
         self._stopping = True
         self._trials.stop()
         if self._sampler is not None:
             self._sampler.kill("stop")
 
     def apply(self, orders: Callable[[int], SamplerOrders]) -> None:
-        """Use these orders for further children. Replace the sampler if they differ in more than the log level."""
+        """Use these orders for further children. Replace the sampler if more than the log level has changed."""
         before, self._orders = self._orders, orders
         if replace(before(0), log_level="") != replace(orders(0), log_level=""):
             self.replace("configuration")
@@ -105,7 +105,7 @@ class SamplerSupervisor:
     def watch(self, *, closely: bool) -> None:
         """Let the sampler read the processes on the GPUs at every poll if `closely`, else every 15 s.
 
-        If `closely`, it also polls at least every second and reads the bytes moved by each NVLink.
+        If `closely`, the sampler also polls at least every second and reads the bytes moved by each NVLink.
         """
         if closely is not self._watching:
             self._watching = closely
@@ -121,7 +121,7 @@ class SamplerSupervisor:
             self.replace("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Close the released GPUs and open only others until the next call. If NODE is released, run no child.
+        """Close the released GPUs, and open only other GPUs until the next call. If NODE is released, run no child.
 
         `holders` returns the children that still have a released GPU open.
         """
@@ -225,7 +225,7 @@ class SamplerSupervisor:
         """Return the orders of the next sampler.
 
         The sampler begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
-        that hang do not keep others unread.
+        that hang do not prevent the reading of others.
         """
         self._starts += 1
         first = tuple(reversed(self._answering))[:: 1 if self._starts % 2 else -1]

@@ -1,6 +1,6 @@
 """Run an operator's command so that no process that it starts outlives the command, its time limit, or the agent.
 
-`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when its own input
+`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when standard input
 closes, on SIGTERM, or when the process with the id AGENT ends. If the command cannot be executed, the reason is written
 to DESCRIPTOR. Background processes of the command become children of this process, even if they changed their group or
 session, and are killed.
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
             os._exit(1)
 
     try:
-        # there are no threads here, and only between fork and exec can a foreign program be tied to its parent
+        # preexec_fn is safe without threads, and another program can be tied to its parent only between fork and exec
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=tie)  # noqa: PLW1509
     except OSError as error:
         os.write(int(trouble), (error.strerror or str(error)).encode())
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _wake_on_signals() -> int:
-    """Return a file descriptor from which the number of each received signal is read."""
+    """Return a file descriptor from which the numbers of received signals (SIGCHLD, SIGTERM) can be read."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -71,7 +71,7 @@ def _wake_on_signals() -> int:
 def _wait(command: int, woken: int) -> int:
     """Wait until the command ends and return its wait status.
 
-    Return SIGKILL if the agent sends SIGTERM or closes the input before the command ends.
+    If SIGTERM arrives or standard input closes before, return the wait status of a process that SIGKILL has ended.
     """
     while True:
         ready, _, _ = select.select([0, woken], [], [])

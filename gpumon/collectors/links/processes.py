@@ -90,8 +90,8 @@ class ProcessReader:
         self.fabric_manager: bool | None = None
         """Whether a fabric manager process runs, also in a container; None if processes cannot be read."""
         self.contained: bool | None = None
-        """True if this process is in another PID namespace than the host's, so that NVML too shows only processes in that
-        namespace; None if /proc cannot be read.
+        """True if this process is in another PID namespace than the host's, so that NVML too shows only the processes
+        of that namespace. None if /proc cannot be read.
         """
 
     def poll(self) -> tuple[StuckProcess, ...] | None:
@@ -203,7 +203,7 @@ class ProcessReader:
         return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
     def _in_driver(self, place: str) -> bool | None:
-        """Return whether a thread of the process sleeps in the NVIDIA driver, by kernel stack or wchan; None if unknown."""
+        """Return whether a thread of the process sleeps in the driver, by kernel stack or wchan; None if unknown."""
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
