@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
 """Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
 
-END ends the child in an orderly way. WATCH starts close watching, REST ends it.
+END requests an orderly end. WATCH requests that new processes on GPUs are reported at once, REST ends that.
 """
 
 
@@ -38,7 +38,7 @@ class DaemonRequests:
 def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
     """Make this process end when its parent ends or its standard input closes. Pass further input to `requests`.
 
-    `parent`: expected id of the parent. If the actual id differs, the parent has already ended. Restore the default
+    `parent`: expected process id of the parent. If it differs from the actual one, end at once. Restore the default
     actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call to return.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):

@@ -20,7 +20,7 @@ class Deadlines:
     kernel, where no signal reaches it.
     """
     first_restart: float = 0.5
-    """Delay of the restart after the first crash. It doubles with each further crash."""
+    """Delay of the restart after the first crash. The delay doubles with each further crash."""
     last_restart: float = 30.0
     """Maximum delay of a restart."""
     steady: float = 60.0
@@ -67,7 +67,7 @@ class LinksDeadlines(Deadlines):
     silence: float = 60.0
     """Maximum time outside of reads without a frame (one line with a message)."""
     first_retry: float = 60.0
-    """Delay of the first retry of a quarantined device. It doubles with each failure."""
+    """Delay of the first retry of a quarantined device. The delay doubles with each failed retry."""
     last_retry: float = 600.0
     """Maximum delay of a retry."""
 

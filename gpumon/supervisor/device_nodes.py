@@ -10,7 +10,7 @@ from pathlib import Path
 from gpumon.supervisor.process_tree import children
 
 NODES = "/dev/nvidia"
-"""Prefix of all device nodes of the NVIDIA driver. In the node of a GPU, the GPU's minor number follows."""
+"""Prefix of the paths of the NVIDIA driver's device nodes. The path of a GPU's node is this and its minor number."""
 
 
 def own_pids() -> set[int]:

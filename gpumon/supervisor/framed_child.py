@@ -30,7 +30,7 @@ class ChildProgram:
     module: str
     orders: bytes
     silence: float
-    """Maximum seconds without a frame while the child is in no call."""
+    """Maximum seconds without a frame while the child is stopped or in no call."""
     deadline: Callable[[CallInProgress], float]
     """Function that returns the seconds after which a call is late."""
     deadlines: Deadlines = Deadlines()
@@ -110,7 +110,7 @@ class FramedChild:
 
     @property
     def abandoned(self) -> bool:
-        """Return True if SIGKILL did not end the child in time. It stays True if the child ends later."""
+        """Return True if SIGKILL did not end the child in time, even if the child has ended since."""
         return self._child.abandoned
 
     def is_late(self) -> bool:

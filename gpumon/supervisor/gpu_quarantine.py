@@ -1,4 +1,4 @@
-"""Quarantine of GPUs whose driver calls hang or crash. No sampler opens them. Trials retry them, one at a time."""
+"""Quarantine of GPUs whose driver calls hang or crash. No sampler opens such a GPU until a trial has read it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gpumon.model.call_progress import CallInProgress
 
 WAITING = frozenset("SD")
-"""Process states in which a process waits. It is neither runnable (R) nor stopped (T)."""
+"""States of a waiting process. Such a process is neither runnable (R) nor stopped (T)."""
 STOPPED = "T"
 """Process state after a stop signal. The calls of a stopped child do not become late. The child is replaced because it
 sends nothing.

@@ -19,7 +19,7 @@ from gpumon.supervisor.restart_timer import RestartTimer
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 2
-"""While so many links children are abandoned, no other is started, because it might have to be abandoned too."""
+"""While this many links children are abandoned, no other is started, because it might have to be abandoned too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class _QuarantinedDevice:
     pause: float
     retry_at: float
     waiting: bool = True
-    """True until the next retry is due. False while a child retries the device."""
+    """False while a child retries the device; True while the device waits for its next retry."""
 
 
 class LinksSupervisor:

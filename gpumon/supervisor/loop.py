@@ -1,6 +1,6 @@
 """The daemon's main loop. It serves descriptors, timers and callbacks of other threads. Callbacks must not block.
 
-An exception of a callback is logged, and the loop continues.
+An exception raised by a callback is logged, and the loop continues.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Loop:
     def request(self, work: Callable[[Future[T]], None]) -> Future[T]:
         """Call `work` from the loop with a future, and return that future at once. Any thread may call `request`.
 
-        An exception of `work` is set in the future.
+        An exception raised by `work` is set in the future.
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future

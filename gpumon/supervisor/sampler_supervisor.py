@@ -25,7 +25,7 @@ from gpumon.supervisor.sampler_children import SamplerChildren
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 3
-"""If so many children are abandoned, the next start of a sampler is delayed by `SamplerDeadlines.gave_up`."""
+"""If this many children are abandoned, the next start of a sampler is delayed by `SamplerDeadlines.gave_up`."""
 MAX_EVENT_FAILURES = 3
 """Number of hangs and crashes in the NVML event set after which the sampler runs without events. It still reads the
 GPUs.

@@ -31,7 +31,7 @@ class FirmwareErrors:
         """Numbers of the reports whose current section is a PCIe error, but whose device has not been read yet."""
 
     def read(self, text: str) -> Line | None:
-        """Read one record. Return the uncorrected PCIe error whose report it completes; None if it completes none."""
+        """Read one record. If it names the device of an uncorrected PCIe error, return that error, else None."""
         if "[Hardware Error]: " not in text[:32] or (record := _RECORD.fullmatch(text)) is None:
             return None
         report, words = record["report"], record["text"]

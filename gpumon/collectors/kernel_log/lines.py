@@ -108,7 +108,7 @@ class Line:
     """PCI address of the device in NVML's format, such as 00000000:1B:00.0; "" if the line names no device."""
     text: str
     numbered: bool = True
-    """False if the line describes an Xid, that of a lost GPU, in words and without its number. True for all others."""
+    """False if the line reports an Xid in words, without its number; True for all other lines."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None

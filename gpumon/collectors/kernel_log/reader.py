@@ -43,7 +43,7 @@ class KernelLog:
         self.up: bool | None = None
         """Whether the log can be read; None if the path is None or does not exist."""
         self.denied = False
-        """Whether the log must not be opened: CAP_SYSLOG is missing, or the file mode forbids it."""
+        """Whether permission to open the log is denied: CAP_SYSLOG is missing, or the file mode forbids it."""
         self.caught_up = False
         """True once `read` has reached the end of the log."""
         self.more = False

@@ -1,4 +1,4 @@
-"""Read state and counters of InfiniBand and RoCE ports from /sys/class/infiniband."""
+"""Read the state and counters of InfiniBand, RoCE and EFA ports from /sys/class/infiniband."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ACTIVE, LINK_UP = 4, 5
 
 
 class PortReader:
-    """Reads all InfiniBand and RoCE ports. Repeats the last values of the counters in polls that do not read them."""
+    """Reads the InfiniBand, RoCE and EFA ports. Repeats the last values of counters in polls that do not read them."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class PortReader:
         return text if text.strip("0:") else ""
 
     def _bus(self, device: str) -> tuple[str, str]:
-        """Return the kernel driver and the PCI address of a device. The address is "" if it is not on a PCI bus."""
+        """Return the kernel driver and PCI address of a device; the address is "" if the device is not on a PCI bus."""
         text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
         values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return values.get("DRIVER", ""), parse_bus_id(values.get("PCI_SLOT_NAME", "")) or ""
@@ -209,7 +209,10 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield the link downs that the port counted (None if unreadable), and those that its interface counted."""
+        """Yield the number of link downs by each counter that exists; None for a counter that cannot be read.
+
+        The counters are the port's own and, except on InfiniBand, that of its network interface.
+        """
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)

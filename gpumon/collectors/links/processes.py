@@ -181,8 +181,8 @@ class ProcessReader:
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return what to remember about a thread in state D, whose folder is `place`.
 
-        If the thread has not run since the last poll, examine it, unless an earlier poll has found that its process
-        sleeps in the driver.
+        If the thread has not run since the last poll, examine it, unless an earlier poll has already found that
+        its process sleeps in the driver.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
@@ -258,7 +258,7 @@ class ProcessReader:
             return None  # it has ended, or the file was closed
 
     def _stat(self, folder: str) -> _Stat | None:
-        """Return the fields of the file `stat` in this folder; None if the process has ended."""
+        """Return the fields of the file `stat` in this folder; None if the process has ended or the read fails."""
         try:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:

@@ -62,7 +62,7 @@ class ServiceReader:
         return self._with_fabric_manager(self._units(), process=fabric_manager)
 
     def _with_fabric_manager(self, states: dict[str, bool], *, process: bool | None) -> dict[str, bool]:
-        """Return `states`, with the fabric manager added if it runs, or ran before, outside its systemd unit."""
+        """Return `states`, with that of the fabric manager added if it runs, or ran before, outside its unit."""
         if process and not states.get(FABRIC_MANAGER):
             self._has_run_elsewhere = True
             return {**states, FABRIC_MANAGER: True}

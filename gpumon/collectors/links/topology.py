@@ -1,4 +1,4 @@
-"""Read which GPUs a network adapter is near to on the PCIe bus, and whether it is a bond or a DPU."""
+"""Read which GPUs are nearest to a network adapter on the PCIe bus, and why it may not be part of the fabric."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
 GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
 _MASTER = re.compile(r"^DEVTYPE=(\w+)", re.MULTILINE)
-"""Matches the kind of a master interface in its uevent file: bond, vrf or bridge. A synthetic interface has no kind."""
+"""Matches the kind of an interface's master in its uevent file: bond, vrf or bridge. Synthetic interfaces have none."""
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UNKNOWN_NODE = {"", "-1"}
 _BLUEFIELD = "MT416"

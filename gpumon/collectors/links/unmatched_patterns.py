@@ -10,7 +10,9 @@ from gpumon.model.port_patterns import matches
 log = logging.getLogger("gpumon.collectors.links")
 
 AFTER_POLLS = 5
-"""Poll, one every 15 s, in which the patterns are compared. By then all adapters are present, also after a boot."""
+"""Number of the poll, at 15 s per poll, in which the patterns are compared. By then all adapters are present, even
+after a boot.
+"""
 
 
 class UnmatchedPatterns:

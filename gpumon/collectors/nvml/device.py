@@ -115,7 +115,7 @@ class Device:
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Forget which queries the device supports, and its constants, because its capabilities have changed."""
+        """Forget which queries the device supports, and what `constant` keeps. Its capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -247,7 +247,7 @@ class Device:
             self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
-        """Return True if the source is a getter or field that is unsupported; False also if that is not yet clear."""
+        """Return True if the source is a getter or field that this device was found not to support."""
         match source:
             case Call(name=name, arguments=arguments):
                 return (name, arguments) in self._unsupported

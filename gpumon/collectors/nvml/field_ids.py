@@ -1,7 +1,8 @@
 """Ids of the fields of nvmlDeviceGetFieldValues, by driver version.
 
 pynvml's constants cannot be used: 25 ids were renumbered between drivers, and the constants depend on pynvml's version,
-not the driver's. For example, driver 580.65 successfully returns a power-smoothing preset for the later id 269.
+not the driver's. For example, id 269 is CLOCKS_EVENT_SW_THERMAL since driver 580.82. Driver 580.65 reports no error for
+it, but returns a power-smoothing preset.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ FIELD_IDS = (
 
 
 def version(driver: str) -> Version:
-    """Return a driver version such as `580.65.06` as numbers: (580, 65, 6). Omit parts from the first non-number on."""
+    """Return a driver version such as `580.65.06` as numbers: (580, 65, 6). Stop at a part that is not a number."""
     parts: list[int] = []
     for part in driver.split("."):
         if not part.isdigit():

@@ -74,7 +74,7 @@ class _Support(ctypes.Structure):
 
 
 def is_supported(device: Device) -> bool:
-    """Return whether the driver supports GPM on this device. Raise NvmlError if the query fails for another reason."""
+    """Return whether the driver supports GPM on this device. Raise NvmlError if the query fails for other reasons."""
     support = _Support(_VERSION)
     try:
         device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)

@@ -30,7 +30,7 @@ GUESTS = frozenset({1, 2})
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What to read in addition, as configured: GPM metrics, and metrics that name processes."""
+    """Optional metrics to read, as configured: GPM metrics, and metrics that name processes."""
 
     gpm: bool = True
     processes: ProcessNames = NO_PROCESS_NAMES

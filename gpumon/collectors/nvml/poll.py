@@ -37,7 +37,7 @@ seconds; otherwise it is read at its usual interval.
 """
 
 PARTIAL_SECONDS = 1.0
-"""Seconds after which a poll in progress passes the GPUs that it has read since its last report to `partial`."""
+"""Seconds after which a poll in progress passes the GPUs that it has read to the callback `partial` of NodePoll."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -125,7 +125,7 @@ class NodePoll:
         self.bus_changed = False
         """Set by the sampler if the PCI bus has changed. The next poll then enumerates the GPUs again."""
         self.watching = False
-        """If True, each poll reads the processes of each GPU and, unless that takes CLOSE_SECONDS, the slow tier."""
+        """If True, each poll reads the processes of each GPU and, if CLOSE_SECONDS allows it, the slow tier."""
         self.blind_since: float | None = None
         """Time on the boot clock since which all visible GPUs have had NAMELESS_FAULTS, perhaps because the kernel
         module was reloaded; None if a GPU answers or its fault states a cause.

@@ -54,7 +54,7 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Function that returns the value of the GPM metric with a name. Without a value it raises AbsentError or NvmlError."""
+"""Function that returns the value of a GPM metric, given its name, or raises AbsentError or NvmlError."""
 
 
 def no_gpm(_metric: str) -> float:
@@ -64,7 +64,7 @@ def no_gpm(_metric: str) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """How many processes, those with the most GPU memory, metrics name (none by default), and the path of /proc."""
+    """How many processes metrics name: the `largest` ones by GPU memory (0 by default). `procfs`: path of /proc."""
 
     largest: int = 0
     procfs: Path = Path("/proc")

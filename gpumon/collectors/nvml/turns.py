@@ -13,18 +13,18 @@ from gpumon.collectors.nvml.gpu_reader import GpuReader
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5
-"""Seconds after which the reading of a GPU is interrupted and continued at a later poll, so that other GPUs do not
-wait.
+"""Seconds after which the reading of a GPU in a poll is interrupted, and continued in a later poll, so that other GPUs
+do not wait.
 """
 FAST_TURNS = 2.5
-"""Factor on these seconds while the fast tier is read, because a GPU is reported only when that tier is complete."""
+"""Factor on SLOW_SECONDS for the fast tier, because a GPU is reported only when that tier is complete."""
 CALL_SECONDS = 1e-3
 """Min seconds of a slow step. A step is the driver calls of a reading up to its next yield. A turn is interrupted only
 after a slow step.
 """
 ASLEEP_SECONDS = 5.0
-"""A step that takes longer does not count as part of the turn. The host was suspended or the child was stopped: the
-daemon kills a child whose driver call takes that long.
+"""A step that takes more seconds does not count as part of its turn. The cause is that the host was suspended or the
+child was stopped: the daemon kills a child whose driver call takes that long.
 """
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
 """Tiers to read of a GPU that was just opened. Sorted by LAST and read from the end, they are read in the order ONCE,

@@ -41,7 +41,9 @@ WATCH_SECONDS = 1.0
 """Max seconds between two polls while the daemon wants new processes reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""First and max seconds without an answer from any GPU until NVML is initialised again. They double each time."""
+"""Seconds without an answer from any GPU after which NVML is initialised again: the first and the maximum number. The
+number doubles each time.
+"""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -52,7 +54,7 @@ REMEDIES = {
 
 
 class SendMessages(Protocol):
-    """Function that sends all its messages to the daemon in one write.
+    """Function that sends one or more messages to the daemon in one write.
 
     The daemon may end this child as soon as it has read the first message.
     """
@@ -130,7 +132,7 @@ class Sampler:
     def _pause(self, until: float) -> None:
         """Wait until this time of the boot clock.
 
-        Return early if the daemon requests the end, or begins or ends close watching.
+        Return early if the daemon requests the end, or sends WATCH or REST.
         """
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
