@@ -1,6 +1,6 @@
-"""The call in progress of a child, in a small shared memory file (page): the child writes it, the daemon reads it.
+"""Call page: a small shared memory file in which a child process shows the daemon its call in progress.
 
-The daemon can read which call, on which GPU and since when, even while the child is blocked in the kernel.
+The daemon reads which call it is, on which GPU and since when, even while the child is blocked in the kernel.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Suffix added to the name of a handle lookup that is repeated for a GPU with a fault. It has the deadline of an
-ordinary call.
+"""Suffix of the call name when the handle of a GPU with a fault is looked up again. This lookup has the deadline of an
+ordinary call, not the longer one of a call that opens a GPU.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CallInProgress:
-    """The current call of a child, or its last call if none is running."""
+    """The driver call or file access that a child has in progress, or the last one if none is.
+
+    `calls` is the number of calls that the child has begun, and `since` the boot clock at which this call began.
+    """
 
     sequence: int
     calls: int
@@ -47,9 +50,9 @@ def create() -> int:
 
 @contextmanager
 def created() -> Iterator[int]:
-    """Yield the descriptor of a new shared memory file (page), and close the descriptor on exit.
+    """Yield the descriptor of a new call page, and close the descriptor on exit.
 
-    The child and the `Reader` must have mapped the page by then.
+    By then the child must have inherited the descriptor, and the `Reader` must have mapped the page.
     """
     descriptor = create()
     try:
@@ -59,7 +62,7 @@ def created() -> Iterator[int]:
 
 
 class Writer:
-    """Writes the page in the child. Call `enter` before each driver call or file access, and `leave` after it."""
+    """Writes the call page in the child. Call `enter` before each driver call or file access, and `leave` after it."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
@@ -77,14 +80,14 @@ class Writer:
 
 
 class Reader:
-    """Reads the page of one child in the daemon."""
+    """Reads the call page of one child in the daemon."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
         self._last: CallInProgress | None = None
 
     def read(self) -> CallInProgress:
-        """Return the call that the child entered last; `running` is False if it has returned.
+        """Return the call that the child began last; `running` is False if the call has returned.
 
         A read during a write may be inconsistent. That does no harm, because only calls that last for seconds matter.
         """
@@ -95,6 +98,6 @@ class Reader:
         return CallInProgress(sequence, calls, since, bus_id, call)
 
     def close(self) -> None:
-        """Close the page of a child that has ended. `read` still returns its last state."""
+        """Unmap the page of a child that has ended. `read` still returns the last call."""
         self._last = self.read()
         self._page.close()

@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timezone
 
 LATEST = 250e9
-"""Maximum Unix time in seconds that `utc` can represent as a date."""
+"""Latest Unix time in seconds that `utc` converts, in the year 9892: `datetime` ends with the year 9999."""
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 PART = re.compile(r"([0-9]{1,9})(ms|[smhdw])")
 
@@ -21,7 +21,7 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Parse a Unix time, an RFC 3339 timestamp or a duration before now; return Unix time, None for other text."""
+    """Return the Unix time of a Unix time, an RFC 3339 timestamp or a duration before `now`; None for other text."""
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before
@@ -38,7 +38,7 @@ def utc(wall: float) -> datetime:
 
 
 def from_rfc3339(text: str) -> datetime:
-    """Parse a time in RFC 3339. Raise ValueError for other text. Before Python 3.11 `fromisoformat` rejects the Z."""
+    """Parse an RFC 3339 time. Raise ValueError for other text. Before Python 3.11 `fromisoformat` rejects a final Z."""
     return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
 
 

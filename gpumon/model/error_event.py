@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 XID, SXID, OVERRUN, AER, NIC, DRIVER = "xid", "sxid", "overrun", "aer", "nic", "driver"
 MAX_TEXTS = 3
-"""Maximum number of different kernel messages to keep for one error, besides the newest."""
+"""Maximum number of different kernel messages to keep for one error, in addition to the newest message."""
 KINDS = (XID, SXID, OVERRUN, AER, NIC, DRIVER)
-"""xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost, possibly with Xids. aer: of a
-PCIe device, from the kernel's Advanced Error Reporting or the firmware. nic: of a network adapter, from its driver.
-driver: of NVIDIA's driver, in a line that names no device.
+"""Kinds of errors. xid: error of a GPU. sxid: error of an NVSwitch. overrun: records of the kernel log were lost,
+possibly with Xids. aer: error of a PCIe device, from the kernel's Advanced Error Reporting or the firmware. nic: error
+of a network adapter, from the adapter's driver. driver: error in a line of NVIDIA's driver that names no device.
 """
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Prefix of the id that replaces the uuid of a GPU that has never reported one. The bus id in lower case follows."""
+"""Prefix of the id that stands for the uuid of a GPU until the uuid has been read. The bus id in lower case follows."""
 AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
 NVLINK_DISCOVERY = 1
-"""Code of a driver error: it cannot discover which NVLinks lead to which GPU."""
+"""Code of an error of kind driver: the driver cannot discover which NVLinks lead to which GPU."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 INIT_FAILED = 143
@@ -38,11 +38,11 @@ class ErrorObservation:
 
     kind: str
     code: int
-    """Xid or SXid; for `aer` AER_FATAL or AER_NONFATAL, for `nic` a key of NIC_ERRORS, for `driver` NVLINK_DISCOVERY,
-    for an overrun 0.
+    """Xid or SXid; AER_FATAL or AER_NONFATAL for `aer`; a key of NIC_ERRORS for `nic`; NVLINK_DISCOVERY for `driver`;
+    0 for `overrun`.
     """
     bus_id: str
-    """PCI address of the device, of an NVSwitch in the kernel's format, else in NVML's; "" without a device."""
+    """PCI address of the device: in the kernel's format for an NVSwitch, else in NVML's; "" if none is named."""
     at: float
     """Boot clock of the last occurrence in seconds."""
     since: float
@@ -52,27 +52,28 @@ class ErrorObservation:
     source: str
     times: int = 1
     text: str = ""
-    """Newest message of the kernel, without process names."""
+    """Newest kernel message, without process names."""
     texts: tuple[str, ...] = ()
-    """Earlier messages of the kernel that differ from each other, at most MAX_TEXTS."""
+    """The first kernel messages that differ from each other, at most MAX_TEXTS."""
     numbered: bool = True
-    """False if the driver reported in words that it lost the GPU. A line with the Xid may follow."""
+    """False if the kernel message has no Xid and `code` is inferred from its text. A line with the Xid may follow."""
     uuid: str | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
-    """True if the error of an NVSwitch is fatal; None if the message does not state it."""
+    """True if an error of kind sxid, aer or nic is fatal; None if that is not reported."""
     historical: bool = False
     """True if the kernel log record is older than the installation of the agent."""
     pid: int | None = None
-    """Process that the kernel log names; None for NVML. It is neither stored nor exported."""
+    """Id of the process that the kernel log names; None if none is named. It is neither stored nor exported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEvent:
-    """A burst of one error of one device. It ends when the error has not recurred for three minutes.
+    """A burst of one error of one device. The burst ends when the error has not recurred for three minutes.
 
-    NVML and the kernel log report the same errors. Therefore each is counted separately, and the higher count is used.
+    NVML and the kernel log report the same errors. Therefore the reports of each are counted separately, and `count`
+    is the higher number.
     """
 
     id: str
@@ -87,15 +88,15 @@ class ErrorEvent:
     first_wall: float
     last_wall: float
     nvml: int = 0
-    """Number of NVML events."""
+    """Number of times that NVML reported the error."""
     kmsg: int = 0
-    """Number of lines in the kernel log."""
+    """Number of times that the kernel log reported the error, without lines that have no Xid."""
     unnumbered: bool = False
-    """True if the kernel reported the error in a line without an Xid."""
+    """True if the kernel log has a line about this error that names no Xid."""
     texts: tuple[str, ...] = ()
-    """The first different messages of the kernel log, at most MAX_TEXTS."""
+    """The first kernel messages that differ from each other, at most MAX_TEXTS."""
     text: str = ""
-    """The newest message of the kernel log."""
+    """The newest kernel message."""
     fatal: bool | None = None
     historical: bool = False
     """True if the error is older than the installation of the agent: it is listed, but not counted, and raises no
@@ -127,9 +128,9 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance id that all errors of a GPU with such an id have in common.
+    """Return the MIG instance id that a GPU's errors have in common, ignoring errors without an id.
 
-    Return None if the errors have no id or different ids, because the whole GPU is then affected.
+    Return None if no error has an id, or if the ids differ: the errors then concern the whole GPU.
     """
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None
@@ -137,7 +138,7 @@ def common(instances: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorChange:
-    """A burst of errors that was started or continued, and the number of errors that were added to its count."""
+    """An error event that began or changed, and the number of errors that this adds to the counter of its device."""
 
     event: ErrorEvent
     increase: int
@@ -145,7 +146,7 @@ class ErrorChange:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Position in the kernel log up to which records have been reported: boot and sequence number."""
+    """Last record of the kernel log that was processed, as the id of its boot and its sequence number."""
 
     boot_id: str
     sequence: int
@@ -153,11 +154,11 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCounter:
-    """Number of errors of one device and code since the store was created."""
+    """Number of errors of one kind and code on one device since the store was created."""
 
     kind: str
     device: str
-    """Value of ErrorEvent.device: uuid of the GPU (or its substitute) for an Xid, else the PCI address."""
+    """Value of ErrorEvent.device: uuid of the GPU (or the substitute for the uuid) for an Xid, else the PCI address."""
     code: int
     count: int
     last_wall: float

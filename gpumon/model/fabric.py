@@ -8,9 +8,9 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Call, Checks, RowCheck, identity, reading
 
 COMPLETED = 3
-"""Value of `Fabric.state` from which the other fields of the fabric are valid."""
+"""Value of `Fabric.state` when registration is completed. Only then are the other rows of Fabric valid."""
 STATES = {1: "has not started", 2: "is in progress"}
-"""Text for each state before COMPLETED. State 0, a GPU without a fabric, has none."""
+"""Text for each value of `Fabric.state` below COMPLETED, except 0, which means that the GPU has no fabric."""
 HEALTHY, LIMITED = 1, 3
 SUMMARIES = {2: "unhealthy", LIMITED: "of limited capacity"}
 """Text for each value of `health_summary` other than HEALTHY."""
@@ -24,8 +24,8 @@ CHECKS = {
     "partition_assigned": RowCheck(12, 2, healthy=_TRUE),
     "fabric_manager_connected": RowCheck(14, 2, healthy=_TRUE),
 }
-"""Checks in the fabric health mask by name: bit position, width in bits, healthy value. pynvml 12.570 has wrong
-widths.
+"""Checks in the fabric health mask by name: bit position, width in bits, healthy value. The constants of pynvml 12.570
+have wrong widths.
 """
 
 
@@ -33,13 +33,13 @@ widths.
 class Fabric:
     """Registration of one GPU with its NVLink fabric.
 
-    For a GPU without a fabric `state` is 0 or all fields are None.
+    For a GPU without a fabric, `state` is 0 or all attributes are None.
     """
 
     PREFIX: ClassVar[str] = "gpumon_fabric_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
 
-    # Not read once: they are valid when registration is completed, and change when the fabric is repartitioned.
+    # Read in the SLOW tier: they are valid when registration is completed, and a repartitioning changes them.
     cluster_uuid: str | None = identity(
         "UUID of the NVLink fabric (of several nodes).", Call("FabricInfo", attribute="cluster_uuid"), every=SLOW
     )

@@ -1,8 +1,8 @@
 """Frames: messages of a child process to the daemon, one JSON object per line.
 
-Key "frame" names the type of the message. Attributes that are None are omitted. In a Snapshot, the readings of a GPU
-that did not change since the previous Snapshot of the child are omitted too, and a reading that became None is null.
-For an unchanged part the daemon uses the object that it already has.
+The key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot also omits readings of
+a GPU that equal those in the child's previous reading of this GPU: the daemon takes them from the previous reading.
+In "gpu", a metric that became None is null.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
 SCHEMA = 8
-"""Version of the messages. Increase it when a message changes: a daemon and a child of different versions must not
+"""Version of the messages. Increase it when a message changes: a daemon and a child whose versions differ must not
 communicate.
 """
 
@@ -45,23 +45,23 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class FrameError(ValueError):
-    """Raised for a line that is not a frame of this schema version."""
+    """Raised for a line that cannot be decoded as a frame of this schema version."""
 
 
 class Encoder:
     """Encodes the messages that one child sends through its pipe.
 
-    It stores the last reading of each GPU, to leave out the parts that did not change.
+    The encoder keeps the last reading of each GPU, so that it can omit the sections that did not change.
     """
 
     def __init__(self) -> None:
         self._sent: dict[str, snapshot.GpuReading] = {}
-        """The last reading of each GPU, by bus id."""
+        """The last reading of each GPU that was sent, by bus id."""
 
     def encode(self, message: ChildMessage) -> bytes:
         """Return the message as one line with its newline.
 
-        A Snapshot contains only what changed since the previous one.
+        Of the readings of a GPU in a Snapshot, the line has only those that differ from the GPU's previous readings.
         """
         values = {"frame": type(message).__name__} | _attributes(message)
         if isinstance(message, snapshot.Snapshot):
@@ -69,9 +69,9 @@ class Encoder:
         return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
     def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
-        """Return a GPU's reading as a JSON object, without the parts that are as in the previous reading of this GPU.
+        """Return a GPU's reading as a JSON object, without the sections that equal those of its previous reading.
 
-        "gpu" has only changed attributes. "same" lists the names of the omitted parts.
+        "gpu" has only changed attributes. "same" lists the names of the omitted sections.
         """
         values, before = _attributes(reading), self._sent.get(reading.bus_id)
         self._sent[reading.bus_id] = reading
@@ -92,14 +92,14 @@ class Encoder:
 class Decoder:
     """Decodes the lines that the daemon receives from one child.
 
-    It stores the last reading of each GPU, to fill in the parts that are not sent because they did not change.
+    The decoder keeps the last reading of each GPU, so that it can fill in the sections that were omitted as unchanged.
     """
 
     def __init__(self) -> None:
         self._received: dict[str, snapshot.GpuReading] = {}
 
     def decode(self, line: bytes) -> ChildMessage:
-        """Return the message that the line contains. Raise FrameError for a line that is not a frame of this schema."""
+        """Return the message in this line. Raise FrameError if the line is not a frame of this schema version."""
         try:
             values = json.loads(line)
             kind = _KINDS[values.pop("frame")]
@@ -132,12 +132,12 @@ class Decoder:
 
 
 def encode(message: ChildMessage) -> bytes:
-    """Encode one message without reference to earlier ones. Return one line with its newline."""
+    """Return the message as one line with its newline. The line is complete: it omits no unchanged readings."""
     return Encoder().encode(message)
 
 
 def decode(line: bytes) -> ChildMessage:
-    """Decode one line that does not refer to earlier ones. Raise FrameError for any other line."""
+    """Return the message in a line that omits no unchanged readings. Raise FrameError for any other line."""
     return Decoder().decode(line)
 
 
@@ -172,7 +172,7 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
     "link_bytes": lambda moved: moved,
     "pids": tuple,
 }
-"""Parts of a GpuReading that are sent only if they changed, by name, each with the function that decodes it."""
+"""Sections of a GpuReading that are sent only if they changed: the function that decodes each, by attribute name."""
 
 
 def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:

@@ -54,10 +54,10 @@ CLOCK_EVENTS: Mapping[str, int] = {
 }
 
 _RARE_REASONS = ("idle", "applications_clocks", "sync_boost", "display_clocks")
-"""Clock event reasons that are normal, rare on compute GPUs, or set by the operator."""
+"""Clock event reasons that are normal, rare on compute GPUs, or set by the operator: detailed metrics."""
 
 _POLICIES = ("thermal", "board_limit", "low_utilization", "reliability")
-"""Performance policies whose counters are not those of a clock event reason, as POWER and SYNC_BOOST are."""
+"""Performance policies of the driver, without those whose counter is that of a clock event reason, such as POWER."""
 
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
@@ -72,7 +72,7 @@ _LIKE_SM = ("graphics", "video")
 """Clock domains whose clock follows the SM clock. They are exported only with detailed metrics."""
 
 PCIE_ERRORS = {
-    # Not verified: the resource manager has a total of 32 bits too, and no source names the one that NVML returns.
+    # Width not verified: the resource manager also has a 32-bit total; which one NVML returns is not documented.
     "correctable": Field("PCIE_COUNT_CORRECTABLE_ERRORS", bits=16),
     "non_fatal": Field("PCIE_COUNT_NON_FATAL_ERROR", bits=8),
     "fatal": Field("PCIE_COUNT_FATAL_ERROR", bits=8),
@@ -130,7 +130,7 @@ def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
 
 
 def memory_source(attribute: str) -> Either:
-    """Return the source of a part of the memory of a GPU or a MIG instance."""
+    """Return the source of a memory size (`total`, `used` or `free`, in bytes) of a GPU or a MIG instance."""
     return Either(Call("MemoryInfo", (MEMORY_V2,), attribute), Call("MemoryInfo", (), attribute))
 
 

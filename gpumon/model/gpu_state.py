@@ -18,7 +18,8 @@ from gpumon.model.stored_gpu import StoredGpu
 class GpuState:
     """One GPU of the inventory, as outputs and checks read it.
 
-    If the GPU does not answer, its identity, `up`, `fault` and Xid counters remain; its other readings become None.
+    If the GPU does not answer, its identity, `fault`, verdict level and Xid counters remain, and the last values of
+    `peers`, `peer_access`, `platform` and `stored`. All other readings are then None or empty.
     """
 
     bus_id: str
@@ -32,20 +33,20 @@ class GpuState:
     detail: str = ""
     """Text that describes the fault."""
     since: float | None = None
-    """Wall time in seconds at which the fault was detected; None if there is none."""
+    """Wall time in seconds at which the fault was detected; None without a fault."""
     released: bool = False
-    """True from the release of the GPU until its next reading. `fault` is then the one before the release."""
+    """True from the release of the GPU until its next reading. `fault` then remains as it was before the release."""
     restored: bool = False
     """True if the uuid is from the store, because the driver has not reported it since the agent started."""
     reset_at: float | None = None
-    """Boot clock at which the GPU's counters were found restarted, by a GPU reset or a reload of the driver; None if
-    never.
+    """Boot clock in seconds at which the agent last detected that the GPU's counters had restarted, because of a GPU
+    reset or a reload of the driver; None if never.
     """
     ecc_volatile: Mapping[str, float] | None = None
-    """ECC errors since the last GPU reset, by "severity,location". Unlike the exported counters, these restart at 0."""
+    """ECC errors since the last GPU reset, by "severity,location". They restart at 0; the exported counters do not."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     port_above: str | None = None
-    """PCI address of the PCIe port that the GPU is connected to."""
+    """PCI address of the PCIe port that the GPU is connected to; None if unknown."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """P2P status by uuid of the other GPU, then by capability. Read when a probe starts; not exported."""
@@ -53,14 +54,14 @@ class GpuState:
     fabric: Fabric | None = None
     platform: Platform | None = None
     stored: StoredGpu | None = None
-    """The GPU's row for the store; None until the uuid has been read."""
+    """The GPU's row for the table `gpus` of the store; None until the uuid has been read or found in the store."""
     migs: tuple[MigReading, ...] = ()
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since which no process uses the GPU; None while a process uses it. For the preflight of the probe."""
+    """Boot clock since which no process but the probe uses the GPU; None while one does. Read before a probe run."""
     pids: tuple[int, ...] | None = None
-    """Ids of processes that use the GPU, as NVML reports them; None if unknown. For the preflight; not exported."""
+    """Ids of processes that use the GPU, from NVML; None if unknown. Read before a probe run; not exported."""
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class GpuState:
         return (("gpu", str(self.index)), ("uuid", self.uuid))
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield each metric table of the GPU (GPU, fabric, platform, MIG) with its labels, without NVLinks."""
+        """Yield the metric tables of the GPU, its fabric, its platform and its MIG instances, each with its labels."""
         yield self.gpu, self.labels
         for part in (self.fabric, self.platform):
             if part is not None:
@@ -85,14 +86,14 @@ class GpuState:
             yield mig.mig, (*self.labels, *mig_labels(mig))
 
     def link_tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield each table of the GPU's NVLinks, NVLink peers and chip-to-chip links, with its labels."""
+        """Yield the metric tables of the GPU's NVLinks, NVLink peers and chip-to-chip links, each with its labels."""
         for links in (self.links, self.peers, self.c2c_links):
             for link, table in links.items():
                 yield table, (*self.labels, ("link", link))
 
 
 def mig_labels(mig: MigReading) -> Labels:
-    """Return the labels of a MIG instance that are added to those of its GPU."""
+    """Return the labels that identify a MIG instance, in addition to the labels of its GPU."""
     return (
         ("mig_uuid", mig.uuid),
         ("gpu_instance_id", str(mig.gpu_instance_id)),

@@ -1,4 +1,4 @@
-"""Metric table of verdicts. The daemon fills it."""
+"""Metric tables of verdicts, which the daemon fills."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class HealthMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictInfo:
-    """Action, code and reason of a verdict that is not inhibited, for the text of its alert.
+    """Action, error code and reason of a verdict that is not inhibited, as labels for the text of its alert.
 
-    The reason is that of the verdict's last transition, so that the labels do not change with each poll.
+    The reason is the text at the verdict's last transition, so that the label does not change with each poll.
     """
 
     PREFIX: ClassVar[str] = "gpumon_health_check_"

@@ -25,8 +25,8 @@ ERRORS: Mapping[str, int] = {
     "excessive_buffer_overrun_errors": 4,
     "VL15_dropped": 16,
 }
-"""Error counters: file names in counters/ and their width in bits. A counter that is full stays full until it is
-reset.
+"""Width in bits of each error counter, by its file name in counters/. A counter that reaches its maximum stays there
+until it is reset.
 """
 
 HARDWARE_ERRORS: Mapping[str, int] = {
@@ -35,21 +35,21 @@ HARDWARE_ERRORS: Mapping[str, int] = {
     "rx_icrc_encapsulated": 64,
     **dict.fromkeys(("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"), 64),  # EFA
 }
-"""Files of hw_counters/ that count lost or retransmitted packets, and their width in bits. The device's driver
-determines which of them exist. A counter of 32 bits wraps to 0.
+"""Width in bits of each counter of lost or retransmitted packets, by its file name in hw_counters/. Which of these
+files exist depends on the device's driver. A counter of 32 bits wraps to 0.
 """
 DEVICE_ERRORS: Mapping[str, int] = {"no_completion_cmds": 64, "cmds_err": 64}
-"""Files of hw_counters/ of an EFA device that count failed admin commands, and their width in bits."""
+"""Width in bits of each counter of failed admin commands of an EFA device, by its file name in hw_counters/."""
 
 
 EFA = "efa"
-"""Kernel driver of the Elastic Fabric Adapter. It reports every port as active and has no port counters."""
+"""Kernel driver of the AWS Elastic Fabric Adapter. The driver reports every port as active and has no port counters."""
 FABRIC, OTHER = ROLES = ("fabric", "other")
-"""Roles of a port. Jobs communicate between nodes over fabric ports; the others are for management and storage."""
+"""Roles of a port. Jobs communicate between nodes over FABRIC ports; OTHER ports are for management or storage."""
 BOND, DPU = ("its network interface belongs to a bond", "it is a DPU")
-"""Values of Placement.kind."""
+"""Two of the values of Placement.kind."""
 SWITCH, NUMA, APART = ("switch", "numa", "apart")
-"""Positions of an adapter: below the PCIe switch of a GPU, on the NUMA node of one, or neither."""
+"""Positions of an adapter: below the same PCIe switch as a GPU, only on the same NUMA node as a GPU, or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +61,16 @@ class Placement:
     gpus: tuple[str, ...] = ()
     """PCI addresses of the GPUs below the same PCIe switch, in NVML's form."""
     kind: str = ""
-    """Why an Ethernet port of the adapter is probably not of the fabric; "" if nothing indicates that.
+    """Why an Ethernet port of the adapter is probably not a fabric port; "" if nothing indicates that.
 
     The adapter is a DPU, or its network interface belongs to a bond or to a virtual machine's synthetic
-    interface. The reason does not count if the adapter is below the PCIe switch of a GPU.
+    interface. This reason is ignored if the adapter is below the same PCIe switch as a GPU.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandPortInfo:
-    """Role of one InfiniBand or RoCE port."""
+    """Role and link layer of one InfiniBand or RoCE port, and the GPUs below the same PCIe switch."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_port_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port")
@@ -82,7 +82,7 @@ class InfinibandPortInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandLink:
-    """State of one InfiniBand or RoCE port."""
+    """State and speed of one InfiniBand or RoCE port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port", "link_layer")

@@ -10,7 +10,7 @@ from gpumon.model.reading import SLOW, agent, reading, rows
 
 
 def _as_of_the_gpu(name: str) -> Any:
-    """Return the dataclass field of a metric that `Gpu` has too. For MIG instances it is read in the SLOW tier."""
+    """Return the dataclass field of a metric that `Gpu` also has, with the tier changed to SLOW."""
     row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later, for the whole GPU instance.")
     return field(default=None, metadata={"row": row})
 
@@ -19,7 +19,7 @@ def _as_of_the_gpu(name: str) -> Any:
 class Mig:
     """Readings of one MIG compute instance.
 
-    All are read in the SLOW tier, because a node may have 56 instances and each takes several driver calls.
+    All are read in the SLOW tier, because a node may have 56 instances, and reading each takes several driver calls.
     """
 
     PREFIX: ClassVar[str] = "gpumon_mig_"

@@ -10,7 +10,7 @@ class NicError(NamedTuple):
     """One kind of network adapter error, recognised by its kernel message."""
 
     message: str
-    """Regular expression that matches the whole message after the source location that the driver prints."""
+    """Regular expression for the whole kernel message, without the source location that the driver prints before it."""
     meaning: str
     fatal: bool
     """True for a failure, False for a warning."""
@@ -52,7 +52,7 @@ NIC_ERRORS: Mapping[int, NicError] = {
         fatal=True,
         action="inspect",
     ),
-    # No failure: the port works until its module shuts down, which is a verdict of its own (ib_port_down).
+    # Not a failure: the port works until its transceiver shuts down, for which there is the check ib_port_down.
     6: NicError(
         r"Port module event(?:\[error\])?: module \d+, [\w /]+, High Temperature",
         "The adapter's transceiver is too hot",
@@ -73,10 +73,11 @@ NIC_ERRORS: Mapping[int, NicError] = {
         action="reboot",
     ),
 }
-"""Errors of network adapters by code. The codes are gpumon's own, because adapters have none. Power messages also
+"""Errors of network adapters, by code. The codes are gpumon's own, because the drivers log none. Power messages also
 appear at each boot of healthy adapters.
 
-Not in the table: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and plugged cables.
+Not in the table: failed ACCESS_REG commands, which monitoring of transceivers causes all the time, and messages about
+plugged cables.
 """
 _UNKNOWN = NicError(
     "", "The adapter's driver reported an error that is not in this version's table", fatal=False, action="inspect"
@@ -84,5 +85,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Return the row of an error code. For a code of another version of the agent, return a generic row."""
+    """Return the row for an error code, or a generic row if only another version of the agent defines the code."""
     return NIC_ERRORS.get(code, _UNKNOWN)

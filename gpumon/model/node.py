@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpumon.model.reading import AGENT, agent, identity
 
 UNITS = {"fabric_manager_up": "nvidia-fabricmanager.service", "imex_up": "nvidia-imex.service"}
-"""The systemd unit whose state each of these metrics of Node reports."""
+"""Name of the systemd unit whose state a metric of Node reports, by name of the metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Versions of the driver that the sampler loaded; all None if no driver is loaded."""
+    """Versions of the NVIDIA driver, NVML and CUDA; all None while the driver does not answer or is released."""
 
     PREFIX: ClassVar[str] = "gpumon_driver_"
     LABELS: ClassVar[tuple[str, ...]] = ()

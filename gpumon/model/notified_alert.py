@@ -13,7 +13,7 @@ class SentAlert:
     """A firing alert with all its labels and texts, as it is sent to receivers."""
 
     labels: Labels
-    """Labels as Prometheus gives them to the same alert, sorted; they identify it."""
+    """Labels that the same alert has in Prometheus, sorted by name. They identify the alert."""
     summary: str
     description: str
     action: str
@@ -33,7 +33,7 @@ class SentAlert:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the texts of the alert by annotation name of the alert rules for Prometheus. Leave out empty texts."""
+        """Return the texts of the alert, by annotation name as in the Prometheus alert rules. Leave out empty texts."""
         texts = {
             "summary": self.summary,
             "description": self.description,
@@ -46,7 +46,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedAlert:
-    """A firing alert of which a receiver was notified. The receiver is not notified yet that it is resolved."""
+    """An alert of which a receiver was notified that it fires, and not yet that it is resolved."""
 
     receiver: str
     alert: SentAlert

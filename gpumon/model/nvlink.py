@@ -1,4 +1,4 @@
-"""Metric tables of an NVLink and of a chip-to-chip link of Grace hosts."""
+"""Metric tables of an NVLink, of its peer, and of a chip-to-chip link of Grace hosts."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Nvlink:
     PREFIX: ClassVar[str] = "gpumon_nvlink_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
     COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
-    """Field with the number of NVLinks of the GPU. The constant of pynvml is not used, because its value has
-    changed.
+    """Field with the number of NVLinks of the GPU. pynvml's constant for the maximum number is not used, because
+    its value has changed between versions.
     """
 
     up: float | None = reading(

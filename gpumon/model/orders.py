@@ -1,6 +1,6 @@
-"""Orders: the configuration of a child process, sent as one line of JSON on its input.
+"""Orders: the configuration of a child process, sent as one line of JSON on the child's standard input.
 
-To change it, the daemon replaces the child.
+To change the orders, the daemon replaces the child.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 EXIT_MISMATCH = 18
-"""Exit code of a sampler whose library no longer matches the kernel module. Only a new process can load the new
-library.
+"""Exit code of a sampler whose NVML library does not match the kernel module. Only a new process can load another
+version of the library.
 """
 
 INDEX_PREFIX = "index "
@@ -35,17 +35,17 @@ class Simulation:
     profile: str
     """Name of the profile, or path of a recording."""
     epoch: float
-    """Boot clock at which the simulated node started. It is shared, so that every process sees the same node."""
+    """Boot clock at which the simulated node started. All processes get the same value, to simulate the same node."""
     scenario: str | None = None
     trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerOrders:
-    """Orders of a sampler child. If `trial` is set, they are for a trial child, which reads one GPU once."""
+    """Orders for a sampler child or, if `trial` is set, for a trial child, which reads only the GPU `trial`, once."""
 
     page: int
-    """File descriptor of the page for the call in progress."""
+    """File descriptor of the call page (model/call_progress.py)."""
     parent: int
     """Process id of the daemon; the child ends when the daemon ends."""
     interval: float = 1.0
@@ -54,22 +54,22 @@ class SamplerOrders:
     do_not_open: tuple[str, ...] = ()
     """Bus ids of GPUs that are quarantined or released. They are not opened."""
     first: tuple[str, ...] = ()
-    """Bus ids of GPUs in the order in which to open them. GPUs that answered before come before GPUs that may hang."""
+    """Bus ids of the GPUs that answered an earlier sampler, in the order in which to open them, before all others."""
     events: bool = True
-    """False to not wait for Xid events, because waiting for them hung or crashed."""
+    """False to read no Xid events from NVML, because earlier samplers hung or crashed while waiting for them."""
     gpm: bool = True
     """True to read GPU performance monitoring."""
     largest_processes: int = 0
     """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
     watch: bool = False
-    """True to read all rows of the slow tier at every poll, processes first. A line on the child's input changes
-    this order while the child runs, because replacing the child would leave a gap in the readings of a probe run.
+    """True to read the GPU's processes and, if that is fast enough, the whole slow tier at every poll. A later line on
+    the child's input changes this, because replacing the child would leave a gap in the readings of a probe run.
     """
     trial: str | None = None
     record: int | None = None
     """File descriptor to which driver calls and their results are recorded; None to record nothing."""
     survey: bool = False
-    """True to make the driver calls that polls do not make once, and then end. Used with `record`."""
+    """True to make, once, the driver calls that a recording needs and polls do not make, and then end."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None
@@ -86,19 +86,19 @@ class SamplerOrders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksOrders:
-    """Orders of a links child."""
+    """Orders for a links child, which reads ports, services and processes."""
 
     page: int
     parent: int
     quarantined: tuple[str, ...] = ()
-    """Names of devices and collectors that are not read, because reading their files blocks."""
+    """Names of the devices and collectors that are not read, because an earlier read of their files blocked."""
     exclude: tuple[str, ...] = ()
-    """Patterns of the network adapters that the configuration excludes. Their ports are never read."""
+    """Patterns of the network adapters that the configuration excludes. The ports of these adapters are never read."""
     fabric: tuple[str, ...] = ()
-    """Patterns of the network adapters of the fabric. The child warns of those that match none."""
+    """Patterns of the fabric's network adapters. The child logs a warning for a pattern that matches no adapter."""
     sysfs: str = "/sys"
     root: str = "/"
-    """Root directory of the host's file system, where systemd units are."""
+    """Root directory of the host's file system, below which the files of systemd units are."""
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"

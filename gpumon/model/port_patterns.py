@@ -1,4 +1,4 @@
-"""Patterns that name network adapters by device, PCI address or board id, as in the configuration."""
+"""Patterns that match network adapters by device name, PCI address or board id, as the configuration has them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpumon.model.bus_id import parse_bus_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortPatterns:
-    """The adapters that the configuration names."""
+    """Patterns of network adapters from the section `links` of the configuration."""
 
     exclude: tuple[str, ...] = ()
-    """Adapters that are not monitored."""
+    """Patterns of adapters that are not monitored."""
     fabric: tuple[str, ...] = ()
-    """Adapters of the fabric; empty to determine them by link layer, position and speed."""
+    """Patterns of the fabric's adapters. If empty, link layer, PCIe position and speed determine which these are."""
 
 
 def matches(patterns: Collection[str], device: str, bus_id: str, board: str) -> bool:

@@ -1,4 +1,4 @@
-"""Record of an InfiniBand or RoCE port that is kept over restarts and reboots."""
+"""Record of an InfiniBand or RoCE port, which the agent keeps over its restarts and reboots of the host."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """A port that was present at some time. It is reported as down or missing if it should be up."""
+    """A port that was present at some time. The agent reports it as down or missing if it should be up."""
 
     identity: str
-    """Id of the port that does not depend on its device name: GUID or PCI address of its card, and port number."""
+    """GUID of the port's card, else PCI address of the card, else device name, with the port number."""
     device: str
     """Name of the RDMA device, such as mlx5_0, at the last reading of the port."""
     port: str
     bus_id: str
-    """PCI address of its card at the last reading; "" for a device that is not on a PCI bus."""
+    """PCI address of the port's card at the last reading; "" for a device that is not on a PCI bus."""
     guid: str
-    """Node GUID of its card; "" if the card has none."""
+    """Node GUID of the port's card; "" if the card has none."""
     link_layer: str
     board: str
-    """Board id of the card (its kind, as named by the vendor); "" if not reported."""
+    """Board id of the card, by which the vendor names the card's model; "" if not reported."""
     firmware: str
     first_wall: float
     last_wall: float
@@ -31,12 +31,12 @@ class PortRecord:
     last_up: float | None = None
     """`first_up` and `last_up` are the Unix times at which the port was first and last up; None if it was never up."""
     speed: float | None = None
-    """Highest observed speed per direction in bytes per second. Restarts when the operator accepts that the port is
-    slower or down.
+    """Highest observed speed per direction in bytes per second, or the lower one that the operator accepted. It starts
+    again when a port that was no longer expected comes up.
     """
     role: str | None = None
     """Role at the last reading, one of ROLES; None if an earlier version of the agent wrote the record."""
     expected: bool | None = None
-    """Whether the port should be up. True: it was in use, or it replaced a port that was. None: it was never in use,
-    so it is probably not connected. False: it was replaced, or the operator accepted that it is down or gone.
+    """Whether the port should be up. True: it was in use, or replaced a port that was in use. None: it was never in
+    use, so it is probably not connected. False: it was replaced or excluded, or the operator accepted it as down or gone.
     """

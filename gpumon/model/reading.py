@@ -15,11 +15,11 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 KEY_SEPARATOR = ","
-"""Separator of the label values in the key of a reading with several extra labels, as in `{"corrected,dram": 0}`."""
+"""Separator of the label values in the key of a reading with several labels, as in `{"corrected,dram": 0}`."""
 
 
 class Tier(enum.Enum):
-    """Interval in seconds at which a metric is read. FAST: every poll, whose interval is configured."""
+    """Interval in seconds at which a metric is read. FAST metrics are read at every poll, whose interval is configured."""
 
     FAST = 1.0
     SLOW = 15.0
@@ -31,7 +31,7 @@ FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
 
 class Page(enum.Enum):
-    """URL path of the page that exports a metric. Single links have a page of their own, to be scraped less often."""
+    """URL path of the page that exports a metric. Metrics of single links are on another page, to be scraped less often."""
 
     METRICS = "/metrics"
     LINKS = "/metrics/links"
@@ -47,8 +47,8 @@ ALL_LINKS = 0xFFFFFFFF
 class Call:
     """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all metrics that share it.
 
-    `attribute` selects a member of the returned struct or list. `unknown` is the value by which the driver reports that
-    it has none. Getters in nvml/calls replace wrappers of pynvml that cannot be used.
+    `attribute` selects a member of the returned struct or list. `unknown` is the value that the driver returns if it
+    has no reading. Getters in collectors/nvml/calls replace wrappers of pynvml that cannot be used.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Source: one field of nvmlDeviceGetFieldValues. nvml/field_ids maps the name to the driver's field id."""
+    """Source: one field of nvmlDeviceGetFieldValues. collectors/nvml/field_ids maps `name` to the driver's field id."""
 
     name: str
     scale: float = 1
@@ -85,7 +85,7 @@ class LinkField:
 
 @dataclass(frozen=True, slots=True)
 class LinkCall:
-    """Source: a getter of NVML whose argument is the number of an NVLink. `words` maps its result to text."""
+    """Source: a getter of NVML whose argument is the number of an NVLink. `words` maps the returned number to text."""
 
     name: str
     attribute: str | None = None
@@ -101,7 +101,7 @@ class Slowest:
 
 @dataclass(frozen=True, slots=True)
 class Gpm:
-    """Source: a GPU performance monitoring metric (Hopper and later). nvml/gpm maps the name to its number."""
+    """Source: a GPU performance monitoring metric (Hopper and later). collectors/nvml/gpm maps `name` to its id."""
 
     name: str
     scale: float = 0.01
@@ -109,7 +109,7 @@ class Gpm:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Source: GPU memory by process, with keys "pid,name". Read only if configured, for the largest processes."""
+    """Source: GPU memory of each of the largest processes, by "pid,name". Read only if that is configured."""
 
     lists: tuple[Call, ...]
 
@@ -124,7 +124,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Source: the number of different processes in the process lists that these calls return."""
+    """Source: the number of different processes in the lists that several calls return."""
 
     lists: tuple[Call, ...]
 
@@ -140,7 +140,7 @@ class Each:
 class Bits:
     """Source of a labelled reading: one bit of a mask for each label value, as 1 or 0.
 
-    Label values whose bit is not in the mask of `supported` are absent.
+    Label values whose bit is not set in the mask that `supported` returns are absent.
     """
 
     mask: Call
@@ -168,16 +168,16 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Integral:
-    """Source: integral over time of another row of the table, computed between polls. Gaps are not integrated."""
+    """Source: integral over time of the row `of` of the same table, computed at each poll. Gaps are not integrated."""
 
     of: str
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Source: the first of two sources that GPU and driver support.
+    """Source: `first` if the GPU and the driver support it, else `second`.
 
-    A counter uses the same source until the agent ends.
+    A counter keeps the source that it used first until the agent ends.
     """
 
     first: Source
@@ -225,7 +225,7 @@ AGENT = Agent()
 
 
 def primary_sources(source: Source) -> Iterator[Source]:
-    """Yield the calls, fields and files from which a source is read, in order of preference."""
+    """Yield the calls, fields and files that a source consists of, in order of preference."""
     match source:
         case Distinct(lists=parts) | ProcessMemory(lists=parts):
             yield from parts
@@ -245,11 +245,11 @@ WIDEST = 64
 """Width in bits from which a counter is assumed never to wrap."""
 
 STOPS_BITS = 8
-"""Width in bits up to which a counter is assumed to stop at its maximum. Then a lower value is a reset."""
+"""Width in bits up to which a counter is assumed to stop at its maximum, so that a lower value means a reset."""
 
 
 def counter_range(source: Source, label: str = "") -> float:
-    """Return the value in the metric's unit at which the counter for `label` wraps to 0; infinity if it never does."""
+    """Return the value, in the metric's unit, at which the counter for `label` wraps to 0; infinity if it never does."""
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
             return 2.0**bits * scale if STOPS_BITS < bits < WIDEST else math.inf
@@ -272,15 +272,15 @@ class Row:
     every: Tier
     labels: tuple[str, ...] = ()
     identity: bool = False
-    """True for a text that rarely changes. All identity rows of a table are labels of its `info` metric."""
+    """True for a text that rarely changes. All identity rows of a table are labels of the table's `info` metric."""
     note: str = ""
     """Text for the reference page: which GPUs provide the metric, and what to be careful about."""
     detail: bool | tuple[str, ...] = False
-    """True if the metric is exported only with detailed metrics. A tuple lists the label values for which that
-    applies.
+    """True if the metric is exported only with detailed metrics. A tuple lists the label values that are exported only
+    then.
     """
     page: Page = METRICS
-    """The page with its series. The page of the links is always complete: `detail` does not apply to it."""
+    """The page that exports the metric. The page of the links ignores `detail`: it is always complete."""
     zeros: bool = True
     """False if the page has no series for a value of 0."""
 
@@ -303,24 +303,24 @@ def reading(
     detail: bool | tuple[str, ...] = False,
     page: Page = METRICS,
 ) -> Any:
-    """Return the dataclass field of a row: a gauge, or a counter if its name ends in `_total`."""
+    """Return the dataclass field that declares a row: a counter if the attribute's name ends in `_total`, else a gauge."""
     labels = (label,) if isinstance(label, str) else label
     row = Row(text, source, every, labels, note=note, detail=detail, page=page)
     return dataclasses.field(default=None, metadata={"row": row})
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
-    """Return the dataclass field of a row that is the integral over time of the row `of`."""
+    """Return the dataclass field that declares a row as the integral over time of the row `of`."""
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 
 def identity(text: str, source: Source, *, every: Tier = ONCE, page: Page = METRICS) -> Any:
-    """Return the dataclass field of an identity row, whose text is a label of the `info` metric."""
+    """Return the dataclass field that declares an identity row: its text is a label of the table's `info` metric."""
     return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True, page=page)})
 
 
 def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "", zeros: bool = True) -> Any:
-    """Return the dataclass field of a row that the agent fills without the driver."""
+    """Return the dataclass field that declares a row whose values the agent provides without the driver."""
     labels = (label,) if isinstance(label, str) else label
     row = Row(text, AGENT, FAST, labels, note=note, zeros=zeros)
     return dataclasses.field(default=None, metadata={"row": row})
@@ -348,12 +348,12 @@ class Table(Protocol):
 
 @cache
 def rows(table: type[Table]) -> Mapping[str, Row]:
-    """Return the rows of a table in their order, by attribute name."""
+    """Return the rows of a table by attribute name, in the order of their declaration."""
     return {f.name: f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata}
 
 
 INFO_HELP = "Always 1; the labels hold the identity."
-"""Help of every `info` metric."""
+"""Help text of every `info` metric."""
 
 
 def metric_type(name: str) -> str:
@@ -364,9 +364,10 @@ def metric_type(name: str) -> str:
 def samples(
     table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
 ) -> Iterator[Sample]:
-    """Yield the values of a table, of all pages and with zeros; rows that are None yield none.
+    """Yield a Sample for each value of a table, whatever its page and even if it is 0. A row that is None has no value.
 
-    `own` are labels of every series. `detailed` includes details. `names` limits the result to these metrics.
+    `own` has the labels of every Sample. If `detailed` is False, leave out detailed metrics. Unless `names` is None,
+    yield only the metrics with these names.
     """
     for attribute, name, row in _exported_rows(type(table), names):
         value = getattr(table, attribute)
@@ -383,7 +384,7 @@ def samples(
 
 
 def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
-    """Return how many Prometheus series the values of a metric table have on a page, the `info` series included."""
+    """Return how many Prometheus series the metric table has on this page, the `info` series included."""
     count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)
@@ -399,19 +400,19 @@ def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
 
 @cache
 def info_page(table: type[Table]) -> Page | None:
-    """Return the page with the `info` metric of a table, that of its identity rows; None if it has none."""
+    """Return the page that exports the `info` metric of a table; None if the table has no identity rows."""
     return next((row.page for row in rows(table).values() if row.identity), None)
 
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return (attribute, metric name, row) for each row of a table that is not an identity row, limited to `names`."""
+    """Return (attribute, metric name, row) for each non-identity row, or only for the metrics in `names` if not None."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 
 
 def _info(table: Table, own: Labels) -> Iterator[Sample]:
-    """Yield the `info` series, whose labels are the identity rows, if any of them has a value."""
+    """Yield the Sample of the table's `info` metric, which has the identity rows as labels, if any of them has a value."""
     values = {name: getattr(table, name) for name, row in rows(type(table)).items() if row.identity}
     labels = tuple((name, "" if value is None else str(value)) for name, value in values.items())
     if any(value for _, value in labels):
@@ -420,6 +421,6 @@ def _info(table: Table, own: Labels) -> Iterator[Sample]:
 
 @lru_cache(maxsize=1 << 12)
 def labels_of(names: tuple[str, ...], key: str) -> Labels:
-    """Return the extra labels of a key such as "corrected,dram". Labels with an empty value are left out."""
+    """Return the labels with these names and the values in `key` ("corrected,dram"). Leave out empty values."""
     values = key.split(KEY_SEPARATOR) if len(names) > 1 else (key,)
     return tuple(pair for pair in zip(names, values, strict=True) if pair[1])

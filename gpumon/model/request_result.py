@@ -1,4 +1,4 @@
-"""Result of a request that changes the state of the agent, and the processes that delay it."""
+"""Result of a request that changes the state of the agent, and the processes that still use GPUs despite it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHolder:
-    """A process of the agent that has, or may have, a released GPU open."""
+    """A process of the agent that has, or may have, a GPU open despite a release or hold. `pid` is 0 if unknown."""
 
     pid: int
     description: str
-    """What the process is, and the call and GPU at which it currently is, for the operator."""
+    """Text for the operator that identifies the process, for example by its kind and current driver call."""
     stuck: bool = False
     """True if SIGKILL has not ended the process."""
 
@@ -24,7 +24,7 @@ class RequestResult:
     """Reason why the request was refused and nothing changed; empty if it was accepted."""
     remedy: str = ""
     holders: tuple[DeviceHolder, ...] = ()
-    """Processes that still had the GPUs open when the request timed out."""
+    """Processes that still have the GPUs open, because the request timed out or SIGKILL does not end them."""
     not_readable: str = ""
     """Reason why the agent cannot check, after a timeout, if a process still has the GPUs open; empty if it can."""
     stored: bool = True

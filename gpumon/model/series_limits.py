@@ -1,4 +1,4 @@
-"""Table of the maximum number of series of each kind, so that no fault makes Prometheus reject the whole page."""
+"""Table of limits on the series of each kind, so that no fault makes Prometheus reject the whole page as too large."""
 
 from __future__ import annotations
 
@@ -13,4 +13,6 @@ MAX_SERIES: Mapping[str, int] = {
     "ports": 64,
     "poll_errors": 128,
 }
-"""Maximum number of series by kind. Per GPU: xids, processes, migs, and links of each type. Per node: the others."""
+"""Maximum number of items that get series, by kind. xids (codes), processes, migs and links are limits per GPU, and
+links per type of link; sxids (codes), ports and poll_errors are limits per node.
+"""

@@ -15,8 +15,8 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 HOST, GUEST, CONTAINER, SANDBOX = PLACES = ("host", "guest", "container", "sandbox")
-"""Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a
-container the PCI bus still lists all of them.
+"""Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a container
+the PCI bus still lists all of them; in a sandbox sysfs shows no NVIDIA GPU, although the driver lists some.
 """
 
 Increments = Mapping[str, float | Mapping[str, float]]
@@ -64,26 +64,26 @@ class GpuReading:
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions, by link. Read only while a probe runs; not exported."""
     watched: float = 0.0
-    """Seconds since the last reading of this GPU, which `increments` cover. 0 after a gap in the readings."""
+    """Seconds since the last reading of this GPU: the time that `increments` cover. 0 after a gap in the readings."""
     increments: Increments = field(default_factory=dict)
-    """Increase, since the last poll, of each integral that the sampler computes, by row of Gpu."""
+    """Increase, since the last reading of this GPU, of each integral that the sampler computes, by attribute of Gpu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Result of one poll of the sampler, or of the part of a slow poll that is finished."""
+    """Result of one poll of the sampler, or of a slow poll so far: the GPUs read since the previous Snapshot."""
 
     ended_at: float
     wall: float
     durations: Mapping[str, float]
-    """Duration of the poll in seconds, by each tier that was read."""
+    """Seconds that the poll took for each tier that was read, by name of the tier."""
     gpus: tuple[GpuReading, ...]
     present: tuple[str, ...] = ()
     """Bus ids of all GPUs that this sampler opens, whether read in this poll or not."""
     complete: bool = True
-    """False if a later snapshot of the same poll will contain the remaining GPUs."""
+    """False if GPUs remain to be read or opened: a later snapshot, of this or the next polls, will contain them."""
     visible: int | None = None
-    """Number of GPUs that nvmlDeviceGetCount returns; None if it was not read."""
+    """Number of GPUs that nvmlDeviceGetCount returns; None if the call failed."""
     errors: Mapping[str, float] = field(default_factory=dict)
     """Number of failed calls and fields in this poll, by "tier,error"."""
     denied: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class PciBus:
     ports: Mapping[str, str] = field(default_factory=dict)
     """PCI address of the PCIe port above each GPU, by bus id of the GPU."""
     slot_lanes: Mapping[str, int] = field(default_factory=dict)
-    """Number of PCIe lanes that the port above the GPU supports, by bus id of the GPU."""
+    """Number of PCIe lanes that the port above each GPU supports, by bus id of the GPU."""
     nvswitches: int = 0
     """Number of NVSwitches on the bus."""
 
@@ -138,14 +138,14 @@ class XidEvent:
     """MIG GPU instance in which the error occurred, if the driver reports it."""
     compute_instance_id: int | None = None
     sequence: int | None = None
-    """Sequence number of the record in the kernel log; None for an NVML event."""
+    """Sequence number of the record in the kernel log; None for an event from NVML."""
     text: str = ""
     """Kernel message after the PCI address and the Xid number, without process names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """Reading of one InfiniBand or RoCE port. Counters are the kernel's raw values."""
+    """Reading of one InfiniBand or RoCE port. `counts` has the kernel's raw counters or, in the Report, exported ones."""
 
     device: str
     port: str
@@ -154,9 +154,9 @@ class PortReading:
     link: InfinibandLink
     counts: InfinibandPort
     bus_id: str = ""
-    """PCI address of its card in NVML's form; "" for a device that is not on the PCI bus."""
+    """PCI address of the port's card in NVML's form; "" for a device that is not on the PCI bus."""
     board: str = ""
-    """Board id of the card (its kind, as named by the vendor); "" if not reported."""
+    """Board id of the card, by which the vendor names the card's model; "" if not reported."""
     guid: str = ""
     """Node GUID, which identifies the card in any slot; "" if the card has none."""
     firmware: str = ""
@@ -171,7 +171,7 @@ class PortReading:
 
     @property
     def used(self) -> bool:
-        """Return True if the port is up, or was up or received data since its driver was loaded.
+        """Return True if the port is up, or if by its counters it went down or received data since its driver was loaded.
 
         An EFA port counts as used, because its state is not reported.
         """
@@ -188,7 +188,7 @@ class StuckProcess:
     gpus: tuple[str, ...] = ()
     """Minor numbers of the GPUs that the process has open; empty if they cannot be read."""
     in_driver: bool | None = None
-    """True if the process waits in NVIDIA's driver; None if its kernel stack cannot be read."""
+    """True if the process is blocked in NVIDIA's driver; None if its kernel stack cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +198,9 @@ class LinksSnapshot:
     ended_at: float
     ports: tuple[PortReading, ...] = ()
     services: Mapping[str, bool] = field(default_factory=dict)
-    """True if the unit runs, by systemd unit name. Units that are not installed are absent."""
+    """Whether the systemd unit runs, by unit name. Units that are not installed are absent."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Description of what could not be read, by name of the collector."""
+    """Text that describes what a collector could not read, by name of the collector."""
     denied: tuple[str, ...] = ()
     """Names of collectors that lacked a permission."""
     left_out: int = 0
@@ -208,18 +208,18 @@ class LinksSnapshot:
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes blocked in the kernel with NVIDIA devices open; None if unknown."""
     contained: bool | None = None
-    """True if the agent runs in a PID namespace other than the host's, so that it and NVML see only that container's
-    processes; None if unknown.
+    """True if the agent runs in a PID namespace other than the host's: the agent and NVML then list only the processes
+    of this container. None if unknown.
     """
     ended: tuple[str, ...] = ()
-    """Units that were stopped or restarted: none of their processes of the last poll is left."""
+    """Systemd units that stopped or restarted since the last poll: none of their processes of that poll is left."""
     schedulers: tuple[str, ...] | None = None
     """Names of the job schedulers on this host; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """First frame of every child: its version, the schema of its frames, and its process id."""
+    """First frame of a sampler, trial or links child: its version, the schema of its frames, and its process id."""
 
     version: str
     schema: int
@@ -228,14 +228,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """Message of a trial child: it has read all tiers of the quarantined GPU `bus_id` successfully."""
+    """Message from a trial child: all driver calls on the quarantined GPU `bus_id` returned, with readings or an error."""
 
     bus_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """Number of messages that a child logged since its last report."""
+    """Message that counts the log messages of a child since its previous Logged message."""
 
     messages: Mapping[str, float]
     """Number of log messages by level."""

@@ -1,4 +1,4 @@
-"""A GPU as stored in the table `gpus`."""
+"""A GPU as stored in the table `gpus` of the SQLite store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGpu:
-    """A GPU that was present at some time. From it the agent identifies a GPU that does not answer."""
+    """A GPU that was present at some time. By this row the agent identifies a GPU that does not answer."""
 
     uuid: str
     bus_id: str
@@ -24,11 +24,11 @@ class StoredGpu:
     gsp: str = ""
     nvlinks: int | None = None
     energy: float | None = None
-    """Energy counter of the driver in joules. A later value that is lower in the same boot shows that the GPU was
-    reset.
+    """The driver's energy counter in joules, at the last reading. A much lower value later in the same boot shows that
+    the GPU was reset.
     """
     lanes: float | None = None
-    """Highest number of PCIe lanes at this address, or the number that the operator accepted."""
+    """Highest number of PCIe lanes that the GPU had at this address, or the number that the operator accepted."""
     lanes_accepted: bool = False
     expected: bool = True
     """False if the GPU was replaced, or if the operator accepted that it is gone."""

@@ -1,4 +1,4 @@
-"""The enumeration of strings that Python has from 3.11 on."""
+"""Replacement for enum.StrEnum, which Python has only from 3.11 on."""
 
 from __future__ import annotations
 

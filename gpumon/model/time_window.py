@@ -11,21 +11,21 @@ from gpumon.model.now import Now
 from gpumon.model.str_enum import StrEnum
 
 NODE = ""
-"""Scope of a window that applies to the whole node, in the attribute that otherwise holds a bus id."""
+"""Value of `TimeWindow.bus_id` for a window that applies to the whole node."""
 API, COMMAND, MARKER = "api", "command", "marker"
 REQUESTERS = (API, COMMAND, MARKER)
 DEADLINE, REPLACED, REBOOT = "deadline", "replaced", "reboot"
-"""Values of `ended_by`: the deadline passed, a window with the same slot replaced this one, or the host rebooted."""
+"""Values of `ended_by`: the deadline passed, a newer window with the same slot replaced it, or the host rebooted."""
 MAX_REASON_LENGTH = 200
 MAX_OWNER_LENGTH = 100
 MAX_IN_FORCE = 256
-"""Maximum number of windows of one kind in force. Further requests are refused unless they replace a window."""
+"""Maximum number of windows of one kind in force. Beyond it, only a request that replaces a window is accepted."""
 MAX_ENDED = 20
 """Number of ended windows of one kind to keep when another window of that kind starts."""
 STEP_SECONDS = 1.0
-"""Difference in seconds between the boot clock and the wall clock from which the wall clock counts as stepped."""
+"""Seconds by which the wall clock must deviate from the boot clock to count as stepped."""
 SETTLED_SECONDS = 600.0
-"""Boot clock in seconds from which the wall clock is trusted after a reboot, because NTP has set it by then."""
+"""Seconds after boot from which the wall clock is trusted, because NTP has set it by then."""
 END_SOME = "End those that are no longer needed: `gpumon status` lists them."
 LOWER_DURATION = "Ask for less, or raise the setting."
 
@@ -43,9 +43,9 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A period that an operator or scheduler requested, in which the agent refrains from something.
+    """A period that an operator or scheduler requested, in which the agent does not do what WindowKind describes.
 
-    It is in force until `ended` is set.
+    The window is in force until `ended` is set.
     """
 
     id: str
@@ -62,9 +62,9 @@ class TimeWindow:
     start_at: float
     """Boot clock at which the window started, in seconds; negative if that was before the current boot."""
     until: float
-    """Deadline in seconds since the epoch, as the wall clock is set now. Used for display and after a reboot."""
+    """Deadline in seconds since the epoch, by the wall clock's current setting. Used for display and after a reboot."""
     deadline: float
-    """Deadline on the boot clock in seconds. It ends the window, so a step of the wall clock does not move the end."""
+    """Deadline on the boot clock in seconds. It decides when the window ends, so steps of the wall clock do not matter."""
     boot_id: str
     """Boot to which `start_at` and `deadline` belong."""
     ended: float | None = None
@@ -74,9 +74,10 @@ class TimeWindow:
 
     @property
     def slot(self) -> tuple[str, ...]:
-        """Return kind, scope and owner of the window, and whether a marker file started it.
+        """Return the kind, the scope and the owner of the window, and MARKER if a marker file started it, else "".
 
-        A new window replaces the window in force with the same slot. A marker file thus replaces no requested window.
+        A new window replaces the window in force with the same slot. So a window of a marker file never replaces one
+        that a client requested.
         """
         return (self.kind, self.bus_id, self.owner, MARKER if self.by == MARKER else "")
 
@@ -87,13 +88,12 @@ class TimeWindow:
 
 
 Windows = tuple[TimeWindow, ...]
-"""Windows in the order of their start, the newest last: all that are in force, and the newest that have ended.
-"""
+"""All windows in force and the newest of those that have ended, in the order of their start, the newest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRequest:
-    """Request of a client or a marker file to start a window of `seconds` length."""
+    """Request from a client or a marker file to start a window that lasts `seconds`."""
 
     kind: WindowKind
     seconds: float
@@ -105,9 +105,9 @@ class WindowRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSelection:
-    """Request to end the windows that match every attribute that is not None.
+    """Request from `by` to end the windows that match each other attribute that is not None.
 
-    Windows of the marker file never match.
+    A window that the marker file started never matches.
     """
 
     by: str
@@ -134,11 +134,11 @@ class WindowsEnded:
     by: str
     wall: float
     at: float
-    """Boot clock at which they were ended, in seconds."""
+    """Boot clock at which the windows were ended, in seconds."""
 
 
 def new_window(request: WindowRequest, *, wall: float, at: float, boot_id: str) -> TimeWindow:
-    """Return a window that starts now. `wall` is the current wall time, `at` the current boot clock."""
+    """Return a new window that starts now. `wall` is the current wall time, `at` the current boot clock."""
     return TimeWindow(
         id=secrets.token_hex(6),
         kind=request.kind,
@@ -162,12 +162,12 @@ def of_kind(windows: Iterable[TimeWindow], kind: WindowKind) -> Windows:
 
 
 def in_force(windows: Iterable[TimeWindow], kind: WindowKind | None = None) -> Windows:
-    """Return the windows that are in force, of this kind or, for None, of all kinds."""
+    """Return the windows of this kind that are in force; windows of all kinds if `kind` is None."""
     return tuple(window for window in windows if window.ended is None and kind in (None, window.kind))
 
 
 def last_to_end(windows: Iterable[TimeWindow], kind: WindowKind) -> TimeWindow | None:
-    """Return the window of this kind in force with the latest deadline; None if no such window is in force."""
+    """Return the window of this kind in force that has the latest deadline; None if none is in force."""
     return max(in_force(windows, kind), key=lambda window: window.deadline, default=None)
 
 
@@ -180,7 +180,7 @@ def released(windows: Iterable[TimeWindow]) -> frozenset[str]:
 
 
 def start(windows: Windows, window: TimeWindow) -> Windows:
-    """Return the windows with one added. It replaces the window in force that has the same slot."""
+    """Return the windows with `window` added. A window in force with the same slot ends as replaced."""
     replaced = tuple(
         _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows
     )
@@ -196,7 +196,7 @@ def end(windows: Windows, message: WindowsEnded) -> Windows:
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
-    """End windows whose deadline has passed, and adapt the deadlines of the others to reboots and clock steps."""
+    """Return the windows with those ended whose deadline has passed, and the others adapted to reboots and clock steps."""
     after = tuple(_advance(window, now, boot_id) for window in windows)
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
@@ -224,8 +224,8 @@ def _advance(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
     """Return True if the end of a window from an earlier boot is unknown, because the wall clock may not be set yet.
 
-    A wall clock before the start of the window is wrong. One past the end may be wrong until SETTLED_SECONDS after
-    boot.
+    A wall clock before the start of the window is wrong: wait until the boot has lasted as long as the window. A wall
+    clock past the end may be wrong until SETTLED_SECONDS after boot.
     """
     if window.boot_id == boot_id:
         return False
@@ -236,9 +236,9 @@ def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
 
 
 def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
-    """Convert the deadline to the boot clock of this boot.
+    """Return the window with its deadline on the boot clock of this boot.
 
-    If the wall clock was never set, the length of the window is counted from the boot.
+    If the wall clock is before the start of the window, it was never set: count the window's length from the boot.
     """
     if window.boot_id == boot_id:
         return window
@@ -251,7 +251,7 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """Return why the length of a window is not allowed, else "".
+    """Return why a window must not last `seconds`, else "".
 
     `setting` is the configuration key of `max_seconds`.
     """
@@ -261,7 +261,7 @@ def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
 
 
 def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
-    """Return why no further window can start, else "". A window that replaces another can always start."""
+    """Return why `window` cannot start, because too many are in force; "" if it can, as always if it replaces one."""
     slots = {other.slot for other in in_force(windows, window.kind)}
     if len(slots) < MAX_IN_FORCE or window.slot in slots:
         return ""
@@ -288,7 +288,7 @@ def _text_problem(name: str, text: str, max_length: int) -> str:
 
 
 def hold_hint(holds: Sequence[TimeWindow]) -> str:
-    """Return a sentence about the hold that ends last and how to end it; empty without a hold."""
+    """Return a text that names the hold that ends last and the command that ends it; "" without a hold."""
     if not holds:
         return ""
     last = max(holds, key=lambda window: window.until)
