@@ -38,5 +38,5 @@ class PortRecord:
     """Role at the last reading, one of ROLES; None if an earlier version of the agent wrote the record."""
     expected: bool | None = None
     """Whether the port should be up. True: it was in use, or replaced a port that was in use. None: it was never in
-    use, so it is probably not connected. False: it was replaced or excluded, or the operator accepted it as down or gone.
+    use, so it is probably not connected. False: it was replaced or excluded, or accepted as down or gone.
     """

@@ -19,7 +19,7 @@ KEY_SEPARATOR = ","
 
 
 class Tier(enum.Enum):
-    """Interval in seconds at which a metric is read. FAST metrics are read at every poll, whose interval is configured."""
+    """Interval in seconds at which a metric is read. FAST means at every poll, whose interval is configured."""
 
     FAST = 1.0
     SLOW = 15.0
@@ -31,7 +31,7 @@ FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
 
 class Page(enum.Enum):
-    """URL path of the page that exports a metric. Metrics of single links are on another page, to be scraped less often."""
+    """URL path of the page that exports a metric. LINKS, for metrics of single links, can be scraped less often."""
 
     METRICS = "/metrics"
     LINKS = "/metrics/links"
@@ -249,7 +249,7 @@ STOPS_BITS = 8
 
 
 def counter_range(source: Source, label: str = "") -> float:
-    """Return the value, in the metric's unit, at which the counter for `label` wraps to 0; infinity if it never does."""
+    """Return the value, in the metric's unit, at which the counter for `label` wraps to 0; infinity if it does not."""
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
             return 2.0**bits * scale if STOPS_BITS < bits < WIDEST else math.inf
@@ -303,7 +303,7 @@ def reading(
     detail: bool | tuple[str, ...] = False,
     page: Page = METRICS,
 ) -> Any:
-    """Return the dataclass field that declares a row: a counter if the attribute's name ends in `_total`, else a gauge."""
+    """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge."""
     labels = (label,) if isinstance(label, str) else label
     row = Row(text, source, every, labels, note=note, detail=detail, page=page)
     return dataclasses.field(default=None, metadata={"row": row})
@@ -406,13 +406,13 @@ def info_page(table: type[Table]) -> Page | None:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return (attribute, metric name, row) for each non-identity row, or only for the metrics in `names` if not None."""
+    """Return (attribute, metric name, row) for each row but identity rows, limited to the metrics in `names`."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 
 
 def _info(table: Table, own: Labels) -> Iterator[Sample]:
-    """Yield the Sample of the table's `info` metric, which has the identity rows as labels, if any of them has a value."""
+    """Yield the table's `info` series, whose labels are the identity rows. Yield nothing if all of them are empty."""
     values = {name: getattr(table, name) for name, row in rows(type(table)).items() if row.identity}
     labels = tuple((name, "" if value is None else str(value)) for name, value in values.items())
     if any(value for _, value in labels):

@@ -145,7 +145,7 @@ class XidEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """Reading of one InfiniBand or RoCE port. `counts` has the kernel's raw counters or, in the Report, exported ones."""
+    """Reading of one InfiniBand or RoCE port. `counts` has the kernel's raw counters; in the Report, exported ones."""
 
     device: str
     port: str
@@ -171,7 +171,7 @@ class PortReading:
 
     @property
     def used(self) -> bool:
-        """Return True if the port is up, or if by its counters it went down or received data since its driver was loaded.
+        """Return True if the port is up, or if its counters show that it went down or received data at some time.
 
         An EFA port counts as used, because its state is not reported.
         """
@@ -228,7 +228,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """Message from a trial child: all driver calls on the quarantined GPU `bus_id` returned, with readings or an error."""
+    """Message from a trial child: all driver calls on the quarantined GPU `bus_id` returned, perhaps with an error."""
 
     bus_id: str
 

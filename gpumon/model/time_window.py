@@ -64,7 +64,7 @@ class TimeWindow:
     until: float
     """Deadline in seconds since the epoch, by the wall clock's current setting. Used for display and after a reboot."""
     deadline: float
-    """Deadline on the boot clock in seconds. It decides when the window ends, so steps of the wall clock do not matter."""
+    """Deadline on the boot clock in seconds. It ends the window, so that steps of the wall clock do not matter."""
     boot_id: str
     """Boot to which `start_at` and `deadline` belong."""
     ended: float | None = None
@@ -196,7 +196,7 @@ def end(windows: Windows, message: WindowsEnded) -> Windows:
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
-    """Return the windows with those ended whose deadline has passed, and the others adapted to reboots and clock steps."""
+    """Return the windows after ending those past their deadline and adapting others to reboots and clock steps."""
     after = tuple(_advance(window, now, boot_id) for window in windows)
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
@@ -261,7 +261,7 @@ def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
 
 
 def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
-    """Return why `window` cannot start, because too many are in force; "" if it can, as always if it replaces one."""
+    """Return why `window` cannot start if too many windows are in force, else "". A replacement can always start."""
     slots = {other.slot for other in in_force(windows, window.kind)}
     if len(slots) < MAX_IN_FORCE or window.slot in slots:
         return ""

@@ -1,4 +1,4 @@
-"""Acceptance: the operator accepts GPUs that are gone or have fewer lanes, and ports that are down, gone or slower."""
+"""Acceptance: the operator accepts GPUs as gone or with fewer PCIe lanes, and ports as down, gone or slower."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Names = frozenset[str]
 
 
 def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
-    """Return the acceptance of the current GPUs and ports.
+    """Return the message that makes the current GPUs and ports, in their current state, the expected ones.
 
-    If `parts` names GPUs or ports, accept only that those are gone, down, slower or narrower.
+    If `parts` names GPUs or ports, accept only these as gone, down, slower or with fewer lanes.
     """
     missing, dead, slow = dict(_missing(report)), dict(_dead(report)), dict(_slow(report))
     narrow = dict(_narrow(report))
@@ -37,10 +37,10 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
 
 
 def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
-    """Return the refusal of an acceptance, with reason and remedy; None if the acceptance is possible.
+    """Return why an acceptance is refused, and the remedy; None if the acceptance is possible.
 
-    It is refused while the store or the GPUs have not been read, and if a named part is not missing, down, slower or
-    narrower.
+    An acceptance is refused while the store or the GPUs have not been read, and if a name in `parts` is not that of a
+    missing GPU, a GPU with fewer lanes, or a missing, down or slower port.
     """
     if not report.internal.restored:
         return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
@@ -59,7 +59,7 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
 
 
 def _count_without(gone: Collection[str], present: int, report: Report) -> int:
-    """Return the number of GPUs to expect without the GPUs in `gone`. A configured number is ignored."""
+    """Return the number of GPUs to expect when those in `gone` are not. A number in the configuration is ignored."""
     wanted = report.expectation
     return max(present, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
 
@@ -69,7 +69,7 @@ def _spellings(parts: Collection[str]) -> set[str]:
 
 
 def _missing(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield the uuid of each missing GPU, and the names by which an operator may refer to it."""
+    """Yield the uuid of each missing GPU, and the names by which an operator may refer to the GPU."""
     for state in report.gpus:
         if state.fault == "missing":
             stored = {state.stored.bus_id} if state.stored else set[str]()
@@ -77,9 +77,9 @@ def _missing(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _dead(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield identity and names of each expected port that is down or gone.
+    """Yield the identity of each expected port that is down or gone, and the names of the port.
 
-    Ports that cannot be read now are left out.
+    A port whose state cannot be read now is left out.
     """
     for gone in report.gone_ports:
         yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
@@ -92,7 +92,7 @@ def _dead(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
-    """Yield the identity of each port that is slower than before, with its speed in bytes per second and its names."""
+    """Yield the identity of each port that is slower than before, its speed in bytes per second, and its names."""
     records = port_inventory.by_name(report.internal.ports)
     for port in report.ports:
         name, speed = f"{port.device}/{port.port}", port.link.port_speed_bytes_per_second
@@ -102,7 +102,7 @@ def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
 
 
 def _narrow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
-    """Yield the uuid, the lanes under load and the names of each GPU with a verdict about its PCIe width."""
+    """Yield the uuid, the number of PCIe lanes and the names of each GPU with an open verdict pcie_width_degraded."""
     for state in report.gpus:
         verdict = report.health.open.get(("pcie_width_degraded", state.uuid))
         lanes = None if verdict is None else verdict.evidence.get("pcie_link_width")

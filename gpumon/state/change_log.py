@@ -72,7 +72,7 @@ _INHIBITED = {
 
 
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each window that started or ended. One that started before the agent is logged as continued."""
+    """Yield a line for each time window that started, was replaced or ended. A stored window "continues"."""
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
@@ -122,9 +122,9 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
 
 
 def _fault(state: GpuState | None) -> str | None:
-    """Return the fault of a GPU; None if it has none or is new.
+    """Return the fault of a GPU; None if it has no fault or is not in the Report.
 
-    Also return None for a GPU from the store that has not been read yet, which is normal at every start.
+    Also return None for a GPU that has not been read yet, which is normal at every start of the agent.
     """
     return None if state is None or state.detail == NOT_READ else state.fault
 
@@ -170,7 +170,7 @@ def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Itera
 
 
 def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
-    """Yield a line for each missing port that is no longer expected."""
+    """Yield a line for each port that was expected in `before` and is no longer expected."""
     for name, port in after.items():
         if port.expected is False and name in before and before[name].expected:
             words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
@@ -196,9 +196,9 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line when the permission to read processes is first found missing.
+    """Yield a line when the links child starts to lack the permission to read the processes of other users.
 
-    Its level is info, because the packaged unit runs without that permission.
+    The level is info, because the packaged systemd unit runs without that permission.
     """
     was, now = (links_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
@@ -208,7 +208,7 @@ def _denied(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _errors(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each error event that has started. Errors from before the installation are left out."""
+    """Yield a line for each new error event, except for errors from before the installation of the agent."""
     previous = {event.id for event in before.events}
     for event in after.events:
         if event.id not in previous and not event.historical:
@@ -240,7 +240,7 @@ def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _broken(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each check that began to raise an exception, and for each that works again."""
+    """Yield a line for each check that began to raise an exception on a device, and for each that works again."""
     failed, failing = before.health.failing_checks, after.health.failing_checks
     for key in failing.keys() - failed.keys():
         words = _device_words(key, after) | {"error": failing[key]}
@@ -250,7 +250,7 @@ def _broken(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _device_words(key: Key, report: Report) -> dict[str, object]:
-    """Return the log fields that name a check and its device, with the index if the device is a GPU."""
+    """Return the log fields that name a check and the device of its verdict, with the index if that is a GPU."""
     check, device = key
     words: dict[str, object] = {"check": check}
     if gpu := next((state for state in report.gpus if state.uuid == device), None):
@@ -270,7 +270,7 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _is_inhibited(alert: Alert, report: Report) -> bool:
-    """Return True if an alert ended only because of maintenance: its verdict is still open."""
+    """Return True if an alert ended only because of a maintenance: its verdict is still open."""
     pages = report.maintenance is not None and alert.severity in PAGING
     return pages and any(verdict.key == alert.key for verdict in report.health.primary)
 

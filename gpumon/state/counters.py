@@ -1,4 +1,4 @@
-"""Accumulates all exported counters, from raw counters of the driver or from increments of the sampler's integrals."""
+"""Accumulates exported counters from raw counters of the driver or kernel, or from increments of sampler integrals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.model.reading import AGENT, RARE, SLOW, Table, counter_range, metric
 
 
 class Count(NamedTuple):
-    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced it.
+    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced `total`.
 
     `raw` is None for a counter that the sampler integrates.
     """
@@ -20,8 +20,8 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """Raw value below `raw`, from a restarted counter or a wrong reading. Later values must confirm it. None if
-    there is none.
+    """Lower raw value that was read since, from a restarted counter or a wrong reading, and that a later value must
+    confirm; None if there is none.
     """
     fallen_at: float = 0.0
     """Time at which `fallen` was first read, as Now.uptime."""
@@ -33,31 +33,31 @@ Values = Mapping[str, Mapping[str, float]]
 """Values of one poll by metric, then by label value ("" for a metric without labels)."""
 
 RESET_SHARE = 0.5
-"""A counter has restarted if it falls below this share of its last value and continues to count."""
+"""A counter that falls below this share of its last value, and continues to count, has restarted at 0."""
 BELIEVED_SECONDS = 4 * SLOW.value
-"""Seconds for which a counter must stay below its last value to be confirmed as restarted. It is read several times
-meanwhile.
+"""Seconds after which a lower value of a counter is confirmed although the counter has not risen since. The counter is
+read several times in this time.
 """
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
-"""Seconds like BELIEVED_SECONDS, by metric, for counters of the rare tier: they are read every five minutes."""
+"""Seconds that replace BELIEVED_SECONDS, by metric, for the rare tier, which is read only every five minutes."""
 WRAP_SHARE = 0.25
-"""A counter has wrapped if it falls from the highest to the lowest share of its range. A counter at its maximum has
-stopped: it has restarted if it falls.
+"""A counter has wrapped if it falls from this highest share of its range to this lowest share. A counter that was at
+its maximum had stopped there: if it falls, it has restarted.
 """
 JITTER_SHARE = 0.99
-"""A counter that the driver sums over links misses a link that is down if it falls below this share of its last value
-and continues to count. A smaller decrease is noise.
+"""A decrease to this share of the last value or more is noise. A larger decrease, down to RESET_SHARE, shows that a
+counter which the driver sums over links no longer includes a link, because that link is down.
 """
 
 
 @cache
 def counter_rows(table: type[Table]) -> tuple[str, ...]:
-    """Return the names of the counters in a table that come from the driver, not from the agent."""
+    """Return the names of the counters in a table, without those that the agent itself counts."""
     return tuple(name for name, row in rows(table).items() if metric_type(name) == "counter" and row.source != AGENT)
 
 
 def raw_values(table: Table) -> Values:
-    """Return the driver's raw counters in a reading, by metric and label value."""
+    """Return the raw counters in a reading, by metric and label value."""
     values = {name: getattr(table, name) for name in counter_rows(type(table))}
     return {name: _labelled(value) for name, value in values.items() if value is not None}
 
@@ -79,7 +79,7 @@ def _range(table: type[Table], name: str, label: str) -> float:
 def advance(counts: Counts, raws: Values, gains: Values, uptime: float, table: type[Table] = Gpu) -> Counts:
     """Return the counters of a table after a poll. `uptime` is Now.uptime.
 
-    A counter that started with raw values never uses increments, and the reverse.
+    A counter that began with raw values ignores increments, and one that began with increments ignores raw values.
     """
     after = dict(counts)
     for name, values in raws.items():
@@ -92,7 +92,7 @@ def advance(counts: Counts, raws: Values, gains: Values, uptime: float, table: t
 def _advance_row(
     row: Mapping[str, Count], values: Mapping[str, float], uptime: float, source: tuple[type[Table], str]
 ) -> Mapping[str, Count]:
-    """Advance the counters of one row. Return `row` itself if nothing changed. `source` is its table and name."""
+    """Return the counters of one row advanced; `row` itself if none changed. `source` is the row's table and name."""
     changed: dict[str, Count] = {}
     for label, raw in values.items():
         count = row.get(label)
@@ -105,7 +105,7 @@ def _advance_row(
 
 
 def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, Count]:
-    """Add increments of integrals to the counters of one metric. Return `row` itself if nothing changed."""
+    """Return the counters of one metric with increments of integrals added; `row` itself if none changed."""
     changed: dict[str, Count] = {}
     for label, gain in gains.items():
         count = row.get(label)
@@ -115,7 +115,7 @@ def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, C
 
 
 def confirm_reset(counts: Counts) -> Counts:
-    """Return the counters after a reset of the device, which confirms each lower value that waits for confirmation."""
+    """Return the counters after a reset of the device, which confirms each lower value (`fallen`) that was waiting."""
     return {
         name: {label: _restart(count, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
@@ -123,9 +123,10 @@ def confirm_reset(counts: Counts) -> Counts:
 
 
 def _advance(count: Count, raw: float, uptime: float, believed: float, width: float) -> Count:
-    """Advance one counter to the driver's value `raw`. `width` is the number at which it wraps to 0.
+    """Return the counter advanced to the raw value `raw`. `width` is the value at which the counter wraps to 0.
 
-    A lower value that was first read before `believed` (as Now.uptime) is confirmed if later values are not below it.
+    A lower value is confirmed by a later one above it or, if it was first read before `believed` (as Now.uptime), by
+    an equal one.
     """
     last, fallen = count.raw or 0.0, count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
@@ -134,7 +135,7 @@ def _advance(count: Count, raw: float, uptime: float, believed: float, width: fl
         return Count(count.total + (raw - last), raw)
     if raw >= last * JITTER_SHARE:
         return Count(count.total, last)
-    # If a wrong value were taken for a restart, the next one would be counted twice. So a falling value does not count.
+    # If a wrong value counted as a restart, the next correct one would be counted twice. So a lower value must wait.
     if fallen is None or raw < fallen:
         return Count(count.total, last, fallen=raw, fallen_at=uptime)
     return count if raw == fallen else _restart(count, fallen, raw, width)
@@ -145,9 +146,9 @@ def _wrapped(last: float, fallen: float, width: float) -> bool:
 
 
 def _restart(count: Count, fallen: float | None, raw: float | None, width: float = inf) -> Count:
-    """Restart a counter that fell to `fallen` and now has the value `raw`.
+    """Return the counter after its raw value fell to `fallen` and then became `raw`, because it wrapped or restarted.
 
-    Return it unchanged if one of the values is None.
+    Return the counter unchanged if one of the raw values is None.
     """
     last = count.raw
     if last is None or fallen is None or raw is None:
@@ -159,14 +160,14 @@ def _restart(count: Count, fallen: float | None, raw: float | None, width: float
 
 
 def was_reset(before: Count, after: Count) -> bool:
-    """Return True if the driver's counter restarted between these states, after `advance` has confirmed it."""
+    """Return True if the driver's counter restarted between these states, and `advance` has confirmed it."""
     return before.raw is not None and after.raw is not None and after.raw < before.raw * RESET_SHARE
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
-    """Return the totals to export with this reading, by metric; if the metric has labels, a dict by label value.
+    """Return the totals to export with this reading, by metric; for a metric with labels, a dict by label value.
 
-    Counters that were not read or integrated in this poll are left out.
+    A counter that this poll neither read nor integrated is left out.
     """
     exported: dict[str, Any] = {}
     for name in counter_rows(type(table)):

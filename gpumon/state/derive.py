@@ -1,4 +1,4 @@
-"""Derives the parts of the Report that outputs show from its internal state: GPUs, node, ports, notices. Pure."""
+"""Derives the sections of the Report that outputs show (GPUs, node, ports, notices) from `Report.internal`. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpumon.state.released_gpus import unwatched
 from gpumon.state.report import GpuInputs, InternalState, Report
 
 NOT_READ = "not read yet"
-"""`detail` of a GPU from the store until the end of the first poll that lists it."""
+"""`detail` of a GPU that has not been read since the start of the agent and has no other fault."""
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
-"""Metrics of the node that are absent while the whole driver is released: their values are unknown, without a fault."""
+"""Metrics of the node that are absent while the whole node is released: their values are then unknown."""
 _T = TypeVar("_T")
 
 
 def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    """Return the Report with all parts that are derived from its internal state updated."""
+    """Return the Report with all attributes updated that are derived from `Report.internal`."""
     internal = report.internal
     status, inventory = internal.status, internal.inventory
     fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
@@ -74,7 +74,7 @@ def _is(value: object, other: object) -> bool:
 
 
 def _same(before: _T, after: _T) -> _T:
-    """Return `before` if both objects are equal, so that readers can compare by identity."""
+    """Return `before` if both objects are equal, else `after`, so that readers can detect changes by identity."""
     return before if before == after else after
 
 
@@ -102,9 +102,9 @@ def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) ->
 
 
 def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
-    """Return Node with the end of the release that ends last.
+    """Return Node with its rows adapted to releases: the row with the end of the release that ends last is set.
 
-    The row is kept until the GPUs have been read again. Rows about the driver are removed if it is released.
+    This row is kept until the GPUs have been read again. If the whole node is released, rows about the driver are None.
     """
     last = last_to_end(windows, WindowKind.RELEASE)
     end = node.release_end_timestamp_seconds if last is None else last.until
@@ -118,7 +118,7 @@ def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
 def _derived(
     gpu: GpuRecord, report: Report, down: str | None, now: Now, settings: ReducerSettings, *, released: bool
 ) -> tuple[GpuInputs, GpuState]:
-    """Return the inputs and the state of a GPU. While the inputs are the same, return the same objects as before."""
+    """Return the inputs and the GpuState of a GPU. If the inputs did not change, return the same objects as before."""
     internal = report.internal
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
@@ -176,16 +176,16 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
 
 
 def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
-    """Return the wall time at which the fault was detected.
+    """Return the wall time at which the fault was detected; None without a fault.
 
-    If a verdict about it was stored by an earlier run of the agent, that is the time of the verdict.
+    If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
     """
     verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
     return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
-    """Return fault and detail of a GPU whose last reading is too old or missing; (None, "") otherwise."""
+    """Return the fault of a GPU whose last reading is missing or too old, and the fault's detail; else (None, "")."""
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
     if now.uptime - gpu.read_at > settings.stale_after:
@@ -194,7 +194,7 @@ def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSetting
 
 
 def _reading(gpu: GpuRecord) -> dict[str, Any]:
-    """Return the fields of GpuState that come from the GPU's last reading; empty if it has none."""
+    """Return the fields of GpuState that come from the GPU's last reading; an empty dict if the GPU has no reading."""
     reading = gpu.reading
     if reading is None:
         return {}
@@ -213,7 +213,7 @@ def _reading(gpu: GpuRecord) -> dict[str, Any]:
 
 
 def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
-    """Return count and wall time of the last error, by Xid. Critical Xids that this GPU can have start at 0."""
+    """Return, by Xid, the number of errors and the wall time of the last one; 0 for critical Xids that can occur."""
     gpu, critical = inputs.record, inputs.catalogue.critical
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
     codes = possible_xids(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
@@ -247,9 +247,10 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Return the end of the maintenance, 0 if there is none.
+    """Return the wall time at which the maintenance ends; 0 without a maintenance.
 
-    None while verdicts from before the start are not exported: alert rules keep them until then.
+    Return None while verdicts from before the start of the agent are not exported, or are lost: as long as the metric
+    is absent, the alert rules keep the last exported verdicts.
     """
     if report.maintenance is not None:
         return report.maintenance.until

@@ -1,4 +1,4 @@
-"""Errors of GPUs and NVSwitches in the Report: counters by device and code, and the last events. Pure."""
+"""Updates the errors of GPUs and NVSwitches in the Report: counters by device and code, and the last events. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.state.messages import ErrorChanges, StoredState
 from gpumon.state.report import Counted, InternalState, Report
 
 MAX_EVENTS = 500
-"""Maximum number of events in the Report. The store keeps more."""
+"""Maximum number of error events in the Report. The store keeps more."""
 
 
 def take(report: Report, message: ErrorChanges) -> Report:
-    """Return the Report after new errors: counters are increased, and each event is replaced by its newer state."""
+    """Return the Report after new errors, with counters increased and with new and changed events."""
     internal = report.internal
     counted = {XID: internal.xids, SXID: internal.sxids}
     for kind, before in counted.items():
@@ -26,7 +26,7 @@ def take(report: Report, message: ErrorChanges) -> Report:
 
 
 def restore(report: Report, stored: StoredState) -> Report:
-    """Return the Report with stored counters and events added to those counted before the store was read."""
+    """Return the Report with the stored counters and events added to those of errors since the start of the agent."""
     internal = report.internal
     counted = {XID: _copy(internal.xids), SXID: _copy(internal.sxids)}
     for row in stored.counters:
@@ -39,7 +39,7 @@ def restore(report: Report, stored: StoredState) -> Report:
 
 
 def nvswitch_errors(internal: InternalState) -> dict[str, float] | None:
-    """Return the number of SXid errors by "nvswitch,sxid"; None if there are none."""
+    """Return the number of errors by "nvswitch,sxid" (PCI address and code); None if there are no SXid errors."""
     counts = {
         f"{switch},{code}": count for switch, codes in internal.sxids.items() for code, (count, _) in codes.items()
     }
@@ -70,7 +70,7 @@ def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[
 
 
 def _cancelled(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
-    """Return the event with `cancelled_wall` set if another Xid of the same GPU reported its end."""
+    """Return the event with `cancelled_wall` set if a later Xid of the same GPU reported the end of this error."""
     by = CANCELLED_BY.get(event.code) if event.kind == XID else None
     if by is None:
         return event

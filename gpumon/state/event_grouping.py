@@ -11,7 +11,7 @@ from gpumon.model.error_event import MAX_TEXTS, NVML, ErrorEvent, ErrorObservati
 PAUSE = 180.0
 """Seconds without the error after which its next occurrence starts another event."""
 MAX_OPEN = 1000
-"""Maximum number of open events. Beyond it, the event without an occurrence for the longest time ends early."""
+"""Maximum number of open events. Above it, the event that has not occurred for the longest time ends early."""
 
 Key = tuple[str, str, int, bool]
 
@@ -19,14 +19,14 @@ Key = tuple[str, str, int, bool]
 class EventGrouper:
     """Groups error observations into events.
 
-    It holds the open events of this boot. Further observations of the same error are added to its open event.
+    The grouper holds the open events of this boot, and adds further observations of an error to its open event.
     """
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id
         self._new_id = new_id
         self._open: dict[Key, ErrorEvent] = {}
-        """Open events by kind, address, code and `historical`. The event without an occurrence for the longest time
+        """Open events by kind, address, code and `historical`. The event that has not occurred for the longest time
         is first.
         """
 
@@ -40,7 +40,7 @@ class EventGrouper:
         """Add an observation to its event, or to a new event. Return that event."""
         key = _key(observation)
         event = self._open.get(key)
-        if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before that one began
+        if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before `event` began
             return _extended(self._begin(observation), observation)
         if event is None or observation.at > event.last_at + PAUSE:
             event = self._begin(observation)
@@ -80,7 +80,7 @@ def _key(event: ErrorObservation | ErrorEvent) -> Key:
 def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
     """Return the event with the observation added.
 
-    NVML and kernel log are counted separately: both report each error.
+    The reports of NVML and of the kernel log are counted separately, because both report the same errors.
     """
     logged = observation.times if observation.source != NVML and observation.numbered else 0
     return replace(
@@ -102,7 +102,7 @@ def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
 
 
 def _instance(before: int | None, observed: int | None) -> int | None:
-    """Return the MIG instance of the event; None if it has none, or if the observation names another."""
+    """Return the id of the event's MIG instance; None if the event has none, or if the observation names another."""
     return None if before is None else common((before, observed))
 
 

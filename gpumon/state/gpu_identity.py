@@ -1,4 +1,4 @@
-"""Identifies GPUs: by uuid, or, until that has been read, by PCI address and the GPU stored with it. Pure."""
+"""Identifies GPUs by uuid or, until the uuid has been read, as the GPU stored at the same PCI address. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_record import GpuRecord
 
 DISPLACED = "taken-"
-"""Prefix of the inventory key, in place of the bus id, of a GPU whose PCI address another GPU uses now. Its uuid
-follows.
+"""Prefix of the inventory key of a GPU whose PCI address another GPU uses now. The key consists of this prefix and the
+GPU's uuid, and takes the place of a bus id.
 """
 
 Records = Mapping[str, GpuRecord]
@@ -24,16 +24,16 @@ Bus = Mapping[str, str]
 def unidentified(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
     """Return a new record for a GPU whose uuid has not been read.
 
-    Its index is the position on the PCI bus, because NVML numbers GPUs in that order.
+    Its index is the first free one from its position on the PCI bus on, because NVML numbers GPUs in bus order.
     """
     positions = sorted({address for address, driver in bus.items() if driver == "nvidia"} | {bus_id})
     return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
 
 
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
-    """Return all other records, and the record of the GPU whose uuid was first read at this address.
+    """Return the other records, and the record of the GPU in `reading`, whose uuid was read here for the first time.
 
-    The GPU was opened for the first time, was moved to this address, or replaces the GPU that was there before.
+    The GPU was opened for the first time, was moved to this address, or replaces `here`, the GPU recorded there.
     """
     others = {bus_id: gpu for bus_id, gpu in records.items() if bus_id != reading.bus_id}
     if here.uuid != reading.uuid and not here.uuid.startswith(UNNAMED):
@@ -44,7 +44,7 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
         del others[before.bus_id]
         if not before.restored:
             return others, replace(before, bus_id=reading.bus_id, absent=False)
-        if not before.absent:  # the stored GPU is not at that address: the GPU there has no uuid until it is read
+        if not before.absent:  # the GPU at the stored address is another one, without a uuid until it is read
             unnamed = replace(before, uuid=UNNAMED + before.bus_id.lower(), identity={}, restored=False, stored=None)
             others[before.bus_id] = replace(unnamed, index_confirmed=False)
     elif here.uuid == reading.uuid:
@@ -57,9 +57,10 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
 def _assign_index(
     others: dict[str, GpuRecord], before: GpuRecord | None, nvml_index: int
 ) -> tuple[dict[str, GpuRecord], int]:
-    """Return the other records and the GPU's index: its index earlier in this boot, else NVML's.
+    """Return the other records and the GPU's index: the GPU's index earlier in this boot, else NVML's.
 
-    If another GPU has that index by assumption only, that GPU gets a new index.
+    If another GPU has this index by assumption only, that GPU gets a free one. If the other GPU's index is confirmed,
+    return a free index.
     """
     wanted = before.index if before is not None and before.index_confirmed else nvml_index
     holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
@@ -79,7 +80,7 @@ def _free_index(records: Records, index: int) -> int:
 
 
 def identify_from_store(records: Records, stored: Mapping[str, StoredGpu]) -> Records:
-    """Identify GPUs without a uuid by the GPU that was stored at their address. `stored` is by bus id."""
+    """Return the records; a GPU without a uuid gets that of the GPU in `stored` (by bus id) at the same address."""
     taken = {gpu.uuid for gpu in records.values()}
     identified = {
         bus_id: replace(gpu, uuid=row.uuid, identity={**identity(row), **gpu.identity}, restored=True, stored=row)
@@ -96,10 +97,10 @@ def identity(stored: StoredGpu) -> dict[str, str]:
 
 
 def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) -> Records:
-    """Add each stored GPU that is expected and has not been read yet, as absent.
+    """Return the records with each stored GPU that is expected and has no record added as absent.
 
-    If two GPUs are stored at one address, the one that was read last gets it. A stored index is used in the same boot
-    only, because the driver may number GPUs differently after a reboot.
+    If two GPUs are stored at one address, the GPU that was read last gets the address. A stored index is confirmed in
+    the same boot only, because the driver may number GPUs differently after a reboot.
     """
     by_uuid = {row.uuid: row for row in stored}
     after = {bus_id: _with_first_time(gpu, by_uuid.get(gpu.uuid)) for bus_id, gpu in records.items()}
@@ -122,7 +123,7 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
 
 
 def _with_first_time(gpu: GpuRecord, stored: StoredGpu | None) -> GpuRecord:
-    """Set the time of the first reading to the stored one, if that is earlier."""
+    """Return the record with the time of the first reading replaced by the stored time, if that is earlier."""
     if stored is None or gpu.stored is None:
         return gpu
     return replace(gpu, stored=replace(gpu.stored, first_wall=min(gpu.stored.first_wall, stored.first_wall)))

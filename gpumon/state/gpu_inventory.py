@@ -41,16 +41,16 @@ class RemovedGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
-    """The GPUs of the node, the GPUs on the PCI bus, and what was stored or learned about earlier GPUs."""
+    """The GPUs of the node, the GPUs on the PCI bus, stored GPUs, and the number of GPUs that was learned."""
 
     gpus: Records = field(default_factory=dict)
     """Records of the GPUs of the node by bus id, absent GPUs included."""
     bus: Bus | None = None
     """Bound driver of each GPU on the PCI bus; None until the bus has been read."""
     ports_above: Mapping[str, str] = field(default_factory=dict)
-    """PCI address of the port that each GPU is connected to, by bus id of the GPU."""
+    """PCI address of the PCIe port that each GPU is connected to, by bus id of the GPU."""
     slot_lanes: Mapping[str, int] = field(default_factory=dict)
-    """Number of lanes that this port supports, by bus id of the GPU."""
+    """Number of PCIe lanes that the port above each GPU supports, by bus id of the GPU."""
     nvswitches: int = 0
     """Number of NVSwitches on the PCI bus."""
     excluded: tuple[str, ...] = ()
@@ -62,13 +62,13 @@ class GpuInventory:
     learned: int = 0
     """Highest number of GPUs that were present at one time, including those passed through to virtual machines."""
     accepted: bool = False
-    """True if the operator accepted the number of GPUs. `learned` then starts at that number."""
+    """True if the operator accepted the number of GPUs. `learned` then started again at the accepted number."""
     removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """GPUs that are no longer expected, by uuid."""
 
     @property
     def drivers(self) -> Bus:
-        """Return the bound driver by bus id; empty until the bus has been read."""
+        """Return the bound driver of each GPU by bus id; empty until the bus has been read."""
         return self.bus or {}
 
 
@@ -81,9 +81,9 @@ def poll(
     *,
     own: Collection[str],
 ) -> GpuInventory:
-    """Apply the GPU readings of a poll or of a part of one.
+    """Return the inventory after the readings in a snapshot, which need not contain every GPU.
 
-    `own` has the uuids of GPUs that the agent's probe loads.
+    `own` has the uuids of the GPUs that the agent's probe loads.
     """
     records, bus = inventory.gpus, inventory.drivers
     for reading in snapshot.gpus:
@@ -99,7 +99,7 @@ def poll(
 def finish_poll(
     inventory: GpuInventory, snapshot: Snapshot, present: set[str], now: Now, *, restored: bool
 ) -> GpuInventory:
-    """Mark GPUs that a complete poll did not list as missing, and remove those that were replaced.
+    """Return the inventory with GPUs that a complete poll did not list marked as missing, without replaced GPUs.
 
     `present` has the bus ids of GPUs that are not missing: listed, quarantined or released. `restored` is True after
     the store was read.
@@ -129,7 +129,7 @@ def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
 
 
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
-    """Add GPUs on the bus that no sampler opens, because of a release or because only a stored verdict names them."""
+    """Return the records with each GPU in `released` that is on the bus added or no longer absent, although unread."""
     after = records
     for bus_id in sorted(released):
         before = after.get(bus_id)
@@ -139,7 +139,7 @@ def _with_released(records: Records, released: Collection[str], bus: Bus) -> Rec
 
 
 def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -> GpuInventory:
-    """Set the fault of each quarantined GPU, which no sampler opens."""
+    """Return the inventory with the fault of each quarantined GPU set. No sampler opens these GPUs."""
     records = dict(inventory.gpus)
     for bus_id, entry in quarantined.items():
         before = records.get(bus_id) or unidentified(records, bus_id, inventory.drivers)
@@ -148,7 +148,7 @@ def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -
 
 
 def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
-    """Apply a reading of the PCI bus: add its drivers, and remove GPUs that are passed through or excluded."""
+    """Return the inventory after a reading of the PCI bus, without GPUs that are passed through or excluded."""
     inventory = replace(
         inventory,
         bus=bus.functions,
@@ -162,7 +162,7 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
-    """Apply the stored GPUs. Each expected one is in the inventory again, even if it is not on the bus."""
+    """Return the inventory after the store was read: with each stored GPU that is expected, even if not on the bus."""
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
     records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
     inventory = replace(
@@ -179,8 +179,8 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
 def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
     """Return the stored GPUs that are no longer expected, by uuid.
 
-    The store does not keep the reason. It is REPLACED if another GPU has the address or if the operator accepted
-    nothing, else ACCEPTED.
+    The store does not keep the reason. So it is assumed to be REPLACED if another GPU has the address or if the
+    operator accepted nothing, else ACCEPTED.
     """
     addresses = {gpu.bus_id for gpu in stored if gpu.expected}
     return {
@@ -193,7 +193,7 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Expect what the operator accepted: remove accepted GPUs, set their number, and the PCIe lanes of GPUs."""
+    """Return the inventory after an acceptance: without gone GPUs, with the accepted numbers of GPUs and PCIe lanes."""
     inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
@@ -203,7 +203,7 @@ def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
 
 
 def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
-    """Return the record with the number of PCIe lanes that the operator accepted, if any."""
+    """Return the record with the number of PCIe lanes that the operator accepted for this GPU, if any."""
     lanes = acceptance.lanes.get(gpu.uuid)
     if lanes is None or gpu.stored is None:
         return gpu
@@ -211,14 +211,14 @@ def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
 
 
 def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:
-    """Add GPUs on the bus that only stored verdicts name, so that they have an index before the first poll."""
+    """Return the inventory with the GPUs on the bus that only verdicts name, so that they have an index at once."""
     records = _with_released(inventory.gpus, set(bus_ids) - inventory.gpus.keys(), inventory.drivers)
     owned = _owned_records(records, inventory)
     return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)
 
 
 def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
-    """Return how many GPUs are expected, and the basis of that number."""
+    """Return the expected number of GPUs, and the basis of that number."""
     away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
     own = max(0, inventory.learned - away)
     return expectation(
@@ -252,15 +252,15 @@ def _neighbours(records: Records, bus: Bus) -> Neighbours:
 
 
 def _own_bus(inventory: GpuInventory) -> Bus:
-    """Return the drivers by bus id; none in a container or sandbox, where the bus may list other GPUs than ours."""
+    """Return the drivers by bus id; an empty dict in a container or sandbox, which may not have all GPUs on the bus."""
     return {} if inventory.place in {CONTAINER, SANDBOX} else inventory.drivers
 
 
 def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
-    """Raise `learned` to the number of GPUs that are present now."""
+    """Return the inventory with `learned` raised to the number of GPUs that are present now, if that is higher."""
     bus = _own_bus(inventory)
     here = (visible or 0) + passed_through(bus)
-    if bus:  # the driver may have counted before a GPU was passed through, and the bus was read after that
+    if bus:  # a GPU that was passed through between the driver's count and this reading of the bus counts once
         here = min(here, len(bus))
     learned = max(inventory.learned, here, 0 if inventory.accepted else len(bus))
     return inventory if learned == inventory.learned else replace(inventory, learned=learned)
@@ -274,7 +274,7 @@ def _places(inventory: GpuInventory) -> int:
 
 
 def _excluded_and_off(inventory: GpuInventory) -> int:
-    """Return the number of GPUs that are excluded and no longer on the PCI bus. They are not missing."""
+    """Return the number of excluded GPUs that are no longer on the PCI bus. These do not count as missing."""
     excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
     return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
@@ -282,8 +282,8 @@ def _excluded_and_off(inventory: GpuInventory) -> int:
 def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
     """Return the absent GPUs that were replaced by others.
 
-    That is every absent GPU if the node is full, else those whose address another GPU uses. Return none while the uuid
-    of a GPU has not been read.
+    These are all absent GPUs if the present ones fill the `places` of the node, else only GPUs whose address another
+    GPU uses. Return none while the uuid of a GPU has not been read.
     """
     surplus = len(records) - places
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
@@ -308,9 +308,9 @@ def _owned_records(records: Records, inventory: GpuInventory) -> Records:
 
 
 def _owned(inventory: GpuInventory) -> GpuInventory:
-    """Remove GPUs that are passed through or that the configuration excludes.
+    """Return the inventory without GPUs that are passed through or that the configuration excludes.
 
-    Delete the entry in `removed` of a GPU that is present again.
+    A GPU that is present again is no longer in `removed`.
     """
     records = inventory.gpus
     left = _owned_records(records, inventory)
@@ -338,13 +338,13 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
 
 
 def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
-    """Return the number of GPUs that a host with this GPU product has; None for different or unknown products."""
+    """Return the usual number of GPUs, at least `count`, on hosts with this product; None if products differ."""
     names = {gpu.identity.get("name") for gpu in gpus}
     return board_size(names.pop(), count) if len(names) == 1 else None
 
 
 def _unlisted(inventory: GpuInventory) -> tuple[str, ...]:
-    """Return the bus ids of GPUs of this host that are on the bus and not excluded, but not read."""
+    """Return the bus ids of this host's GPUs on the bus that are neither excluded nor listed by the driver."""
     here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
     return tuple(
         bus_id

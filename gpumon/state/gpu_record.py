@@ -1,4 +1,4 @@
-"""Record of one GPU: what each reading changes in it, and which readings are exported. Pure."""
+"""Record of one GPU: updates the record after each reading, and builds the metric table to export. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GpuRecord:
     fault: str | None = None
     detail: str = ""
     since: float | None = None
-    """Wall time in seconds at which the fault was detected."""
+    """Wall time in seconds at which the fault was detected; None without a fault."""
     reading: GpuReading | None = None
     """Last reading without a fault; None if the GPU has not been read."""
     read_at: float | None = None
@@ -74,9 +74,9 @@ class GpuRecord:
     platform: Platform | None = None
     """Location of the GPU in its rack, kept while the GPU does not answer; None if the platform does not report it."""
     reset_at: float | None = None
-    """Boot clock at which a restart of the GPU's counters was last detected; None if never."""
+    """Boot clock in seconds at which a restart of the GPU's counters was last detected; None if never."""
     restored: bool = False
-    """True if the uuid is that of the GPU stored at this address, and has not been read in this run of the agent."""
+    """True if the uuid is from the store and has not been read in this run of the agent."""
     index_confirmed: bool = False
     """True if the index is NVML's in this boot; False if it is assumed."""
     traffic: float | None = None
@@ -84,13 +84,13 @@ class GpuRecord:
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
-    """True if the GPU has not been read since the start of the agent, or if the last complete poll did not list it."""
+    """True if the last complete poll did not list the GPU, or if only the store has it, or if its address has changed."""
     stored: StoredGpu | None = None
     """The GPU's row for the store; None until the uuid has been read."""
 
 
 def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
-    """Return the record with this fault. `since` is kept if the fault is the same as before."""
+    """Return the record with this fault. `since` does not change if the GPU already had the same fault."""
     since = gpu.since if gpu.fault == fault else wall
     missing = fault == "missing"
     index = None if missing else gpu.nvml_index
@@ -103,7 +103,7 @@ def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
 def read(
     gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
 ) -> GpuRecord:
-    """Return the record after a reading. `own` is True if the agent's probe loads this GPU."""
+    """Return the record after a reading. `around`: the other GPUs of the host. `own`: True if the probe loads this GPU."""
     if gpu.nvml_index != reading.index:
         gpu = replace(gpu, nvml_index=reading.index)
     values = reading.gpu
@@ -152,7 +152,7 @@ def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbou
 
 
 def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, float | None]:
-    """Return the fields of GpuRecord about the use of the GPU: its traffic, and since when it is idle."""
+    """Return the fields of GpuRecord about the use of the GPU: `traffic` and `idle_since`."""
     moved = traffic(before.reading, reading)
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
     since = idle_since(before.idle_since, values, moved, now, unread=unread)
@@ -160,7 +160,7 @@ def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dic
 
 
 def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
-    """Return the GPU's row for the store, with values of the earlier row that this reading does not have."""
+    """Return the GPU's row for the store. Values that this reading does not have are taken from the earlier row."""
     stored, energy = gpu.stored, values.energy_joules_total
     return StoredGpu(
         uuid=gpu.uuid,
@@ -181,7 +181,7 @@ def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, 
 
 
 def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[str, Any]:
-    """Return the highest number of PCIe lanes of the GPU at this address, and whether the operator accepted it."""
+    """Return the fields of StoredGpu about PCIe lanes: `lanes` is the highest number at this address, or the accepted."""
     if stored is None or stored.bus_id != bus_id or (lanes or 0.0) > (stored.lanes or 0.0):
         return {"lanes": lanes}
     return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}
@@ -190,20 +190,20 @@ def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[s
 def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
     """Return True if the GPU was reset in this boot after it was stored.
 
-    Then its first energy reading is lower than the stored one.
+    A reset shows in the first energy reading of this run of the agent, which is then lower than the stored one.
     """
     stored = before.stored
     if before.reading is not None or stored is None or stored.boot_id != boot_id:
         return False
-    kept_open = values.persistence_mode != 0  # else the counter restarts whenever no process has the GPU open
+    kept_open = values.persistence_mode != 0  # else it restarts whenever no process has the GPU open
     return kept_open and was_reset(Count(0.0, stored.energy), Count(0.0, values.energy_joules_total))
 
 
 def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
     """Return True if the driver's counters of this GPU have restarted.
 
-    Energy is counted from the initialisation by the driver and grows even on an idle GPU. If energy is not counted,
-    error counters that are lower after a time without readings show it.
+    The energy counter starts when the driver initialises the GPU, and grows even on an idle GPU. If there is no such
+    counter, error counters that are lower after a time without readings show the restart.
     """
     before, after = (rows_.get("energy_joules_total", {}).get("") for rows_ in (gpu.counters, counters))
     if before is not None and after is not None:
@@ -244,7 +244,7 @@ def _read_links(
 
 
 def _link_sums(counters: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
-    """Return the sum over all links of each counter, by row and label value. A link that is gone remains in it."""
+    """Return, by row and label value, the sum of each counter over all links, including links that are gone."""
     sums: dict[str, dict[str, float]] = {}
     for row, counts in (each for link in counters.values() for each in link.items()):
         total = sums.setdefault(row, {})
@@ -264,9 +264,9 @@ def readings(
     slot_lanes: int | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
-    """Return the GPU's table to export. If the GPU does not answer, only identity, state and Xid rows are set.
+    """Return the metric table to export. If the GPU does not answer, it has only identity, state and Xid rows.
 
-    A labelled row that is equal to the one in `before` is the same object.
+    A labelled row that equals the same row of `before` is the same object.
     """
     own: dict[str, Any] = {
         **gpu.identity,
@@ -289,7 +289,7 @@ def readings(
 
 
 def _link_counts(gpu: GpuRecord, reading: GpuReading) -> dict[str, Any]:
-    """Return the rows of Gpu about all its links together."""
+    """Return the rows of Gpu with numbers and sums over all links of the GPU."""
     up = [link.up for link in gpu.links.values() if link.up is not None]
     c2c = [link.up for link in reading.c2c_links.values() if link.up is not None]
     return {

@@ -18,13 +18,13 @@ from gpumon.state.report import Report
 MAX_STORE_WAIT_SECONDS = 10.0
 """Maximum seconds that the first evaluation waits for the store, because a hung disk must not prevent it."""
 CLOCK_NOISE = 0.01
-"""Maximum difference in seconds between two clocks that are read one after the other."""
+"""Difference in seconds up to which two wall times count as equal, because two clocks are read one after the other."""
 
 
 def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    """Return the Report after all checks were evaluated.
+    """Return the Report after an evaluation of all checks.
 
-    Until the store has been read, but at most for MAX_STORE_WAIT_SECONDS, return the Report unchanged.
+    Until the store has been read, but at most MAX_STORE_WAIT_SECONDS after the start, return the Report unchanged.
     """
     if not report.internal.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
         return report
@@ -91,7 +91,7 @@ def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
 
 
 def _versions(report: Report) -> dict[str, str]:
-    """Return the versions of the driver, and of NCCL in the last probe run that used it, without missing ones."""
+    """Return the versions of the driver, and of NCCL in the last probe run with NCCL. Leave out unknown versions."""
     nccl = (run.versions["nccl"] for run in reversed(report.probe.ran) if run.versions.get("nccl"))
     versions = {"driver": report.driver.driver, "nccl": next(nccl, None)}
     return {name: version for name, version in versions.items() if version}
@@ -105,7 +105,7 @@ def take(report: Report, message: VerdictTransitions) -> Report:
 def restore(report: Report, stored: StoredState, now: Now) -> Report:
     """Return the Report with the stored verdicts, their transitions, pending verdicts and agent runs.
 
-    A GPU that only such a verdict names is expected, and added to the inventory.
+    A GPU on the PCI bus that only a verdict names is added to the inventory.
     """
     verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
     health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
@@ -116,7 +116,7 @@ def restore(report: Report, stored: StoredState, now: Now) -> Report:
 
 
 def expect_unnamed(report: Report) -> Report:
-    """Add the GPUs that open verdicts name by PCI address, so that they have an index before the first poll."""
+    """Return the Report with the GPUs that open verdicts name by PCI address, so that they have an index at once."""
     unnamed = {name.removeprefix(UNNAMED).upper() for _, name in report.health.open if name.startswith(UNNAMED)}
     inventory = gpu_inventory.expect_unnamed(report.internal.inventory, unnamed)
     return replace(report, internal=replace(report.internal, inventory=inventory))

@@ -1,4 +1,4 @@
-"""Limits the number of exported series: keeps the largest values, or the first ones if they have no order. Pure."""
+"""Limits the number of exported series: keeps the largest values or, of MIG instances and links, the first. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Table = TypeVar("_Table", bound=Table)
 def limit_series(report: Report) -> Report:
     """Return the Report without the series beyond MAX_SERIES.
 
-    The counter of dropped series is the highest number that was dropped at one time.
+    `dropped_series_total` is, by reason, the highest number of series that were dropped at one time.
     """
     cut: Counter[str] = Counter()
     gpus = tuple(_gpu(state, cut) for state in report.gpus)
@@ -61,7 +61,7 @@ def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
 
 
 def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
-    """Return the largest values up to the limit, in their original order. Count the others in `cut`."""
+    """Return the largest values, as many as MAX_SERIES allows, in their original order. Count the others in `cut`."""
     if values is None or len(values) <= MAX_SERIES[reason]:
         return None if values is None else dict(values)
     cut[reason] += len(values) - MAX_SERIES[reason]

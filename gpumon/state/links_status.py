@@ -1,4 +1,4 @@
-"""State of the links child and its last snapshot, without ports: services, and what cannot be read. Pure."""
+"""State of the links child, and its last snapshot: services and read errors, but not ports. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksState:
-    """Last snapshot of the links child, and the state of the child."""
+    """State of the links child, the last snapshot from it, and the number of service stops."""
 
     child: LinksStatus = LinksStatus()
     snapshot: LinksSnapshot | None = None
     read_at: float = 0.0
-    """Arrival of the snapshot, as Now.uptime."""
+    """Time at which the snapshot arrived, as Now.uptime."""
     stops: Mapping[str, float] = field(default_factory=dict)
-    """Number of times that each systemd unit has stopped or restarted."""
+    """Number of stops and restarts by systemd unit name, since the start of the agent."""
 
 
 def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
@@ -39,12 +39,12 @@ def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
 
 
 def current(state: LinksState, now: Now) -> LinksSnapshot | None:
-    """Return the last snapshot; None if there is none or it is older than STALE_SECONDS."""
+    """Return the last snapshot; None before the first, or if the last one is older than STALE_SECONDS."""
     return state.snapshot if state.snapshot is not None and now.uptime - state.read_at <= STALE_SECONDS else None
 
 
 def lists_all_ports(state: LinksState) -> bool:
-    """Return True if the last snapshot lists every port, so that a port not in it is missing."""
+    """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
     snapshot, child = state.snapshot, state.child
     if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
         return False
@@ -68,7 +68,7 @@ def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -
 
 
 def _service_stops(state: LinksState) -> dict[str, float] | None:
-    """Return how often each installed service has stopped, by service name; None before the first snapshot."""
+    """Return how often each installed service has stopped, by service name; None before the first snapshot or without any."""
     if state.snapshot is None:
         return None
     names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
@@ -76,7 +76,7 @@ def _service_stops(state: LinksState) -> dict[str, float] | None:
 
 
 def notice(state: LinksState, now: Now) -> str | None:
-    """Return a notice for the operator about what the links child cannot read; None if it reads everything."""
+    """Return a notice that lists what the links child cannot read; None if it can read everything."""
     return "; ".join(_problems(state, now)) or None
 
 

@@ -1,4 +1,4 @@
-"""Messages that `reduce` applies to the Report, in addition to those of child processes."""
+"""Messages from the daemon itself that `reduce` applies to the Report, like those from child processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpumon.probe.core.result import ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantine of a GPU or device: no child opens it, because a call on it did not return or crashed the library."""
+    """Quarantine of a GPU or device, which only trials open, because a call on it did not return or crashed the child."""
 
     fault: str
     detail: str
@@ -31,10 +31,10 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerStatus:
-    """State of the sampler children, sent by their supervisor."""
+    """State of the sampler children, sent by the service that supervises them."""
 
     stuck_seconds: float = 0.0
-    """Seconds for which the current driver call has not returned; 0 if no call is running."""
+    """Seconds for which the current driver call has not returned; 0 if no call is in progress."""
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """Quarantined GPUs by bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class SamplerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksStatus:
-    """State of the links child, sent by its supervisor."""
+    """State of the links child, sent by the service that supervises the child."""
 
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    """Quarantined devices and collectors by name. Their files cannot be read."""
+    """Quarantined devices and collectors by name. Their files are not read, because a read of them blocked."""
     abandoned: tuple[str, ...] = ()
     """Names of the child processes that SIGKILL did not end."""
     trouble: str = ""
@@ -77,12 +77,12 @@ class StoredState:
     """Content of the store at the start of the agent."""
 
     lost_to: str = ""
-    """New path of the damaged store that this one replaces, so that it is empty; empty if the store was intact."""
+    """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[ErrorEvent, ...] = ()
     """Error events, the newest last."""
     position: LogPosition | None = None
-    """Last record of the kernel log that was processed."""
+    """Last record of the kernel log that an earlier run of the agent processed."""
     gpus: tuple[StoredGpu, ...] = ()
     """Stored GPUs, sorted by their last reading, the latest last."""
     ports: tuple[PortRecord, ...] = ()
@@ -101,7 +101,7 @@ class StoredState:
     windows: Windows = ()
     """Time windows, the newest last."""
     notified: tuple[NotifiedAlert, ...] = ()
-    """Alerts of which a receiver knows that they fire."""
+    """Alerts of which a receiver was notified that they fire, and not yet that they are resolved."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
@@ -109,23 +109,23 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What the operator accepted, sent after it was stored."""
+    """GPUs and ports that the operator accepted as they are. Sent after the acceptance was stored."""
 
     count: int | None
-    """Accepted number of GPUs; None if only ports were accepted."""
+    """Accepted number of GPUs; None if the expected number does not change."""
     gone: tuple[str, ...] = ()
     """UUIDs of GPUs that are gone."""
     ports: tuple[str, ...] = ()
     """Identities of ports that are down or gone."""
     slow: Mapping[str, float] = field(default_factory=dict)
-    """Accepted speed in bytes per second of ports that were faster before, by identity."""
+    """Accepted speed in bytes per second, by identity of a port that was faster before."""
     lanes: Mapping[str, float] = field(default_factory=dict)
     """Accepted number of PCIe lanes of GPUs, by uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStarted:
-    """A probe run started. Sent again when its ranks are about to start."""
+    """A probe run started. Sent a second time when the ranks of the run are about to start."""
 
     id: str
     probe: str = ALL_REDUCE
@@ -179,7 +179,7 @@ class ReleaseHolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: outdated readings are removed and checks are evaluated."""
+    """Sent at each tick, every 5 seconds: outdated readings are removed, and checks are evaluated."""
 
 
 Message = (

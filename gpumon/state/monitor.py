@@ -17,7 +17,7 @@ log = logging.getLogger("gpumon")
 
 BEAT_SECONDS = 1.0
 MAX_BEAT_SECONDS = 2 * BEAT_SECONDS
-"""Maximum seconds between two clock readings that count as uptime. After a longer time the daemon itself was
+"""Maximum seconds between two clock readings that count as uptime. During any further seconds the daemon itself was
 stopped.
 """
 
@@ -35,11 +35,11 @@ class Monitor:
         self.settings = settings
 
     def apply(self, settings: ReducerSettings) -> None:
-        """Use changed settings for all further messages."""
+        """Use these settings, after a reload of the configuration, for all further messages."""
         self.settings = settings
 
     def take(self, message: Message) -> None:
-        """Apply a message to the latest Report, and log the changes."""
+        """Apply a message to the latest Report, and log what has changed on the node."""
         before = self.latest
         self.latest = reduce(before, message, self._now(), self.settings)
         for change in changes(before, self.latest):
