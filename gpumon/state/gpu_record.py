@@ -84,7 +84,7 @@ class GpuRecord:
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
-    """True if the last complete poll did not list the GPU, or if only the store has it, or if its address has changed."""
+    """True if the last complete poll did not list the GPU, or if the GPU is only stored or no longer at its address."""
     stored: StoredGpu | None = None
     """The GPU's row for the store; None until the uuid has been read."""
 
@@ -103,7 +103,7 @@ def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
 def read(
     gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
 ) -> GpuRecord:
-    """Return the record after a reading. `around`: the other GPUs of the host. `own`: True if the probe loads this GPU."""
+    """Return the record after a reading. `own` is True if the agent's probe loads this GPU."""
     if gpu.nvml_index != reading.index:
         gpu = replace(gpu, nvml_index=reading.index)
     values = reading.gpu
@@ -181,7 +181,7 @@ def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, 
 
 
 def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[str, Any]:
-    """Return the fields of StoredGpu about PCIe lanes: `lanes` is the highest number at this address, or the accepted."""
+    """Return the fields of StoredGpu about PCIe lanes: the highest number at this address or the accepted number."""
     if stored is None or stored.bus_id != bus_id or (lanes or 0.0) > (stored.lanes or 0.0):
         return {"lanes": lanes}
     return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}

@@ -68,7 +68,7 @@ def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -
 
 
 def _service_stops(state: LinksState) -> dict[str, float] | None:
-    """Return how often each installed service has stopped, by service name; None before the first snapshot or without any."""
+    """Return how often each installed service has stopped, by service name; None if no service is in a snapshot."""
     if state.snapshot is None:
         return None
     names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}

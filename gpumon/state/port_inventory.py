@@ -20,10 +20,10 @@ from gpumon.state.counters import Counts, advance, raw_values, totals
 from gpumon.state.port_roles import with_roles
 
 MAX_RECORDS = 256
-"""Maximum number of stored ports. The limit is needed because virtual functions appear under ever new names."""
+"""Maximum number of stored ports. A limit is needed because virtual functions appear under ever new names."""
 SETTLING_SECONDS = 30.0
-"""Seconds for which a port must be missing before another may replace it, because a driver starts cards one after
-another.
+"""Seconds for which a port must be missing before another port may replace it. The delay is needed because a driver
+starts cards one after another.
 """
 MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort)) + 1
 """Minimum number of series that a port exports: those of its two metric tables, and one info series."""
@@ -35,7 +35,7 @@ Records = Mapping[str, PortRecord]
 
 
 class MissingPort(NamedTuple):
-    """A port that is expected and not present."""
+    """A port that is expected but not present."""
 
     port: PortReading
     """Names and identity of the port, without readings."""
@@ -53,9 +53,9 @@ class PortInventory:
     ports: tuple[PortReading, ...] = ()
     """Ports that are present, with counters as exported."""
     counters: Mapping[Place, Counts] = field(default_factory=dict)
-    """Counters by port, in the order of the last reading."""
+    """Counters by port, sorted by the time of the port's last reading, the oldest first."""
     records: Records = field(default_factory=dict)
-    """Every port that was ever present, by identity."""
+    """Every port that was present at some time, up to MAX_RECORDS, by identity."""
     here: Mapping[Place, str] = field(default_factory=dict)
     """Identity of each port that is present."""
     missing: tuple[MissingPort, ...] = ()
@@ -74,9 +74,9 @@ def read(
     complete: bool,
     patterns: PortPatterns = NO_PATTERNS,
 ) -> PortInventory:
-    """Return the inventory after a snapshot.
+    """Return the inventory after a snapshot of the links child.
 
-    `complete` is True if ports that the snapshot does not list are missing.
+    `complete` is True if the snapshot lists every port, so that an expected port that it does not list is missing.
     """
     before = {(port.device, port.port): port for port in inventory.ports}
     counters = dict(inventory.counters)
@@ -104,7 +104,7 @@ def read(
 def _with_roles(
     inventory: PortInventory, ports: Sequence[PortReading], patterns: PortPatterns
 ) -> tuple[PortReading, ...]:
-    """Return the ports with their roles, which depend on the highest speed that each had."""
+    """Return the ports with their roles, which depend on the highest speed that each port ever had."""
     names = _identities(ports, inventory.records)
     records = {place: inventory.records.get(name) for place, name in names.items()}
     speeds = {
@@ -113,14 +113,14 @@ def _with_roles(
         for place in [(port.device, port.port)]
         for record in [records[place]]
     }
-    # A failing adapter answers EINVAL too. A port that was in use keeps its role and its verdicts.
+    # A failing adapter also returns EINVAL. A port that was in use is not restricted: it keeps its role and verdicts.
     used = {place for place, record in records.items() if record is not None and record.expected}
     ports = [replace(port, restricted=port.restricted and (port.device, port.port) not in used) for port in ports]
     return with_roles(ports, speeds, patterns.fabric)
 
 
 def _exclude(records: Records, patterns: Collection[str]) -> Records:
-    """Return the records; those of excluded adapters are no longer expected."""
+    """Return the records, with the ports of adapters that match `patterns` no longer expected."""
     if not patterns:
         return records
     return {
@@ -132,14 +132,14 @@ def _exclude(records: Records, patterns: Collection[str]) -> Records:
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Add the stored ports. Expected ones that are not present are missing from the next snapshot on."""
+    """Return the inventory with the stored ports. Expected ports that are absent count as missing at the next snapshot."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
 
 
 def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
-    """Apply what the operator accepted: ports in `down` are down or gone, ports in `slow` have that lower speed."""
+    """Return the inventory after the operator accepted `down` ports as down or gone, and the speeds of `slow` ports."""
     records = dict(inventory.records)
     for identity in records.keys() & set(down):
         records[identity] = replace(records[identity], expected=False)
@@ -149,7 +149,7 @@ def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, f
 
 
 def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
-    """Return the records of ports that are present or missing, by the name in verdicts: "device/port"."""
+    """Return the records of ports that are present or missing, by the name that verdicts use: "device/port"."""
     here = {f"{device}/{port}": identity for (device, port), identity in inventory.here.items()}
     missing = {f"{gone.port.device}/{gone.port.port}": gone.identity for gone in inventory.missing}
     records = inventory.records
@@ -165,7 +165,7 @@ def removed(inventory: PortInventory) -> set[str]:
 
 
 def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
-    """Return `after`, with each part that is equal to the one in `before` replaced by that object."""
+    """Return `before` if equal to `after`; else `after`, with `link` and `counts` from `before` if these are equal."""
     if before is None or before == after:
         return before or after
     return replace(
@@ -179,7 +179,7 @@ def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
 
 
 def _identities(ports: Sequence[PortReading], records: Records) -> dict[Place, str]:
-    """Return the identity of each port, from the GUID of its card, else its PCI address, else its device name."""
+    """Return the identity of each port: GUID of its card, else PCI address, else device name, with the port number."""
     counted = Counter((port.guid, port.port) for port in ports)
     return {
         (port.device, port.port): _identity(port, records, unique=counted[port.guid, port.port] == 1) for port in ports
@@ -196,7 +196,7 @@ def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
 
 
 def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
-    """Return the records updated with these readings. New ports get a new record."""
+    """Return the records updated with these readings. A new port gets a new record."""
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]
@@ -247,7 +247,7 @@ def _faster(speed: float | None, other: float | None) -> float | None:
 
 
 def _limit(records: dict[str, PortRecord]) -> Records:
-    """Drop records beyond the limit: first those not expected, then those whose last reading is oldest."""
+    """Return at most MAX_RECORDS records. Drop unexpected ports first, then the ports with the oldest last reading."""
     if len(records) <= MAX_RECORDS:
         return records
     order = sorted(records.values(), key=lambda record: (bool(record.expected), record.last_wall))
@@ -255,7 +255,7 @@ def _limit(records: dict[str, PortRecord]) -> Records:
 
 
 def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
-    """Return the record of a port merged with the one stored before the start of the agent."""
+    """Return the record of a port merged with its stored record, if there is one."""
     if stored is None:
         return record
     return replace(
@@ -276,7 +276,7 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
 
 
 def _find_missing(inventory: PortInventory, before: Mapping[Place, PortReading], now: Now) -> PortInventory:
-    """Determine the expected ports that are not present. `before` has the ports of the last snapshot."""
+    """Return the inventory with `missing` updated. `before` has the ports of the previous snapshot."""
     here = inventory.here.values()
     already_missing = {port.identity: port for port in inventory.missing}
     long_missing = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
@@ -313,17 +313,17 @@ def _without_readings(record: PortRecord, name: str, last: PortReading | None) -
 
 
 def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
-    """Return the expected ports that are not present, the latest reading first."""
+    """Return the expected ports that are not present, the one that was read last first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
 
 
 def _replace_missing(records: Records, here: Collection[str], long_missing: Collection[str]) -> Records:
-    """Mark missing ports as no longer expected if other ports replace them.
+    """Return the records, with missing ports that other ports replace marked as no longer expected.
 
-    A port is replaced by a new one at the same address, or if as many new ports are in use as ports are missing.
-    Only a port that appeared after the last reading of the old one counts. A new port at the same address is expected
-    to be up.
+    A missing port is replaced if a new port is at the same address, or if at least as many new ports are in use as
+    ports are missing. A port is new if it appeared after the last reading of the missing port. A new port at the same
+    address is expected to be up.
     """
     if not long_missing:
         return records
@@ -345,7 +345,7 @@ def _replace_missing(records: Records, here: Collection[str], long_missing: Coll
 
 
 def _newer(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
-    """Yield the present ports of the same link layer that appeared after the last reading of `old`."""
+    """Yield the present ports that have the link layer of `old` and appeared after the last reading of `old`."""
     for identity in here:
         record = records.get(identity)
         if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:
@@ -357,7 +357,7 @@ def _same_place(record: PortRecord, other: PortRecord) -> bool:
 
 
 def _names(absent: Sequence[PortRecord], used_devices: Collection[str]) -> dict[str, str]:
-    """Return a device name for each absent port, by identity: its last one, unless another device has it now."""
+    """Return a device name for each absent port, by identity: its last name if still free, else its address or GUID."""
     names: dict[str, str] = {}
     used = {(device, "") for device in used_devices}
     for record in absent:

@@ -1,4 +1,4 @@
-"""Roles of InfiniBand and RoCE ports: of the fabric, or for something else. Pure."""
+"""Determines the role of each InfiniBand and RoCE port: whether jobs communicate between nodes over it. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GIGABIT = 1e9 / 8
 _NEAR = {SWITCH: "on the PCIe switch of a GPU", "": "its position on the PCIe bus is not reported"}
 
 Speeds = Mapping[tuple[str, str], float | None]
-"""Highest known speed of each port in bytes per second, by device and port number."""
+"""Highest observed speed of each port in bytes per second, by device and port number; None if never observed."""
 
 
 def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> tuple[PortReading, ...]:
-    """Return the ports with their roles. `fabric`: patterns of the configuration that name the fabric's adapters."""
+    """Return the ports with their roles set. `fabric` has the configured patterns of the fabric's adapters, if any."""
     roles = _roles(ports, speeds, fabric)
     if not fabric and FABRIC not in {role for role, _ in roles}:
-        roles = _roles(tuple(map(_without_kind, ports)), speeds, fabric)  # the rails are bonds or DPUs
+        roles = _roles(tuple(map(_without_kind, ports)), speeds, fabric)  # the fabric ports are bonds or DPUs
     return tuple(
         port if (port.role, port.role_reason) == (role, reason) else replace(port, role=role, role_reason=reason)
         for port, (role, reason) in zip(ports, roles, strict=True)
@@ -37,7 +37,7 @@ def _without_kind(port: PortReading) -> PortReading:
 
 
 def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
-    """Return role and reason of each port."""
+    """Return, for each port, its role and the reason for that role."""
     fabric_speed = _fabric_speed(ports, speeds)
     rails = any(
         not port.restricted
@@ -57,7 +57,7 @@ def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: flo
 def _role(
     port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, rails: bool
 ) -> tuple[str, str]:
-    """Return role and reason of a port. `rails`: whether an InfiniBand port of the fabric was ever up."""
+    """Return the role of a port, and the reason. `rails` is True if an InfiniBand port of the fabric was ever up."""
     if port.restricted:
         return OTHER, RESTRICTED
     if fabric:
@@ -71,10 +71,10 @@ def _role(
 def _ethernet_role(
     port: PortReading, speed: float | None, fabric_speed: float | None, *, rails: bool
 ) -> tuple[str, str]:
-    """Return role and reason of an Ethernet port.
+    """Return the role of an Ethernet port, and the reason for that role.
 
-    `rails`: whether an InfiniBand port of the fabric was ever up. Then the Ethernet of a NUMA node is for storage. The
-    links of ports on a GPU's PCIe switch may have come up at half their speed.
+    `rails` is True if an InfiniBand port of the fabric was ever up: an Ethernet port on the NUMA node of a GPU is then
+    taken to be for storage. A port on a GPU's PCIe switch may be slower than the fabric, down to half its speed.
     """
     place = port.placement
     if place.position == APART:
@@ -92,8 +92,8 @@ def _ethernet_role(
 def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
     """Return the speed of the fabric in bytes per second; None if it is unknown.
 
-    It is the most common speed of ports below the PCIe switch of a GPU, and of InfiniBand ports on its NUMA node.
-    Without such ports it is the highest speed of the ports near a GPU and of all InfiniBand ports.
+    This is the most common speed of ports below a GPU's PCIe switch and of InfiniBand ports that are not APART.
+    Without such ports it is the highest speed of InfiniBand ports, and of other ports that are not APART or of a kind.
     """
     known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
     certain = [

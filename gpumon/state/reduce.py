@@ -1,4 +1,4 @@
-"""`reduce`, the only function that changes the state of the agent: next = reduce(report, message, now). Pure."""
+"""`reduce`, the only function that changes the state of the agent: it returns the next Report for a message. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
 
 
 def _with(report: Report, **internal: object) -> Report:
-    """Return the Report with these fields of `internal` replaced."""
+    """Return the Report with these attributes of `Report.internal` replaced."""
     return replace(report, internal=replace(report.internal, **internal))  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
 
 
 def _count_poll(report: Report, snapshot: Snapshot) -> Report:
-    """Return the Report with the rows of Node about polls updated after a complete poll."""
+    """Return the Report after a complete poll, with the rows of Node about polls updated."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
     faulty = any(gpu.fault is not None for gpu in report.internal.inventory.gpus.values())

@@ -1,4 +1,4 @@
-"""Settings that `reduce` uses."""
+"""Settings that `state.reduce` uses."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpumon.model.port_patterns import PortPatterns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducerSettings:
-    """The part of the configuration that `reduce` and the checks use."""
+    """The settings from the configuration that `reduce` and the checks use."""
 
     interval: float = 1.0
     """Seconds between polls."""
     expected: int | None = None
-    """Configured number of GPUs; None to learn it."""
+    """Configured number of GPUs; None if the agent learns the expected number."""
     probe_interval: float = 21600.0
     """Seconds between scheduled all-reduce runs."""
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""
     ports: PortPatterns = PortPatterns()
-    """Network adapters that the configuration names."""
+    """Patterns of network adapters from the configuration."""
     policy: Policy = Policy()
-    """Settings of the operator for checks: thresholds and disabled checks."""
+    """Thresholds of checks, and disabled checks, from the configuration."""
     catalogue: Catalogue = SHIPPED
     """Meaning of each Xid code on this host."""
 

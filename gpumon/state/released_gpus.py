@@ -1,6 +1,6 @@
-"""GPUs that are not read because of a release: released GPUs, and GPUs not read yet since their release. Pure.
+"""Tracks GPUs that are not read because of a release: during the release, and from its end until they are read. Pure.
 
-A GPU that was not read yet since its release is neither healthy nor failed, because opening it may take long.
+Until a GPU is read after its release it counts neither as healthy nor as failed, because opening it may take long.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gpumon.state.messages import SamplerStatus
 from gpumon.state.report import InternalState
 
 RESUME_SECONDS = 75.0
-"""Maximum seconds until the first reading after a release: slightly more than a driver call that opens a GPU may
-take.
+"""Maximum seconds from the end of a release to the first reading: slightly more than a driver call that opens a GPU
+may take.
 """
 
 
 def follow(internal: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
-    """Update `resuming` when the released scopes change from `before` to `after`. `uptime` is Now.uptime."""
+    """Return the state with `resuming` updated for a change of the released scopes. `uptime` is Now.uptime."""
     if before == after:
         return internal
     ended = _covered(before, internal) - _covered(after, internal)
@@ -31,11 +31,11 @@ def follow(internal: InternalState, before: frozenset[str], after: frozenset[str
 
 
 def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
-    """Remove the GPUs from `resuming` that this message is about: they were read, or could not be read."""
+    """Return the state without the GPUs in `resuming` that were read, or could not be read, according to a message."""
     if not internal.resuming:
         return internal
     left = {bus_id: until for bus_id, until in internal.resuming.items() if not _reports_on(message, bus_id)}
-    if isinstance(message, Snapshot) and internal.polled_at is not None:  # the first poll reads one GPU after another
+    if isinstance(message, Snapshot) and internal.polled_at is not None:  # the first poll opens one GPU after another
         left = dict.fromkeys(left, internal.polled_at + RESUME_SECONDS)
     return replace(internal, resuming=left)
 
@@ -43,7 +43,7 @@ def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | Sam
 def unwatched(internal: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
     """Return the bus ids of GPUs that are not read because of a release.
 
-    It contains NODE if no GPU of the node is read.
+    The result contains NODE if no GPU of the node is read.
     """
     return _covered(released, internal) | {bus_id for bus_id, until in internal.resuming.items() if until > uptime}
 

@@ -34,7 +34,7 @@ from gpumon.state.messages import SamplerStatus
 from gpumon.state.port_inventory import MissingPort, PortInventory
 
 Counted = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Count and wall time of the last error, by device and code."""
+"""Number of errors, and wall time of the last one, by device and then by error code."""
 
 
 class GpuInputs(NamedTuple):
@@ -52,7 +52,7 @@ class GpuInputs(NamedTuple):
     slot_lanes: int | None
 
     def same(self, other: GpuInputs) -> bool:
-        """Return True if both lead to the same GpuState. Objects are compared by identity, plain values by equality."""
+        """Return True if both inputs give the same GpuState. Compare objects by identity, and plain values by equality."""
         return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
 
 
@@ -65,23 +65,23 @@ class InternalState:
     """Result of the last attempt to initialise the driver; None before the first."""
     inventory: GpuInventory = GpuInventory()
     derived: Mapping[str, tuple[GpuInputs, GpuState]] = field(default_factory=dict)
-    """Last derived GpuState of each GPU with the inputs that it was derived from, by bus id."""
+    """For each GPU, by bus id: the last derived GpuState, after the inputs from which it was derived."""
     resuming: Mapping[str, float] = field(default_factory=dict)
-    """GPUs that have not been read since their release, by bus id (NODE for the driver). The value is the time, as
-    Now.uptime, after which the release no longer explains why they are not read.
+    """GPUs that have not been read since the end of their release, by bus id (NODE for the driver). The value is the
+    time, as Now.uptime, from which the release no longer explains why a GPU is not read.
     """
     ports: PortInventory = PortInventory()
     links: LinksState = LinksState()
     polled_at: float | None = None
-    """Arrival of the last poll or part of a poll, as Now.uptime; None before the first."""
+    """Time at which the last Snapshot arrived, as Now.uptime; None before the first."""
     restored: bool = False
     """True after the store has been read."""
     lost_to: str = ""
-    """New path of the damaged store that an empty one replaced at the start; empty if the store was intact."""
+    """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
-    """Samples of the recent past that checks read."""
+    """Samples of metrics in the recent past, which checks read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Report:
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the current run last."""
     windows: Windows = ()
-    """Releases, holds and maintenances in force, and the last ones that have ended. The newest is last."""
+    """Releases, holds and maintenances in force, and the last windows that have ended. The newest window is last."""
     release_holders: tuple[DeviceHolder, ...] = ()
     """Processes of the agent that still have a released GPU open."""
     simulated: str | None = None
@@ -111,7 +111,7 @@ class Report:
     ports: tuple[PortReading, ...] = ()
     """InfiniBand and RoCE ports that are present, with counters as exported."""
     gone_ports: tuple[MissingPort, ...] = ()
-    """Ports that are expected and not present."""
+    """Ports that are expected but not present."""
     excluded: tuple[str, ...] = ()
     """Bus ids of GPUs that the configuration excludes. NVML counts them, but the agent never opens them."""
     events: tuple[ErrorEvent, ...] = ()
@@ -129,7 +129,7 @@ class Report:
 
     @property
     def maintenance(self) -> TimeWindow | None:
-        """Return the maintenance in force that ends last; None without maintenance."""
+        """Return the maintenance in force that ends last; None without a maintenance."""
         return last_to_end(self.windows, WindowKind.MAINTENANCE)
 
     def gpu(self, name: str) -> GpuState | None:
@@ -144,7 +144,7 @@ class Report:
         return HealthMetrics(health_check=levels or None, node_health=worst)
 
     def _placed(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
-        """Yield each verdict that may be exported, with the values of its labels joined by commas."""
+        """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""
         places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
         for verdict in verdicts:
             if verdict.device in places or not self._may_be_renamed(verdict.device):
@@ -159,19 +159,19 @@ class Report:
             yield VerdictInfo(action=action, code=coded.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
 
     def port_info(self, port: PortReading) -> InfinibandPortInfo:
-        """Return the role of a port and the GPUs below the same PCIe switch as a metric table."""
+        """Return the metric table with the role and link layer of a port, and the GPUs below the port's PCIe switch."""
         gpus = sorted(state.index for state in self.gpus if state.bus_id in port.placement.gpus)
         return InfinibandPortInfo(role=port.role, link_layer=port.link_layer, gpu=",".join(map(str, gpus)) or None)
 
     @property
     def hides_verdicts(self) -> bool:
-        """Return True if an open verdict is not exported yet, because its GPU may still get an index."""
+        """Return True if an open verdict is not exported yet, because its GPU has no index but may still get one."""
         here = {state.uuid for state in self.gpus}
         return any(device not in here and self._may_be_renamed(device) for _, device in self.health.open)
 
     @property
     def lost_history(self) -> bool:
-        """Return True if a damaged store was replaced, until an operator has cleared the verdict about it."""
+        """Return True if a damaged store was replaced, until an operator has cleared the verdict about that."""
         key = (HISTORY_UNREAD, NODE)
         cleared, verdict = self.health.cleared.get(key), self.health.open.get(key)
         if verdict is not None:
@@ -179,14 +179,14 @@ class Report:
         return bool(self.internal.lost_to) and (cleared is None or cleared.wall < self.started)
 
     def _may_be_renamed(self, device: str) -> bool:
-        """Return True if the device is a GPU without a uuid that may still get an index.
+        """Return True if the device is a GPU without a uuid that may still get an index, when the PCI bus is read.
 
-        A verdict that is exported before that would cause another series and a second alert.
+        If a verdict were exported before that, the index would cause another series and a second alert.
         """
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every value that the pages can have, with zeros. `names` limits them to these metrics."""
+        """Yield every value of every metric table, even if it is 0, or only those of the metrics in `names`."""
         for table, labels in self.tables():
             yield from samples(table, labels, detailed=self.detailed, names=names)
 
@@ -195,7 +195,7 @@ class Report:
         return sum(count_series(table, METRICS, detailed=self.detailed) for table, _ in self.tables())
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield every metric table with the labels of all its series."""
+        """Yield every metric table, with the labels that all series of the table have."""
         yield self.build, ()
         yield self.driver, ()
         yield self.node, ()
@@ -214,7 +214,7 @@ class Report:
 
 
 def _place(device: str, gpus: Mapping[str, str]) -> str:
-    """Return the values of the labels gpu, uuid, device and port, joined by commas. All are empty for the node."""
+    """Return a device's values of the labels gpu, uuid, device and port, joined by commas; all empty for the node."""
     if device in gpus:
         return gpus[device]
     name, _, port = device.partition("/")

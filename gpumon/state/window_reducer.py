@@ -1,4 +1,4 @@
-"""Updates the time windows of the Report: for requests, stored windows and the passing of time. Pure."""
+"""Updates the time windows of the Report after requests, after the store is read, and as time passes. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpumon.state.report import Report
 def restore(windows: Windows, stored: StoredState) -> Windows:
     """Return the windows merged with the stored ones.
 
-    A window that started before the store was read replaces a stored one with the same slot.
+    A window that started before the store was read replaces a stored window with the same slot.
     """
     return reduce(time_window.start, windows, stored.windows)
 
 
 def apply(report: Report, windows: Windows, now: Now) -> Report:
-    """Return the Report with these windows at the time `now`, and with the GPUs that they release."""
+    """Return the Report with these windows, advanced to the time `now`, and with `resuming` updated for releases."""
     before = report.windows
     after = time_window.advance(windows, now, report.boot_id)
     if after is before:
