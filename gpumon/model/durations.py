@@ -21,7 +21,7 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Return the Unix time of a Unix time, an RFC 3339 timestamp or a duration before `now`; None for other text."""
+    """Convert a Unix time, RFC 3339 timestamp or duration before `now` to Unix time; return None for other text."""
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before

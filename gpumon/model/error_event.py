@@ -17,7 +17,7 @@ NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Prefix of the id that stands for the uuid of a GPU until the uuid has been read. The bus id in lower case follows."""
+"""Prefix of the id that replaces the uuid of a GPU until the uuid has been read. The bus id in lower case follows."""
 AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
 NVLINK_DISCOVERY = 1
@@ -90,7 +90,7 @@ class ErrorEvent:
     nvml: int = 0
     """Number of times that NVML reported the error."""
     kmsg: int = 0
-    """Number of times that the kernel log reported the error, without lines that have no Xid."""
+    """Number of lines about the error in the kernel log, except lines without an Xid (`unnumbered`)."""
     unnumbered: bool = False
     """True if the kernel log has a line about this error that names no Xid."""
     texts: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class ErrorEvent:
     def device(self) -> str:
         """Return the `device` label of the error's counter.
 
-        It is the GPU's uuid (or its substitute) for an Xid, and the PCI address for every other kind of error.
+        The label is the uuid of the GPU (or the substitute for the uuid) for an Xid, else the PCI address.
         """
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 

@@ -61,7 +61,7 @@ class Encoder:
     def encode(self, message: ChildMessage) -> bytes:
         """Return the message as one line with its newline.
 
-        Of the readings of a GPU in a Snapshot, the line has only those that differ from the GPU's previous readings.
+        For a GPU in a Snapshot, the line has only the readings that differ from the previous readings of this GPU.
         """
         values = {"frame": type(message).__name__} | _attributes(message)
         if isinstance(message, snapshot.Snapshot):

@@ -57,7 +57,7 @@ _RARE_REASONS = ("idle", "applications_clocks", "sync_boost", "display_clocks")
 """Clock event reasons that are normal, rare on compute GPUs, or set by the operator: detailed metrics."""
 
 _POLICIES = ("thermal", "board_limit", "low_utilization", "reliability")
-"""Performance policies of the driver, without those whose counter is that of a clock event reason, such as POWER."""
+"""Performance policies of the driver, without those, such as POWER, that count the same as a clock event reason."""
 
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {

@@ -59,7 +59,7 @@ class GpuState:
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since which no process but the probe uses the GPU; None while one does. Read before a probe run."""
+    """Boot clock since which no process but the probe uses the GPU; None while another does. Read before probe runs."""
     pids: tuple[int, ...] | None = None
     """Ids of processes that use the GPU, from NVML; None if unknown. Read before a probe run; not exported."""
     pids_at: float | None = None

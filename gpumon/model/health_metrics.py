@@ -25,7 +25,7 @@ class HealthMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictInfo:
-    """Action, error code and reason of a verdict that is not inhibited, as labels for the text of its alert.
+    """Action, code and reason of a verdict that is not inhibited, for the text of its alert.
 
     The reason is the text at the verdict's last transition, so that the label does not change with each poll.
     """

@@ -70,7 +70,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandPortInfo:
-    """Role and link layer of one InfiniBand or RoCE port, and the GPUs below the same PCIe switch."""
+    """Role of one InfiniBand or RoCE port; also the port's link layer, and the GPUs below the same PCIe switch."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_port_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port")
@@ -82,7 +82,7 @@ class InfinibandPortInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandLink:
-    """State and speed of one InfiniBand or RoCE port."""
+    """State of one InfiniBand or RoCE port; also the speed of the port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port", "link_layer")

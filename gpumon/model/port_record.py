@@ -31,8 +31,8 @@ class PortRecord:
     last_up: float | None = None
     """`first_up` and `last_up` are the Unix times at which the port was first and last up; None if it was never up."""
     speed: float | None = None
-    """Highest observed speed per direction in bytes per second, or the lower one that the operator accepted. It starts
-    again when a port that was no longer expected comes up.
+    """Highest observed speed per direction in bytes per second, or a lower speed that the operator accepted. The value
+    starts again when a port that was no longer expected comes up.
     """
     role: str | None = None
     """Role at the last reading, one of ROLES; None if an earlier version of the agent wrote the record."""

@@ -13,6 +13,6 @@ MAX_SERIES: Mapping[str, int] = {
     "ports": 64,
     "poll_errors": 128,
 }
-"""Maximum number of items that get series, by kind. xids (codes), processes, migs and links are limits per GPU, and
-links per type of link; sxids (codes), ports and poll_errors are limits per node.
+"""Maximum number of items that get series, by kind. Per GPU: Xid codes, processes, MIG instances, and links of each
+type. Per node: SXid codes of NVSwitches, ports, and poll errors.
 """

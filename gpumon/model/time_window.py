@@ -43,7 +43,7 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A period that an operator or scheduler requested, in which the agent does not do what WindowKind describes.
+    """A requested period in which the agent refrains from driver access, probes or paging, depending on `kind`.
 
     The window is in force until `ended` is set.
     """

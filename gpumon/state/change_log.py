@@ -72,7 +72,7 @@ _INHIBITED = {
 
 
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each time window that started, was replaced or ended. A stored window "continues"."""
+    """Yield a line for each time window that started, was replaced, ended, or continues from an earlier run."""
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
@@ -196,7 +196,7 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line when the links child starts to lack the permission to read the processes of other users.
+    """Yield a line when the links child is first denied to read the processes of other users.
 
     The level is info, because the packaged systemd unit runs without that permission.
     """

@@ -41,8 +41,8 @@ read several times in this time.
 RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
 """Seconds that replace BELIEVED_SECONDS, by metric, for the rare tier, which is read only every five minutes."""
 WRAP_SHARE = 0.25
-"""A counter has wrapped if it falls from this highest share of its range to this lowest share. A counter that was at
-its maximum had stopped there: if it falls, it has restarted.
+"""A counter has wrapped if it falls from the highest quarter (this share) of its range to the lowest quarter. A counter
+that was at its maximum had stopped there: if it falls, it has restarted.
 """
 JITTER_SHARE = 0.99
 """A decrease to this share of the last value or more is noise. A larger decrease, down to RESET_SHARE, shows that a

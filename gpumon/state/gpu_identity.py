@@ -24,14 +24,14 @@ Bus = Mapping[str, str]
 def unidentified(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
     """Return a new record for a GPU whose uuid has not been read.
 
-    Its index is the first free one from its position on the PCI bus on, because NVML numbers GPUs in bus order.
+    Its index is its position on the PCI bus, or the next free index, because NVML numbers GPUs in bus order.
     """
     positions = sorted({address for address, driver in bus.items() if driver == "nvidia"} | {bus_id})
     return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
 
 
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
-    """Return the other records, and the record of the GPU in `reading`, whose uuid was read here for the first time.
+    """Return the other records, and the record of the GPU in `reading`, whose uuid was first read at its address.
 
     The GPU was opened for the first time, was moved to this address, or replaces `here`, the GPU recorded there.
     """

@@ -193,7 +193,7 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Return the inventory after an acceptance: without gone GPUs, with the accepted numbers of GPUs and PCIe lanes."""
+    """Return the inventory after an acceptance: without accepted losses, with accepted numbers of GPUs and lanes."""
     inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
@@ -211,7 +211,7 @@ def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
 
 
 def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:
-    """Return the inventory with the GPUs on the bus that only verdicts name, so that they have an index at once."""
+    """Return the inventory with GPUs on the bus that only verdicts name: they get an index before the first poll."""
     records = _with_released(inventory.gpus, set(bus_ids) - inventory.gpus.keys(), inventory.drivers)
     owned = _owned_records(records, inventory)
     return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)

@@ -78,15 +78,15 @@ class GpuRecord:
     restored: bool = False
     """True if the uuid is from the store and has not been read in this run of the agent."""
     index_confirmed: bool = False
-    """True if the index is NVML's in this boot; False if it is assumed."""
+    """True if the index was assigned from a reading in this boot; False if it is assumed until the GPU is read."""
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
-    """True if the last complete poll did not list the GPU, or if the GPU is only stored or no longer at its address."""
+    """True if the last complete poll did not list the GPU, only the store has it, or another GPU has its address."""
     stored: StoredGpu | None = None
-    """The GPU's row for the store; None until the uuid has been read."""
+    """The GPU's row for the store; None until the uuid has been read or found in the store."""
 
 
 def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:

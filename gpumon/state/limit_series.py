@@ -1,4 +1,4 @@
-"""Limits the number of exported series: keeps the largest values or, of MIG instances and links, the first. Pure."""
+"""Limits the number of exported series: keeps the largest values, or the first MIG instances and links. Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from gpumon.probe.core.result import ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantine of a GPU or device: only trials open it, because a call on it did not return or crashed the child."""
+    """Quarantine of a GPU or device, which is not opened until a trial succeeds: a call on it hung or crashed a child."""
 
     fault: str
     detail: str

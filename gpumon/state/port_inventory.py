@@ -132,7 +132,7 @@ def _exclude(records: Records, patterns: Collection[str]) -> Records:
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Return the inventory with the stored ports. Expected ports that are absent count as missing at the next snapshot."""
+    """Return the inventory with the stored ports. Expected ports not present are missing at the next snapshot."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))

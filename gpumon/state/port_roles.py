@@ -93,7 +93,7 @@ def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
     """Return the speed of the fabric in bytes per second; None if it is unknown.
 
     This is the most common speed of ports below a GPU's PCIe switch and of InfiniBand ports that are not APART.
-    Without such ports it is the highest speed of InfiniBand ports, and of other ports that are not APART or of a kind.
+    Without such ports it is the highest speed of InfiniBand ports, and of others neither APART nor with a `kind`.
     """
     known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
     certain = [

@@ -52,7 +52,7 @@ class GpuInputs(NamedTuple):
     slot_lanes: int | None
 
     def same(self, other: GpuInputs) -> bool:
-        """Return True if both inputs give the same GpuState. Compare objects by identity, and plain values by equality."""
+        """Return True if both give the same GpuState. Objects are compared by identity, plain values by equality."""
         return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
 
 
@@ -65,7 +65,7 @@ class InternalState:
     """Result of the last attempt to initialise the driver; None before the first."""
     inventory: GpuInventory = GpuInventory()
     derived: Mapping[str, tuple[GpuInputs, GpuState]] = field(default_factory=dict)
-    """For each GPU, by bus id: the last derived GpuState, after the inputs from which it was derived."""
+    """For each GPU, by bus id: the last GpuState that was derived, preceded by its inputs."""
     resuming: Mapping[str, float] = field(default_factory=dict)
     """GPUs that have not been read since the end of their release, by bus id (NODE for the driver). The value is the
     time, as Now.uptime, from which the release no longer explains why a GPU is not read.
