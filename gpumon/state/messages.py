@@ -22,7 +22,7 @@ from gpumon.probe.core.result import ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantine of a GPU or device: a call on it hung or crashed a child. It stays closed until a trial succeeds."""
+    """Quarantine of a GPU or device: a child opens it only as a retry, because an earlier call on it hung or crashed."""
 
     fault: str
     detail: str
