@@ -22,7 +22,7 @@ from gpumon.probe.core.result import ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantine of a GPU or device: a child opens it only as a retry, because an earlier call on it hung or crashed."""
+    """Quarantine of a GPU or device: children open it only as a retry, because calls on it may hang or crash."""
 
     fault: str
     detail: str
