@@ -495,6 +495,12 @@ class Gpu:
         every=RARE,
         detail=True,
     )
+    vgpu_licensed: float | None = reading(
+        "1 if a vGPU license is in use; 0 if none is, or if the GPU needs none.",
+        Call("GridLicensableFeatures"),
+        every=RARE,
+        detail=True,
+    )
     mig_mode: float | None = reading("1 if MIG is enabled.", Call("MigMode", attribute=0), every=SLOW)
     mig_mode_pending: float | None = reading(
         "1 if MIG will be enabled after the next reset.", Call("MigMode", attribute=1), every=SLOW, detail=True

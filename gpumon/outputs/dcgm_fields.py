@@ -85,6 +85,7 @@ DEFAULTS: tuple[DcgmField, ...] = (
         "FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
         "MB/s",
     ),
+    _row("DEV_VGPU_LICENSE_STATUS", "vgpu_licensed"),
     _row(
         "DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows_remapped_total:uncorrectable", "", "DEV_ROW_REMAP_UNCORRECTABLE_TOTAL"
     ),
@@ -96,7 +97,7 @@ DEFAULTS: tuple[DcgmField, ...] = (
     _row("PROF_PCIE_TX_BYTES", "pcie_transmit_bytes_per_second"),
     _row("PROF_PCIE_RX_BYTES", "pcie_receive_bytes_per_second"),
 )
-"""The metrics that dcgm-exporter exports without configuration, but for the state of the vGPU license."""
+"""The metrics that dcgm-exporter exports without configuration."""
 FIELDS: tuple[DcgmField, ...] = (
     *DEFAULTS,
     _row("DEV_FB_TOTAL", "memory_total_bytes", "MiB", "DEV_FB_CAPACITY_BYTES"),

@@ -11,6 +11,10 @@ from gpumon.sim.sim_gpu import SimGpu
 
 _INT = struct.Struct("<i")
 _GSP = struct.Struct("64s")
+_LICENSES = struct.Struct("<iIII128s128sI16x568x")
+"""One licensable feature, and room for two others."""
+_VGPU = 1
+"""NVML's code of the vGPU feature."""
 _NVIDIA, _TESLA = 14, 2
 """NVML's brand numbers."""
 _PASSED_THROUGH = 1
@@ -48,6 +52,14 @@ def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
 @device_function("nvmlDeviceGetVirtualizationMode", POINTER)
 def virtualization_mode(device: SimGpu, out: int | None) -> None:
     put(out, _INT, _PASSED_THROUGH if device.profile.guest else 0)
+
+
+@device_function("nvmlDeviceGetGridLicensableFeatures_v4", POINTER)
+def licensable_features(device: SimGpu, out: int | None) -> None:
+    """Write nvmlGridLicensableFeatures_t: none, or the vGPU license if the scenario says whether it is in use."""
+    licensed = device.state.vgpu_licensed
+    needed = licensed is not None
+    put(out, _LICENSES, needed, needed, _VGPU, int(licensed or 0), b"", b"", needed)
 
 
 @device_function("nvmlDeviceValidateInforom")

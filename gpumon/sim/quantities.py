@@ -154,6 +154,7 @@ class State:
     nvlink_received: float | None = quantity("KiB of one link", high=2**53)
     persistence_mode: float | None = quantity("0 or 1", high=1)
     compute_mode: float | None = quantity("0 to 3", high=3)
+    vgpu_licensed: float | None = quantity("0 or 1, if the GPU needs a vGPU license", high=1)
     mig_mode: float | None = quantity("0 or 1", high=1)
     mig_pending: float | None = quantity("0 or 1", high=1)
     ecc_mode: float | None = quantity("0 or 1", high=1)

@@ -51,6 +51,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlDeviceGetMarginTemperature": ("handle", "versioned 4"),
     "nvmlDeviceGetPciInfoExt": ("handle", "versioned 4"),
     "nvmlDeviceGetSramEccErrorStatus": ("handle", "versioned 4"),
+    "nvmlDeviceGetGridLicensableFeatures_v4": ("handle", "struct 860 0"),
     "nvmlDeviceGetPlatformInfo": ("handle", "versioned 4"),
     "nvmlDeviceGetGpuFabricInfo": ("handle", "struct 28 0"),
     "nvmlDeviceGetGpuFabricInfoV": ("handle", "versioned 4"),

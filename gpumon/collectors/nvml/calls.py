@@ -206,7 +206,38 @@ def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
     return processes
 
 
+class LicensableFeature(ctypes.Structure):
+    """The C struct nvmlGridLicensableFeature_t of drivers from 470 on."""
+
+    _fields_ = (
+        ("code", _UINT),
+        ("state", _UINT),
+        ("texts", ctypes.c_char * 128 * 2),
+        ("enabled", _UINT),
+        ("expiry", _UINT * 4),
+    )
+
+
+class LicensableFeatures(ctypes.Structure):
+    """The C struct nvmlGridLicensableFeatures_t of drivers from 470 on."""
+
+    _fields_ = (("is_supported", ctypes.c_int), ("count", _UINT), ("features", LicensableFeature * 3))
+
+
+_VGPU_FEATURE = 1
+"""NVML_GRID_LICENSE_FEATURE_CODE_VGPU."""
+
+
+def vgpu_license(library: Library, handle: Any, bus_id: str) -> int | None:
+    """Return 1 if a vGPU license is in use; 0 if none is, or if the GPU needs none; None if vGPU is not offered."""
+    answer = LicensableFeatures()
+    library.raw("nvmlDeviceGetGridLicensableFeatures_v4", handle, ctypes.byref(answer), bus_id=bus_id)
+    states = [each.state for each in answer.features[: answer.count] if each.code == _VGPU_FEATURE]
+    return any(states) if states else None if answer.is_supported else 0
+
+
 CALLS: Mapping[str, Callable[..., Any]] = {
+    "GridLicensableFeatures": vgpu_license,
     "SramEccErrorStatus": sram_ecc_error_status,
     "FabricInfo": fabric_info,
     "PlatformInfo": platform_info,

@@ -462,3 +462,12 @@ class SlowCalls:
         if bus_id == self._bus_id:
             self.now += self.seconds + self._sleeps.pop(call, 0.0)
         self._enter(call, bus_id)
+
+
+@each_case(("scenario", "expected"), [("", 0), ("gpus: {0: {set: {vgpu_licensed: 1}}}", 1)])
+def test_a_vgpu_license_is_read(scenario: str, expected: int, tmp_path: Path) -> None:
+    """A GPU that needs no license has 0, as in DCGM."""
+    with polled("h100x1", scenario, folder=tmp_path) as poll:
+        gpu = poll.poll_all_tiers().gpus[0].gpu
+    assert gpu is not None
+    assert gpu.vgpu_licensed == expected
