@@ -1,4 +1,4 @@
-"""Who may read over TCP: clients with a certificate, a user's password or a token, as far as they are configured."""
+"""Access control for reading over TCP, as configured: names in client certificates, users with passwords, a token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpumon.server.problem import Problem
 from gpumon.server.web_config import WebConfig, WebConfigError, files, has_allowed_name, read, tls_context
 
 OPEN_PATHS = ("/-/",)
-"""Beginnings of the paths that everyone may read: whether the agent lives and is ready."""
+"""Prefixes of the paths that every client may read: the liveness and readiness routes."""
 _log = logging.getLogger("gpumon.server")
 _Signature = tuple[tuple[int, int, int], ...]
 
 
 class Access:
-    """Decides which requests over TCP may read. It follows its files. Local users may always read."""
+    """Decides which requests over TCP may be answered. Requests over the unix socket are never refused here."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Access:
         token: Callable[[], str | None],
         read_token: Callable[[], str | None] | None,
     ) -> None:
-        """Read the web configuration. Raise WebConfigError.
+        """Read the web configuration. Raise WebConfigError if it cannot be used.
 
-        `token`, `read_token`: return the token for changes and that for reading; None instead of the latter if reading
-        needs no token.
+        `token` and `read_token` return the tokens that permit changes and reading, or None if the token file cannot be
+        read. `read_token` is None if no token for reading is configured.
         """
         self._path = web_config
         self._refusals = refusals
@@ -45,12 +45,13 @@ class Access:
         self.config, self.tls = (WebConfig(), None) if web_config is None else _load(web_config)
         self._signature = self._sign()
         self.notice: str | None = None
-        """Why a changed web configuration is not used; None without a problem."""
+        """Why changed files of the web configuration are not used; None if they are."""
 
     def refresh(self) -> bool:
-        """Read the files again if one has changed. Return True if connections now need another context for TLS.
+        """Read the web configuration again if it or a file that it names has changed. Return True if it was read.
 
-        Files that cannot be used change nothing, and are logged once.
+        The caller must then use the new TLS context. If the files cannot be used, the error is logged once, and the
+        previous configuration remains in use.
         """
         signature = self._sign()
         if self._path is None or signature == self._signature:
@@ -67,11 +68,11 @@ class Access:
         return True
 
     def _sign(self) -> _Signature:
-        """Return what changes when one of the files is replaced."""
+        """Return the modification time, inode and size of each file of the web configuration, to detect a change."""
         return () if self._path is None else tuple(_status(each) for each in files(self._path, self.config))
 
     async def refusal(self, scope: Scope) -> Problem | None:
-        """Return why this request may not be answered; None if it may."""
+        """Return the error to send instead of an answer to this request; None if the request may be answered."""
         connection, config = scope["state"]["connection"], self.config
         if connection.peer is not None or scope["path"].startswith(OPEN_PATHS):
             return None

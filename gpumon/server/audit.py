@@ -1,4 +1,4 @@
-"""Route /api/v1/audit: requests that changed the state of the agent. It needs the same authorisation as a change."""
+"""Route /api/v1/audit: requests that changed the state of the agent. Needs the authorisation for changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuditFilter(Filter):
 
 @router.get("/audit", dependencies=[needs_token], summary="Who changed the state", responses=errors(TOKEN_ERRORS))
 async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> AuditResponse:
-    """Return the requests that changed the state of the agent, newest first."""
+    """Return the requests that changed the state of the agent or started work, newest first."""
     try:
         future = asyncio.wrap_future(sources(request).find_changes(chosen.limit))
         entries = await asyncio.wait_for(future, STORE_TIMEOUT_SECONDS)

@@ -21,7 +21,7 @@ from gpumon.state.report import Report
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. Longer than the main loop waits for the store."""
+"""Maximum seconds to wait for the main loop. The main loop itself waits for the store for a shorter time."""
 MAX_NOTE = 500
 MAINTENANCE = "gpumon maintenance start --for 2h --reason WHY"
 
@@ -48,7 +48,7 @@ class ClearFilter(Filter):
     ),
 )
 async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> ClearResponse:
-    """Clear verdicts, and answer after the change is stored. Refuse to clear a verdict whose fault is still active."""
+    """Clear verdicts, and answer when the change is stored or cannot be stored. A verdict of an active fault is kept."""
     report = sources(request).latest()
     selection = _selection(chosen, report)
     answer = await main_loop_answer(sources(request).clear_verdicts(selection), TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Connections of clients: their deadlines and limits, and the user at the other end of the unix socket."""
+"""HTTP connections: their deadlines, their maximum number, and the user at the other end of a unix socket."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_DEADLINE = 10.0
 """Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection."""
 WRITE_DEADLINE = 30.0
-"""Maximum seconds for a client to read the data sent to it. Meanwhile the kernel and the agent buffer the rest of
-the response.
+"""Maximum seconds for which a client that does not read may block the response to it. After that the connection is
+reset.
 """
 MAX_CONNECTIONS = 256
-"""Maximum number of TCP connections. For a further one, the connection that was idle longest is closed. If none is
-idle, the new one is closed.
+"""Maximum number of TCP connections. When another client connects, the connection that was idle longest is closed. If
+none is idle, the new connection is closed.
 """
 MAX_LOCAL_CONNECTIONS = 64
-"""Maximum number of connections to the unix socket from users who may write, and as many from all other users."""
+"""Maximum number of unix-socket connections of users who may change state; as many are allowed for all other users."""
 KEPT_FOR_METRICS = 32
-"""Number of TCP connections that are reserved for /metrics and /-/."""
+"""Number of TCP connections that are reserved for requests to KEPT_PATHS."""
 KEPT_PATHS = ("/metrics", "/-/")
 LOG_INTERVAL_SECONDS = 60.0
-"""Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands a
-second.
+"""Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands of refusals
+per second.
 """
 REASONS = ("connections", "credentials", "descriptors", "token", "user")
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024
-"""Maximum bytes of the group list that Python reads from the kernel: 256 groups."""
+"""Size in bytes of the longest group list that Python's getsockopt reads: 256 group ids."""
 
 _DISCARD = struct.pack("ii", 1, 0)
 _NO_LOGIN = 0xFFFFFFFF
@@ -52,11 +52,11 @@ class Peer(NamedTuple):
     uid: int
     groups: frozenset[int]
     login_uid: int | None
-    """Id of the user who logged in to the session; None for a service. Read at once, because the process may end."""
+    """Id of the user who logged in to the session; None for a service. Read at connect time."""
 
     @property
     def may_write(self) -> bool:
-        """Return True if the user is root or the agent's user, or is in the agent's group."""
+        """Return True if the process may change state: as root, as the agent's user, or in the agent's group."""
         return self.uid in {0, os.geteuid()} or os.getegid() in self.groups
 
 
@@ -97,7 +97,7 @@ def _login_uid(pid: int) -> int | None:
 class Connection(H11Protocol):
     """An HTTP/1.1 connection with deadlines for requests and responses.
 
-    uvicorn's own timeout begins only after the first response.
+    uvicorn alone has only a keep-alive timeout, which begins after the first response.
     """
 
     def __init__(self, refusals: Refusals, **values: Any) -> None:
@@ -122,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True for a TCP connection if only the connections that are reserved for /metrics and /-/ are left."""
+        """Return True for a TCP connection if all but the connections that are reserved for KEPT_PATHS are busy."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
@@ -159,7 +159,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _alike(self) -> list[Connection]:
-        """Return all connections, this one included, of the same kind: TCP, local users who may write, other users."""
+        """Return the open connections, including this one, that have the `kind` of this one and share its limit."""
         everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
         return [other for other in everyone if other.kind == self.kind]
 
@@ -169,7 +169,10 @@ class Connection(H11Protocol):
         return None if self.peer is None else self.peer.may_write
 
     def _make_room(self) -> None:
-        """Close the longest idle connection of the user with most connections. If none is idle, close the new one."""
+        """Close the longest idle connection of the user who has the most connections of this kind.
+
+        Close this new connection if that user has no other idle one. All TCP connections count as those of one user.
+        """
         alike = self._alike()
         by_user = Counter(other.peer and other.peer.uid for other in alike)
         largest = max(by_user.values())
@@ -181,7 +184,7 @@ class Connection(H11Protocol):
         self._refusals.add("connections", "too many connections; the one that was idle longest is closed for a new one")
 
     def _limit_close(self) -> None:
-        """Start the write deadline if the connection is closing: asyncio alone would wait for ever for the client."""
+        """Start the write deadline if the connection is closing, because asyncio would wait for the client for ever."""
         if self.transport.is_closing():
             self._start_deadline("write", WRITE_DEADLINE)
 
@@ -192,7 +195,7 @@ class Connection(H11Protocol):
             )
 
     def reset(self) -> None:
-        """Close the connection, and discard what the client has not read: the kernel would keep it for minutes."""
+        """Close the connection, and discard unread data, which the kernel would otherwise keep for minutes."""
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         self.transport.abort()

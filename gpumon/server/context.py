@@ -1,4 +1,4 @@
-"""Code that routes share: access to the sources, parameters, JSON responses, and requests to the main loop."""
+"""Code that the routes share: access to `Sources`, base models of parameters, JSON responses, main loop requests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class Filter(BaseModel):
-    """Base of query parameters.
+    """Base of the models of query parameters.
 
-    An unknown parameter is an error, because a misspelled filter would select everything.
+    An unknown parameter is an error, because a misspelled filter would otherwise select everything.
     """
 
     model_config = ConfigDict(extra="forbid")
 
 
 class AuditedFilter(Filter):
-    """Base of the parameters of a change."""
+    """Base of the query parameters of requests that change state or start work, with the reason for the audit."""
 
     reason: str = Field("", max_length=MAX_REASON_LENGTH, description="Why. It is kept in the audit log.")
 
@@ -41,7 +41,7 @@ NoParameters = Annotated[Filter, Query()]
 
 
 class IndentedJson(JSONResponse):
-    """A JSON response with indentation, for people who read it."""
+    """A JSON response with indentation, so that people can read it."""
 
     def render(self, content: Any) -> bytes:
         return to_json(content, indent=2, inf_nan_mode="null") + b"\n"
@@ -58,9 +58,10 @@ def rendered(request: Request) -> RenderedDocuments:
 
 
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
-    """Return the JSON response that `build` makes from the Report, rendered once per Report. `name` is the cache key.
+    """Return the JSON response that `build` makes from the latest Report, rendered once per Report.
 
-    Call it in a route without `async`: a request that arrives during the rendering blocks its thread.
+    `name` is the cache key. Only routes without `async` may call this function, because it blocks the calling thread
+    while another request renders.
     """
     latest = sources(request).latest()
     body = rendered(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
@@ -73,7 +74,7 @@ def host_time(request: Request) -> HostTime:
 
 
 async def main_loop_answer(future: Future[T], seconds: float) -> T:
-    """Return the result that the main loop sets in the future. Raise a Problem if there is none after `seconds`."""
+    """Return the result that the main loop sets in the future. Raise a Problem if it sets none within `seconds`."""
     waiting = asyncio.wrap_future(future)
     await asyncio.wait((waiting,), timeout=seconds)
     if not waiting.done():

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 MAX_WAITING = 16
 """Maximum number of passwords that wait to be verified. Each costs tens of milliseconds of one core."""
 _DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
-"""Hash that is compared for a user who does not exist, so that the time of the answer does not show which exist."""
+"""Hash that is checked for a user who does not exist, so that the response time does not reveal which users exist."""
 
 
 class TooManyPasswordsError(Exception):
@@ -21,18 +21,18 @@ class TooManyPasswordsError(Exception):
 
 
 class Passwords:
-    """Verifies passwords against hashes of bcrypt. One that was right is not hashed again while its hash stays."""
+    """Verifies passwords against bcrypt hashes. A password that matched is remembered until its hash changes."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
         self._waiting = 0
         self._right: dict[str, tuple[str, bytes]] = {}
-        """By user: the hash of bcrypt, and the SHA-256 of the password that matched it."""
+        """For each user, the bcrypt hash and the SHA-256 of the password that last matched it."""
 
     async def verify(self, user: str, password: str, users: Mapping[str, str]) -> bool:
-        """Return whether the password is right. Raise TooManyPasswordsError.
+        """Return True if the user exists and the password is right. Raise TooManyPasswordsError.
 
-        `users`: hashes of bcrypt by the name of the user.
+        `users`: bcrypt hashes by user name.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
         known = self._right.get(user)
@@ -55,13 +55,13 @@ def _matches(password: str, hashed: str) -> bool:
     import bcrypt  # noqa: PLC0415 - only agents with users need it
 
     try:
-        return bool(bcrypt.checkpw(password.encode()[:72], hashed.encode()))  # bcrypt ignores what is beyond 72 bytes
+        return bool(bcrypt.checkpw(password.encode()[:72], hashed.encode()))  # bcrypt uses only the first 72 bytes
     except ValueError:  # a hash that is damaged
         return False
 
 
 def basic_credentials(authorization: str) -> tuple[str, str] | None:
-    """Return user and password of an Authorization header; None for one of another scheme or that is not valid."""
+    """Return the user and the password in an Authorization header; None if it is not a valid header of scheme Basic."""
     scheme, _, encoded = authorization.partition(" ")
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
@@ -71,7 +71,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
 
 
 def is_token(authorization: str, token: str | None) -> bool:
-    """Return True if an Authorization header contains the token. The comparison takes constant time."""
+    """Return True if an Authorization header has this bearer token. The comparison takes constant time."""
     scheme, _, given = authorization.partition(" ")
     return (
         token is not None and scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

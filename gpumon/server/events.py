@@ -26,8 +26,8 @@ MAX_EVENTS = 1000
 MAX_CODE = 999_999
 PAGE_SIZE = 500
 STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that the answer has the events of the Report and those
-that were already read.
+"""Maximum seconds to wait for the store. After that, the response has the events of the Report and the stored events
+that were read in time.
 """
 
 
@@ -45,7 +45,7 @@ class EventFilter(Filter):
 
 @router.get("/events", summary="Errors of GPUs, NVSwitches, adapters and PCIe devices")
 async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> EventsResponse:
-    """Return events, newest first, as far back as they are stored."""
+    """Return the events that match all parameters, newest first, as far back as they are stored."""
     latest = sources(request).latest()
     query = _query(latest, chosen, sources(request).wall())
 
@@ -66,7 +66,10 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> bool:
-    """Add up to `limit` matching stored events to `events`, by id. Return False if the store does not answer."""
+    """Add the newest `limit` stored events for which `matches` is true to `events`, a dict by id.
+
+    Return False if the store cannot be read or does not answer in time.
+    """
 
     async def add() -> None:
         stored = 0
@@ -85,7 +88,7 @@ async def _add_stored(
 
 
 async def _stored_events(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
-    """Yield stored events, newest first. They are read in pages, so that a long search does not block the store."""
+    """Yield the stored events of a query, newest first. They are read in pages, so that the store is not blocked."""
     while True:
         page = await asyncio.wrap_future(sources(request).find_events(query))
         for stored in page:
@@ -114,9 +117,9 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
 
 
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Return (PCI address, uuid) of a GPU, to select its events. Events without a uuid are selected by the address.
+    """Return the PCI address and the uuid of a GPU. The address selects those of its events that have no uuid.
 
-    For a GPU that was removed, the address is None.
+    The address is None for a GPU that was removed. `text` is the uuid, index or PCI address in the request.
     """
     if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
         state.uuid for state in latest.gpus

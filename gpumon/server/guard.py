@@ -1,4 +1,4 @@
-"""Checks of every request before its route: Host, Origin, and authorisation of changes. Also adds security headers."""
+"""Checks of requests: Host, Origin and access before every route, and the authorisation of changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.server.sources import Sources
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 AUTHORIZED = "authorized"
-"""Key in the state of a request. Its value is True if the client may change the state of the agent."""
+"""Key in the state of a request. Its value is True after `authorize` has allowed the request to change state."""
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "On this host use the commands of gpumon, which need no token."
@@ -37,9 +37,9 @@ TOKEN_ERRORS: Mapping[int, str] = {
 
 
 class Guard:
-    """Outermost ASGI middleware.
+    """ASGI middleware around all routes.
 
-    It refuses invalid requests, adds security headers and records changes in the audit.
+    It refuses requests, adds security headers to responses, and records authorized changes in the audit.
     """
 
     def __init__(self, app: ASGIApp, sources: Sources) -> None:
@@ -63,7 +63,7 @@ class Guard:
         problem = self._refusal(scope) or await self._sources.access.refusal(scope)
         if problem is not None:
             await problem.response(scope)(scope, receive, send_secured)
-        elif scope["method"] == "HEAD":  # routes answer GET; the server omits the body
+        elif scope["method"] == "HEAD":  # routes answer only GET; uvicorn omits the body for HEAD
             await self._app({**scope, "method": "GET"}, receive, send_secured)
         else:
             await self._app(scope, receive, send_secured)
@@ -126,7 +126,7 @@ def local_peer(request: Request) -> Peer | None:
 def authorize(request: Request) -> None:
     """Raise a Problem unless the client may change the state of the agent.
 
-    A local client (unix socket) may if its user may write, a TCP client if it sends the token.
+    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token.
     """
     peer, refusals = local_peer(request), request.app.state.sources.refusals
     if peer is not None:
@@ -159,7 +159,7 @@ async def _require_token(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
 ) -> None:
-    """Call `authorize` before the parameters of the request are validated."""
+    """Call `authorize` as a dependency of a route, before FastAPI validates the parameters of the request."""
     authorize(request)
 
 
@@ -167,7 +167,7 @@ needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:
-    """Return True if the client may read data that is not public. Same rule as for changes."""
+    """Return True if the client may read data that is not public. The rule is the same as in `authorize`."""
     peer = local_peer(request)
     if peer is not None:
         return peer.may_write

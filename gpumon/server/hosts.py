@@ -1,4 +1,4 @@
-"""Names of this host that a Host header may have. Other names are refused, against DNS rebinding."""
+"""Host names that the Host header of a request may have. Other names are refused, to prevent DNS rebinding."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
-    """Return localhost, the listen address, and the short and long names of this host, in lower case.
+    """Return localhost, the listen address, and the short and fully qualified names of this host, in lower case.
 
-    Long names are read from files. DNS is not queried, because a resolver that hangs would delay the start.
+    The latter are made from resolv.conf and hosts in `etc`. DNS is not queried, because it could delay the start.
     """
     name = socket.gethostname()
     short = name.partition(".")[0]
@@ -23,7 +23,7 @@ def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
 
 
 def is_allowed(header: str, names: frozenset[str]) -> bool:
-    """Return True if a Host header has one of these names or an IP address, or if the names contain "*".
+    """Return True if a Host header has one of these names or an IP address, or if `names` contains "*".
 
     An IP address is safe, because DNS rebinding needs a name.
     """

@@ -1,4 +1,4 @@
-"""Routes /api/v1/inventory: expected GPUs and ports. An operator can accept the current ones."""
+"""Routes /api/v1/inventory: list the expected GPUs and ports, or accept the present ones as the expected ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon.server.problem import Problem, errors
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. Longer than the main loop waits for the store."""
+"""Maximum seconds to wait for the main loop. The main loop itself waits for the store for a shorter time."""
 
 
 class AcceptFilter(AuditedFilter):
@@ -30,7 +30,7 @@ class AcceptFilter(AuditedFilter):
 
 @router.get("/inventory", summary="Expected GPUs and ports", response_model=InventoryResponse)
 def state(request: Request, _: NoParameters) -> Response:
-    """Return the inventory. A missing GPU is listed, also after reboots, until it is back, replaced or accepted."""
+    """Return the inventory. A GPU is listed as missing, also after reboots, until it is back, replaced or accepted."""
     return render_once(request, "inventory", InventoryResponse.from_report)
 
 
@@ -46,9 +46,9 @@ def state(request: Request, _: NoParameters) -> Response:
     ),
 )
 async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> InventoryResponse:
-    """Accept GPUs and ports that are missing, down, slower or have fewer PCIe lanes, and clear their verdicts.
+    """Accept that GPUs and ports are missing, down, slower or have fewer PCIe lanes, and clear their verdicts.
 
-    An accepted part that comes back is expected again.
+    An accepted GPU or port that comes back is expected again.
     """
     answer = await main_loop_answer(sources(request).accept_inventory(chosen.part), TIMEOUT_SECONDS)
     if answer.refused:

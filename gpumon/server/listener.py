@@ -1,4 +1,4 @@
-"""HTTP endpoint of the daemon: its listening sockets, its server and its token."""
+"""HTTP endpoint of the daemon: its listening sockets, its server and its token files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class HttpEndpoint:
     """The TCP socket, the unix socket and the HTTP server. Requests are answered after `start`."""
 
     def __init__(self, web: WebSection, local_path: Path, create_app: Callable[[], ASGIApp]) -> None:
-        """Listen on the configured TCP address. Raise ListenError if that fails, WebConfigError for its configuration.
+        """Open the TCP socket and read the web configuration. Raise ListenError or WebConfigError if that fails.
 
-        `local_path` is the path of the unix socket.
+        `local_path` is the path of the unix socket. `start` calls `create_app`.
         """
         self._web = web
         self._local_path = local_path
@@ -39,10 +39,10 @@ class HttpEndpoint:
         self._url = f"{scheme}://[{self.host}]:{port}/" if ":" in self.host else f"{scheme}://{self.host}:{port}/"
         self._server: Server | None = None
         self.notices: dict[str, str] = {}
-        """Problems with the token files ("token", "read_token") and the unix socket ("socket") for the operator."""
+        """Problems for the operator, by subject: "token" and "read_token" for the token files, or "socket"."""
 
     def start(self) -> None:
-        """Create the application and start the server. Return when requests are accepted."""
+        """Create missing token files and the application, and start the server. Return when requests are accepted."""
         self._create_token("token", self._web.token_file, "writes over TCP are refused")
         if self._web.read_token_file is not None:
             self._create_token("read_token", self._web.read_token_file, "the token for reading is refused")
@@ -96,7 +96,7 @@ def _token(path: Path) -> str | None:
 
 
 def _inherited(web: WebSection) -> socket.socket | None:
-    """Return the TCP socket of the systemd socket unit, which keeps it open over restarts; None without such a unit."""
+    """Return the TCP socket of the systemd socket unit, which stays open while the agent restarts; None without one."""
     given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
     configured = "listen_address" in web.model_fields_set
     if given is not None and configured and given.getsockname()[:2] != web.address:

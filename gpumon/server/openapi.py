@@ -26,7 +26,7 @@ def install(app: FastAPI) -> None:
 
 
 def operations(document: Document) -> list[tuple[str, str, Document]]:
-    """Return method, path and operation of each route, in the order of the routes."""
+    """Return the method, path and OpenAPI operation object of each route, in the order of the routes."""
     return [(method, path, item) for path, items in document["paths"].items() for method, item in items.items()]
 
 
