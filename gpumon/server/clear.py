@@ -48,7 +48,7 @@ class ClearFilter(Filter):
     ),
 )
 async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> ClearResponse:
-    """Clear verdicts, and answer when the change is stored or cannot be stored. A verdict of an active fault is kept."""
+    """Clear verdicts, and answer when the change is stored or cannot be stored. Verdicts of active faults are kept."""
     report = sources(request).latest()
     selection = _selection(chosen, report)
     answer = await main_loop_answer(sources(request).clear_verdicts(selection), TIMEOUT_SECONDS)

@@ -29,7 +29,7 @@ none is idle, the new connection is closed.
 MAX_LOCAL_CONNECTIONS = 64
 """Maximum number of unix-socket connections of users who may change state; as many are allowed for all other users."""
 KEPT_FOR_METRICS = 32
-"""Number of TCP connections that are reserved for requests to KEPT_PATHS."""
+"""Number of TCP connections that are reserved for requests to /metrics and to the liveness and readiness routes."""
 KEPT_PATHS = ("/metrics", "/-/")
 LOG_INTERVAL_SECONDS = 60.0
 """Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands of refusals
@@ -122,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True for a TCP connection if all but the connections that are reserved for KEPT_PATHS are busy."""
+        """Return True for a TCP connection if only KEPT_FOR_METRICS connections, or fewer, are not busy."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 

@@ -1,7 +1,7 @@
 """The status page and the API reference page. They load nothing from other hosts.
 
-Routes that read files (templates, styles, a late import) are not coroutines. FastAPI runs them in a thread, so that a
-hung disk blocks only the page and not /metrics.
+Routes that read files (templates, styles, a module imported late) are not coroutines. FastAPI runs them in a thread, so
+that a hung disk blocks only the page and not /metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def page(request: Request) -> Response:
 
 @router.get("/live")
 def live(request: Request) -> Response:
-    """Return as HTML the part of the status page that its script refreshes."""
+    """Return the part of the status page that changes, as HTML. The script of the page fetches it repeatedly."""
     return _live_html(request, "live.html")
 
 
@@ -75,7 +75,7 @@ def _live_html(request: Request, template: str) -> Response:
 
 
 def html(template: str, context: dict[str, Any]) -> bytes:
-    """Return a page from its template."""
+    """Return an HTML page in UTF-8, rendered from a Jinja template with the variables in `context`."""
     from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, which most agents never need
 
     return page_templates.render(template, context, version=_version).encode()
@@ -88,5 +88,5 @@ def static_files() -> dict[str, bytes]:
 
 
 def _version(name: str) -> str:
-    """Return a hash of the file's content. It is part of links, so that browsers reload a changed file."""
+    """Return a hash of a static file. Links to the file contain it, so that browsers reload a changed file."""
     return hashlib.sha256(static_files()[name]).hexdigest()[:12]

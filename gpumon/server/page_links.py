@@ -1,4 +1,4 @@
-"""Links on the status page: a matrix of NVLinks by GPU, the fabric of each GPU, and the ports of the node."""
+"""Interconnects on the status page: a matrix of NVLinks by GPU, the fabric of each GPU, and the ports of the node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LinkRow:
 
     gpu: int
     cells: tuple[LinkCell | None, ...]
-    """Cells by link number; None for a link that only other GPUs have. Empty if no link reports its state."""
+    """Cells by link number; None for a link that only other GPUs have. Empty if no link of any GPU reports its state."""
     up: str
     remarks: tuple[tuple[str, str], ...]
     """Pairs of a text about NVLinks, the fabric or chip-to-chip links, and its CSS class ("" or "critical")."""
@@ -64,7 +64,7 @@ def matrix(document: Document) -> list[LinkRow]:
 
 
 def common_remarks(rows: list[LinkRow]) -> list[str]:
-    """Return the uncritical remarks that all rows have, so that the page shows them once; empty for one row."""
+    """Return the uncritical remarks that all rows have, which the page shows only once; empty for a single row."""
     if len(rows) < 2:
         return []
     first, *others = rows
@@ -72,12 +72,12 @@ def common_remarks(rows: list[LinkRow]) -> list[str]:
 
 
 def has_details(rows: list[LinkRow], common: list[str]) -> bool:
-    """Return True if the matrix shows more than the common remarks: cells or other remarks."""
+    """Return True if a row has cells, or remarks that are not in `common`, so that the page must show the matrix."""
     return any(row.cells or {text for text, _ in row.remarks} - set(common) for row in rows)
 
 
 def services(node: Document) -> list[tuple[str, str]]:
-    """Return a text and a CSS class ("" or "critical") for the fabric manager and the IMEX daemon, if installed."""
+    """Return a text and its CSS class ("" or "critical") for each installed service: fabric manager, IMEX daemon."""
     return [
         (f"{name} {'running' if node[key] else 'not running'}", "" if node[key] else "critical")
         for key, name in SERVICES.items()
@@ -118,7 +118,7 @@ def _remarks(gpu: Document) -> Iterator[tuple[str, str]]:
 
 
 def _fabric(gpu: Document) -> str:
-    """Return a text about the fabric of a GPU; empty if it has no fabric."""
+    """Return the state of a GPU's registration in its NVLink fabric as text; empty if the GPU has no fabric."""
     fabric = gpu["fabric"]
     if fabric is None or not fabric["state"]:
         return ""

@@ -1,4 +1,4 @@
-"""Texts and bars of the status page's tiles, GPU table and lists. The templates only arrange them."""
+"""Texts and bars for the tiles, the GPU table and the lists of the status page. The templates only arrange them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE
 
 HOT_RATIO = 0.95
-"""Ratio of a temperature to the slowdown temperature from which its bar is colored as a warning."""
+"""Ratio of a temperature to the slowdown temperature from which the bar has the color of a warning."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 EVENT_KINDS = {AER: "PCIe", NIC: "adapter", DRIVER: "driver", OVERRUN: "kernel log"}
-"""Text of the kinds of events that have no code."""
+"""Text for each kind of event that has neither an Xid nor an SXid."""
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 
@@ -45,17 +45,17 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A reading as a bar, with its limit."""
+    """A reading that the page shows as text and as a bar."""
 
     text: str
     limit: str = ""
     ratio: float | None = None
-    """Length of the bar from 0 to 1; None draws no bar, because the reading is absent."""
+    """Filled part of the bar from 0 to 1; None draws no bar, because the reading or its limit is absent."""
     tone: str = ""
 
     @property
     def width(self) -> str:
-        """Return the width of the bar in percent, as an SVG attribute."""
+        """Return the width of the filled part of the bar in percent, as an SVG attribute."""
         return f"{min(max(self.ratio or 0.0, 0.0), 1.0) * 100:.1f}%"
 
 
@@ -69,19 +69,19 @@ class Fact:
 
 
 def tiles(document: Document) -> list[Tile]:
-    """Return the tiles of the page. A node without GPUs has only the tiles about GPUs and the probe."""
+    """Return the tiles of the page. A node without GPUs has only the tiles for the number of GPUs and for the probe."""
     gpus = document["gpus"]
     readings = (_power(gpus), _hottest(gpus), _memory(gpus), *_links(document)) if gpus else ()
     return [_gpus_tile(document), *readings, _probe(document)]
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
-    """Return all GPUs: first those that do not answer, then the others by worst verdict, then by index."""
+    """Return all GPUs: first those that are neither up nor released. In both groups the worst verdict comes first."""
     return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
 def facts(gpu: Document) -> list[Fact]:
-    """Return the cells of a GPU: utilization, memory, power and temperature."""
+    """Return the cells of the GPU table for one GPU: utilization, memory, power and temperature."""
     used = Bar(text=share(gpu["utilization_ratio"]), limit=_processes(gpu["processes"]), ratio=gpu["utilization_ratio"])
     return [
         Fact(label="Utilization", bar=used, parts=_activity(gpu)),
@@ -96,7 +96,7 @@ def facts(gpu: Document) -> list[Fact]:
 
 
 def instance(mig: Document) -> Fact:
-    """Return the cell of a MIG instance: its memory and activity."""
+    """Return the cell of the GPU table for a MIG instance: its memory and activity."""
     memory = _bar(mig["memory_used_bytes"], mig["memory_total_bytes"], size)
     return Fact(label=mig["profile"], bar=memory, parts=_activity(mig)[:2])
 
@@ -109,7 +109,7 @@ def event_code(event: Document) -> str:
 
 
 def event_place(event: Document) -> str:
-    """Return the GPU of an event by index, with its MIG instance; without a GPU the PCI address."""
+    """Return the GPU of an event by index, with its MIG instance if reported; without a GPU, the PCI address."""
     if event["gpu"] is None:
         return event["pci_bus_id"] or ""
     instance = event["gpu_instance_id"]
@@ -117,7 +117,7 @@ def event_place(event: Document) -> str:
 
 
 def transition_level(transition: Document) -> str:
-    """Return the new level of a verdict, or "cleared"."""
+    """Return the level of a verdict after this change of it, or "cleared"."""
     return "cleared" if transition["change"] == "cleared" else str(transition["verdict"]["level"])
 
 
@@ -126,7 +126,7 @@ def level_tone(transition: Document) -> str:
 
 
 def transition_note(transition: Document) -> str:
-    """Return the text of what cleared a verdict, or of the action that an open verdict recommends."""
+    """Return, as text, what cleared the verdict; for any other change of a verdict, return the recommended action."""
     cleared = transition["change"] == "cleared"
     return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
 
@@ -138,13 +138,13 @@ def ago(moment: str | None, now: str) -> str:
 
 
 def readings_age(node: Document) -> float | None:
-    """Return the seconds since the last complete poll; None without one."""
+    """Return the seconds since the last complete poll; None if no poll has been completed."""
     polled, now = node["snapshot_timestamp_seconds"], seconds_between("1970-01-01T00:00:00Z", node["time"])
     return None if polled is None or now is None else max(0.0, now - polled)
 
 
 def current_result(document: Document) -> Document | None:
-    """Return the run that determines the outcome of the all-reduce; None without one. Skipped runs do not change it."""
+    """Return the run that determines the state of the all-reduce probe; None without one. It is never a skipped run."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
@@ -155,7 +155,7 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """Return a run's measurement of the largest message size; None without a run that measured to its end."""
+    """Return a run's measurement of the largest message size; None without a run that measured and checked its data."""
     if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])
@@ -244,10 +244,10 @@ def _memory_temperature(gpu: Document) -> tuple[Bar, ...]:
 
 
 def _core_temperature(gpu: Document) -> Bar:
-    """Return a bar of the core temperature with the slowdown threshold, or else with the driver's margin.
+    """Return a bar for the core temperature. Its text shows the slowdown temperature or, if that is absent, the margin.
 
-    The margin is read less often than the temperature, so a threshold computed from both would change with each
-    reading.
+    The margin is read less often than the temperature, so a slowdown temperature computed from both would change with
+    each reading.
     """
     temperature, margin = gpu["temperature_celsius"], gpu["thermal_margin_celsius"]
     slowdown = gpu["temperature_slowdown_celsius"]

@@ -1,4 +1,4 @@
-"""Computes the SVG plot of all-reduce runs: bus bandwidth of the largest size over time, with its baseline."""
+"""Computes the SVG plot of all-reduce runs: bus bandwidth of the largest message size over time, and its baseline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICK = 7
 """Height of the mark of a skipped run, below the axis."""
 LABEL_DISTANCE = 14
 MIN_BAND = 3.0
-"""Half of the minimum height of a band, so that a narrow band remains visible."""
+"""Minimum distance from the median to an edge of the band around it, so that a narrow band remains visible."""
 STEPS = (1, 2, 2.5, 5, 10)
 SIGNS = {"ok": "●", "degraded": "▲", "skipped": "|"}
 OTHER_SIGN = "✕"
@@ -28,7 +28,7 @@ OTHER_SIGN = "✕"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Mark of one run, or of its bandwidth with one algorithm."""
+    """A mark in the plot: the bandwidth of one run with one algorithm, or a run without a measurement."""
 
     x: float
     y: float
@@ -70,7 +70,7 @@ class Plot:
     first: str
     last: str
     size: str
-    """Message size of the newest comparable run, as text."""
+    """Largest message size of the newest run that the lines connect, as text."""
     summary: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -86,7 +86,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
-    """Bandwidth of one run with one algorithm, and the baseline of that time."""
+    """Bandwidth of one run with one algorithm, and the median of this host at that time."""
 
     run: Document
     x: float
@@ -94,11 +94,11 @@ class _Point:
     median: float | None
     spread: float
     comparable: bool
-    """True if the run has the most common number of ranks and size. The line connects only such runs."""
+    """True if the run has the most common number of ranks and message size. Lines connect only such runs."""
 
 
 def plot(runs: Sequence[Document]) -> Plot | None:
-    """Return the plot of these runs (newest first); None if no run has a measurement. The scale begins at 0."""
+    """Return the plot of these runs (newest first); None if no run has usable measurements. The scale begins at 0."""
     ordered = list(reversed(runs))
     positions = _positions(ordered)
     by_algorithm = _points(ordered, positions)
@@ -148,7 +148,7 @@ def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str
 
 
 def _kind(run: Document) -> tuple[int, int] | None:
-    """Return a run's number of ranks and largest message size in bytes; None if it did not measure to its end."""
+    """Return a run's number of ranks and largest message size in bytes; None for a run without usable measurements."""
     measurements = largest(run).values()
     return (run["ranks"], max(item["bytes"] for item in measurements)) if measurements else None
 
@@ -165,7 +165,7 @@ def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> 
 
 
 def _other_runs(runs: Sequence[Document], positions: Sequence[float]) -> Iterator[Mark]:
-    """Yield marks on the axis for runs without a measurement."""
+    """Yield a mark on the axis for each run without usable measurements."""
     for run, x in zip(runs, positions, strict=True):
         if not largest(run):
             yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
@@ -192,7 +192,7 @@ def _band(points: Sequence[_Point], top: float) -> str:
 
 
 def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:
-    """Yield the series with labels moved down so that none covers another."""
+    """Yield the series in the same order, with labels moved down so that no label covers another."""
     above = -math.inf
     moved = {}
     for item in sorted(series, key=lambda item: item.label):

@@ -1,4 +1,4 @@
-"""Parts of the status page about probe runs: measurements, comparisons, and bandwidths of GPU pairs."""
+"""Texts and tables for probe runs on the status page: measurements, comparisons, and bandwidths of GPU pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumon.probe.core.result import Comparison
 from gpumon.server.page_overview import Bar
 
 MAX_RANKS = 16
-"""Maximum number of ranks for which the page shows a matrix of pairs. A larger one is not readable."""
+"""Maximum number of ranks for which the page shows a matrix of pairs. A larger matrix is not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class MeasurementGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCell:
-    """Cell of the pair matrix: bandwidth between two ranks."""
+    """Cell of the pair matrix: the bandwidth between two ranks."""
 
     text: str
     tone: str = ""
@@ -47,7 +47,7 @@ class PairRow:
 
 
 def groups(run: Document) -> list[MeasurementGroup]:
-    """Return the measurements of a run in groups. A single group has no title."""
+    """Return the measurements of a run by collective, algorithm and data type. A single group has no title."""
     measurements = run["measurements"]
     ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["bytes"]))
     by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
@@ -59,7 +59,7 @@ def groups(run: Document) -> list[MeasurementGroup]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return the ratio of a bandwidth to this host's median in percent, and its CSS class ("" or "warning").
+    """Return a bandwidth as a percentage of this host's median, and the CSS class of that text ("" or "warning").
 
     Return two empty strings if there is no median.
     """
@@ -70,14 +70,14 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
 
 
 def comparisons(run: Document) -> list[tuple[str, str]]:
-    """Return a sentence for each comparison of a run with reference values, and its CSS class ("" or "warning")."""
+    """Return, for each comparison of a run with reference values, a sentence and its CSS class ("" or "warning")."""
     return [
         (f"{comparison_sentence(Comparison(**item))}.", "warning" if item["low"] else "") for item in run["comparisons"]
     ]
 
 
 def conditions(run: Document) -> list[str]:
-    """Return texts about the conditions of a run: GPU model, driver and software versions."""
+    """Return the conditions of a run as texts: GPU model, driver version and versions of other software."""
     gpu, driver = run["conditions"]["model"], run["conditions"]["driver"]
     return [
         *filter(None, (gpu, driver and f"driver {driver}")),
@@ -86,16 +86,16 @@ def conditions(run: Document) -> list[str]:
 
 
 def progress(probe: Document) -> Bar:
-    """Return a bar with the progress of the run that is active now."""
+    """Return a bar with the progress of the probe run in progress."""
     current = probe["progress"] or {"message": "starting", "ratio": 0.0}
     ratio = current["ratio"]
     return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)
 
 
 def pairs(run: Document, report: Document) -> list[PairRow]:
-    """Return the matrix of pairs: a row and a column for each rank, named by its GPU.
+    """Return the rows of the pair matrix, which has a row and a column for each rank, named after the rank's GPU.
 
-    It is empty if no pairs were measured, or if there are fewer than 3 or more than MAX_RANKS ranks.
+    Return an empty list if no pairs were measured, or if there are fewer than 3 or more than MAX_RANKS ranks.
     """
     by_ranks = {tuple(pair["ranks"]): pair for pair in (run["location"] or {"pairs": []})["pairs"]}
     ranks = sorted({rank for both in by_ranks for rank in both})
@@ -111,7 +111,7 @@ def pairs(run: Document, report: Document) -> list[PairRow]:
 
 
 def requested_probes(report: Document) -> list[str]:
-    """Return a sentence about the last run of each probe that only runs on request."""
+    """Return a sentence about the last run of each probe that runs only on request, if it has run."""
     now, sentences = report["node"]["time"], []
     for name, probe in PROBES.items():
         run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
@@ -128,14 +128,14 @@ def _group_key(measurement: Document) -> tuple[str, str, str]:
 
 
 def _title(key: tuple[str, str, str], several: list[bool]) -> str:
-    """Return the algorithm, with collective and data type if the run has several of them."""
+    """Return the algorithm, with the collective and the data type if the run has several collectives or data types."""
     collective, algorithm, dtype = key
     parts = (collective if several[0] else "", algorithm, dtype if several[1] else "")
     return ", ".join(filter(None, parts))
 
 
 def _rank(rank: int, run: Document, report: Document) -> str:
-    """Return the index of the rank's GPU, or "r" and the rank if the GPU is not in the inventory."""
+    """Return the name of a rank: the index of its GPU, or "r" and the rank if the GPU is not in the inventory."""
     gpus = run["conditions"]["gpus"]
     uuid = gpus[rank] if rank < len(gpus) else None
     return next((str(gpu["gpu"]) for gpu in report["gpus"] if gpu["uuid"] == uuid), f"r{rank}")

@@ -1,4 +1,4 @@
-"""Renders the Jinja templates of the pages. Imported at the first request for a page, to save memory."""
+"""Renders the Jinja templates of the pages. Imported only at the first request for a page, to save memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpumon.server.page_plot import plot
 
 
 def render(template: str, context: dict[str, Any], version: Callable[[str], str]) -> str:
-    """Return a page as HTML. `version` returns the version of a static file, which links to it contain."""
+    """Return a page as HTML. `version` returns the hash of a static file, which the links to that file contain."""
     return _environment().get_template(template).render(context, version=version)
 
 

@@ -30,7 +30,7 @@ Name = Annotated[str, Path(description=f"{', '.join(PROBES)}.")]
 
 
 class Assertion(Filter):
-    """Query parameters of GET /probe/NAME that require an outcome and a maximum age. If unmet, the answer is 503."""
+    """Query parameters of GET /probe/NAME: a required outcome and a maximum age. If unmet, the answer is 503."""
 
     asserted: Literal["ok"] | None = Field(
         None,
@@ -100,7 +100,7 @@ async def run(
 
 
 def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:
-    """Raise a Problem unless the last outcome of the probe is ok and not older than `max_age` seconds."""
+    """Raise a Problem unless the run that determines the probe's state is ok and at most `max_age` seconds old."""
     probe = answer.probe
     reason = _failed_assertion(current_result(state.ran, probe), partial_run_note(state, probe), now, max_age)
     if reason:
@@ -109,9 +109,9 @@ def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: 
 
 
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
-    """Return why the run is not ok or older than `max_age` seconds, as a sentence; an empty string if neither is so.
+    """Return a sentence on why the assertion failed: no run, a run that is not ok, or one older than `max_age` seconds.
 
-    `partial` is a note on a newer run with fewer GPUs.
+    Return an empty string if it did not fail. `partial` is a note on a newer run with fewer GPUs, or empty.
     """
     if result is None:
         return NO_RUN

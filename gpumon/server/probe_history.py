@@ -26,8 +26,8 @@ router = APIRouter(prefix="/api/v1", tags=["node"])
 MAX_RUNS = 1000
 PAGE_SIZE = 100
 STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that the answer has the runs of the Report and those
-that were already read.
+"""Maximum seconds to wait for the store. After that, the response has the runs of the Report and the stored runs that
+were read in time.
 """
 
 
@@ -45,13 +45,13 @@ class RunFilter(Filter):
     responses=errors({404: "No such probe; `probes` lists those that exist."}),
 )
 async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Response:
-    """Return runs, newest first, as far back as they are stored."""
+    """Return the runs that match all parameters, newest first, as far back as they are stored."""
     query = _query(chosen, sources(request).wall())
     # Only the Report has runs that the store could not write, and only the store has older runs.
     results = {run.id: run for run in sources(request).latest().probe.results if query.matches(run)}
     complete = await _add_stored(request, query, chosen.limit, results)
     newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
-    return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second
+    return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second to render
 
 
 @router.get(
@@ -83,7 +83,7 @@ async def run_by_id(
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
-    """Add at most `limit` runs from the store to `results`, by id. Return False if the store does not answer."""
+    """Add the newest `limit` stored runs of a query to `results`, a dict by id. Return False if the store fails."""
 
     async def add() -> None:
         async for page in _pages(request, query, limit):
@@ -97,7 +97,7 @@ async def _add_stored(request: Request, query: RunQuery, limit: int, results: di
 
 
 async def _pages(request: Request, query: RunQuery, limit: int) -> AsyncIterator[Collection[ProbeResult]]:
-    """Yield pages of stored runs, newest first. A long search then does not block the store."""
+    """Yield at most `limit` stored runs of a query in pages, newest first, so that the store is not blocked."""
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE_SIZE))))

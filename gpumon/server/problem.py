@@ -61,7 +61,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         super().__init__(detail)
         self.status = status
         self.kind = kind
-        """Stable text that names the kind of error. It is the title, and part of the type."""
+        """Stable name of the kind of error, from which the members `title` and `type` of the body are made."""
         self.detail = detail
         self.remedy = remedy
         self.headers = dict(headers or {})
@@ -72,7 +72,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         return Response(body, self.status, self.headers, MEDIA_TYPE)
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the body of the response to a request of this path."""
+        """Return the body of the error response to a request for this path, as a JSON object."""
         return ProblemDetails(
             type=f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
             title=self.kind,
@@ -85,7 +85,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
 
 
 def _cut(path: str) -> str:
-    """Return the path, shortened to MAX_PATH characters."""
+    """Return the path; if it is longer than MAX_PATH characters, return that many characters and "..."."""
     return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}..."
 
 
@@ -126,7 +126,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     detail = f"{type(error).__name__} while answering {request.method} {_cut(request.url.path)}."
     response = Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
-    secure(response.headers)  # this response does not pass the guard
+    secure(response.headers)  # this response does not pass through the Guard, which adds the headers
     return response
 
 

@@ -1,4 +1,4 @@
-"""Caches documents that take milliseconds to render, so that each is rendered once per Report, not per client."""
+"""Caches documents that take milliseconds to render: each is rendered once per Report instead of once per request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpumon.state.report import Report
 
 
 class RenderedDocuments:
-    """The last rendering of each document. A request that arrives during the rendering waits for it."""
+    """The last rendering of each document. Only one thread renders at a time; others that must render wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._documents: dict[str, tuple[Report | None, bytes]] = {}
 
     def get(self, name: str, report: Report | None, render: Callable[[], bytes]) -> bytes:
-        """Return the document rendered from this Report, from the cache if possible.
+        """Return the document `name`, from the cache if it was rendered from this Report, else from `render`.
 
         `report` is None for a document that never changes.
         """

@@ -1,4 +1,4 @@
-"""Routes /api/v1 that return the Report, or parts of it, as JSON."""
+"""Routes below /api/v1 that return the whole Report or one section of it as JSON."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ports(request: Request, _: NoParameters) -> Response:
 
 @router.get("/health", summary="Verdicts of the health checks")
 async def health(request: Request, _: NoParameters) -> HealthResponse:
-    """Return the verdicts. Each verdict lists those that it inhibits as its consequences."""
+    """Return the verdicts that are not inhibited. Each lists the verdicts that it inhibits as its consequences."""
     latest = sources(request).latest()  # before the clock is read, so that no age is negative
     return HealthResponse.from_report(latest, sources(request).boot())
 

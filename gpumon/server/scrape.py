@@ -21,7 +21,7 @@ HEALTHY, READY = "Healthy.\n", "Ready.\n"
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics but single links, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """Return the text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
+    """Return metrics in text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
     return _page(request, sources(request).exposition[Page.METRICS]())
 
 
@@ -33,7 +33,7 @@ async def link_metrics(request: Request) -> Response:
 
 @router.get(dcgm.PATH, response_class=PlainTextResponse, summary="GPU metrics as dcgm-exporter names them")
 def dcgm_metrics(request: Request) -> Response:
-    """Return the names, labels and units of dcgm-exporter: docs/dcgm.md. The page is rendered only if requested."""
+    """Return GPU metrics with the names, labels and units of dcgm-exporter, as docs/dcgm.md describes them."""
     given = sources(request)
     report = given.latest()
     raw = rendered(request).get(dcgm.PATH, report, lambda: given.dcgm(report).encode())
@@ -60,7 +60,7 @@ async def healthy() -> Response:
     responses=errors({503: "The first poll has not ended."}),
 )
 async def ready(request: Request) -> Response:
-    """Answer 200 after the first poll or its deadline, or if the whole node is released. Answer 503 before."""
+    """Answer 200 after the first poll or its deadline, or if the whole node is released. Before that, answer 503."""
     if not sources(request).ready():
         retry = {"Retry-After": "1"}
         raise Problem(503, "Not ready", "The first poll has not ended.", "Retry in a second.", headers=retry)

@@ -1,4 +1,4 @@
-"""Interface between the server and the rest of the agent: values and callables, without an import of the daemon."""
+"""Interface between the server and the rest of the agent, so that the server imports nothing from the daemon."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from gpumon.store.probe_runs import RunPage, RunQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Values and callables that the routes use. The server's thread calls them, and each returns at once."""
+    """Values and callables that the routes use. A callable that needs the main loop or the store returns a Future."""
 
     host: str
     """Name of the host, for responses and the page."""
     latest: Callable[[], Report]
     exposition: Mapping[Page, Callable[[], Exposition]]
-    """Functions that return the page as bytes, by page for Prometheus (/metrics and the page of the links)."""
+    """For each page for Prometheus (/metrics and /metrics/links), the function that returns its content."""
     dcgm: Callable[[Report], str]
-    """Renders the page with the names of dcgm-exporter."""
+    """Returns the page /metrics/dcgm, which has the names of dcgm-exporter, for a Report."""
     ready: Callable[[], bool]
     """Returns True after the first poll has ended or its deadline has passed, or if the whole node is released."""
     token: Callable[[], str | None]
-    """Returns the token for changes, or None if there is none. The file is read each time, so that the token can be
-    rotated.
+    """Returns the token that permits changes, or None if there is none. The token file is read at each call, so that
+    the token can be rotated.
     """
     access: Access
     """Decides which requests over TCP may read."""
@@ -59,21 +59,21 @@ class Sources:
     clear_verdicts: Callable[[ClearRequest], Future[ClearResult]]
     """Clears verdicts on request of an operator. The future is done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
-    """Accepts the current GPUs and ports as the expected ones. The future is done when the change is stored or
-    refused.
+    """Accepts the present state of the given GPUs and ports, or of all, as the expected one. The future is done when
+    the change is stored or refused.
     """
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Reads events from the store. The future raises StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
     """Reads probe runs from the store. The future raises StoreError if the store cannot be read."""
     record_change: Callable[[AuditEntry], None]
-    """Records an authorized request in the audit."""
+    """Records an authorized request that changes state or starts work in the audit."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
     """Reads the newest audit entries, up to the given number. The future raises StoreError if the store cannot be
     read.
     """
     runbook_url: str | None
-    """URL below which the runbooks are; None: the agent's own pages."""
+    """Base URL of the runbooks; None if the agent serves them itself."""
     wall: Callable[[], float]
     """Returns the wall time in seconds since the epoch."""
     boot: Callable[[], float]

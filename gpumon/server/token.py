@@ -21,7 +21,7 @@ class TokenError(Exception):
 
 
 def ensure(path: Path) -> str:
-    """Return the token. Create the file if there is none. Raise TokenError.
+    """Return the token in the file, which is created if it does not exist. Raise TokenError if that fails.
 
     Two agents that start at the same time read the same token.
     """
@@ -68,13 +68,13 @@ def warning(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """Write a temporary file and link it to the path. Keep the existing file if another agent was faster."""
+    """Write a new token to a temporary file and link that to `path`. Keep a file that another agent created first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(descriptor, MODE)  # whatever the umask
+            os.fchmod(descriptor, MODE)  # independent of the umask
             file.write(secrets.token_urlsafe(32) + "\n")
             file.flush()
             os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Runs uvicorn in a thread of its own. The main thread handles signals, the loop and the child processes."""
+"""Runs uvicorn in its own thread. The main thread handles signals, the main loop and the child processes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gpumon.server.connections import REQUEST_DEADLINE, Connection, Refusals
 
 BACKLOG = 128
 SEND_BUFFER = 1 << 17
-"""Value of SO_SNDBUF for TCP connections in bytes. A page of /metrics has about 200 kB, compressed 20 kB."""
+"""Value of SO_SNDBUF for TCP connections in bytes. The page /metrics has about 200 kB, or 20 kB compressed."""
 KEEP_ALIVE = 75
-"""Seconds for which an idle connection is kept. Longer than the usual scrape interval of a minute, so that scrapes
-share a connection.
+"""Seconds for which an idle connection is kept open: longer than the usual scrape interval of a minute, so that
+scrapes share a connection.
 """
 SHUTDOWN_SECONDS = 2
 """Maximum seconds for requests in progress when the server stops."""
 
-# uvicorn logs each malformed request: one client caused 3,000 lines in 5 s, and journald then drops the agent's own.
+# uvicorn logs each malformed request: one client caused 3,000 lines in 5 s, and journald then drops other lines.
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 _REMEDIES: Mapping[int | None, str] = {
@@ -74,7 +74,7 @@ def listen_locally(path: Path) -> socket.socket:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _refuse_foreign(folder)
-            _bind(listener, Path(f"/proc/self/fd/{folder}/{path.name}"))  # the name of a socket has at most 107 bytes
+            _bind(listener, Path(f"/proc/self/fd/{folder}/{path.name}"))  # a socket path has at most 107 bytes
         finally:
             os.close(folder)
     except OSError as error:
@@ -92,13 +92,13 @@ def _refuse_foreign(folder: int) -> None:
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Bind the socket. Replace a socket file that a killed agent has left. Raise OSError."""
+    """Bind the socket, and replace a socket file that a killed agent left. Raise OSError if another agent listens."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
         other.connect(str(path))
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     if path.is_socket():
         path.unlink()
-    before = os.umask(0o111)  # every user may connect; the server checks the user. A chmod would follow a link
+    before = os.umask(0o111)  # every user may connect; the server checks the user. chmod would follow a link
     try:
         listener.bind(str(path))
     finally:
@@ -107,10 +107,10 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 class Server:
-    """An HTTP server for sockets that are already listening, in a thread of its own."""
+    """An HTTP server in its own thread, for sockets that are already listening."""
 
     def __init__(self, app: ASGIApp, refusals: Refusals, access: Access | None = None) -> None:
-        """Create the server. `access`: has the context for TLS over TCP; None without TLS."""
+        """Create the server. `access` provides the TLS context for TCP connections; without it there is no TLS."""
         config = uvicorn.Config(
             app,
             http=partial(Connection, refusals),  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ class Server:
     def start(self, sockets: Sequence[socket.socket]) -> None:
         """Start the server.
 
-        Return when requests are accepted; raise RuntimeError if it fails. The server closes the sockets.
+        Return when requests are accepted; raise RuntimeError if the start fails. The server closes the sockets.
         """
         self._thread = threading.Thread(target=self._serve, args=(list(sockets),), name="serve", daemon=True)
         self._thread.start()
@@ -153,7 +153,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that signals the end of its start, and waits for a stop event instead of polling."""
+    """A uvicorn server that sets an event at the end of its start, stops at once when asked, and updates TLS."""
 
     def __init__(self, config: uvicorn.Config, refusals: Refusals, access: Access | None) -> None:
         super().__init__(config)
@@ -166,7 +166,7 @@ class _Uvicorn(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     def ask_to_stop(self) -> None:
-        """Stop the server. Any thread may call this."""
+        """Ask the server to stop, and return at once. Any thread may call this."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
@@ -181,9 +181,9 @@ class _Uvicorn(uvicorn.Server):
         self.start_finished.set()
 
     async def _listen(self) -> None:
-        """Accept connections with the current context for TLS, which the unix socket never has.
+        """Accept new connections with the current TLS context; those of the unix socket never use TLS.
 
-        Connections that are open keep theirs.
+        Open connections keep the context with which they were accepted.
         """
         before, tls = list(self.servers), None if self._access is None else self._access.tls
         for listener in self._listeners:
@@ -205,9 +205,9 @@ class _Uvicorn(uvicorn.Server):
         return made
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error of asyncio.
+        """Log an error from asyncio.
 
-        Errors about file descriptors are counted as refusals, because there may be a hundred a second.
+        If file descriptors or memory are exhausted, only count a refusal, because there may be 100 errors per second.
         """
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:

@@ -15,7 +15,7 @@ _VERIFY = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""Modes of OpenSSL by `client_auth_type`. Go has two more, which do not verify the certificate."""
+"""OpenSSL's verify mode for each `client_auth_type`. Go has two more types, which do not verify the certificate."""
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
 
@@ -29,18 +29,18 @@ class _Part(BaseModel):
 
 
 class TlsConfig(_Part):
-    """The part `tls_server_config`. Paths are relative to the folder of the web configuration."""
+    """The section `tls_server_config` of the web configuration file. Paths are relative to the folder of the file."""
 
     cert_file: Path
     key_file: Path
     client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
     client_ca_file: Path | None = None
     client_allowed_sans: tuple[str, ...] = ()
-    """Names, addresses and URIs of which a client's certificate must have one; empty: any."""
+    """Subject alternative names, one of which a client certificate must have; empty to allow any certificate."""
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
     max_version: Literal["TLS12", "TLS13"] = "TLS13"
     prefer_server_cipher_suites: bool = True
-    """Ignored: OpenSSL's policy on the host decides."""
+    """Ignored: the OpenSSL policy of the host decides on cipher suites."""
 
     @field_validator("client_ca_file", "client_allowed_sans")
     @classmethod
@@ -51,22 +51,22 @@ class TlsConfig(_Part):
 
 
 class HttpConfig(_Part):
-    """The part `http_server_config`."""
+    """The section `http_server_config` of the web configuration file."""
 
     http2: bool = True
-    """Ignored: the agent speaks HTTP/1.1, which every client of HTTP/2 understands."""
+    """Ignored: the agent supports only HTTP/1.1, which every HTTP/2 client supports too."""
     headers: Mapping[str, str] = {}
 
 
 class WebConfig(_Part):
-    """A web configuration, with the context for TLS that was made from it."""
+    """The content of a web configuration file."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     tls_server_config: TlsConfig | None = None
     http_server_config: HttpConfig = HttpConfig()
     basic_auth_users: Mapping[str, str] = {}
-    """Hashes of bcrypt by the name of the user."""
+    """Bcrypt hashes of the passwords, by user name."""
 
     @field_validator("tls_server_config", mode="before")
     @classmethod
@@ -83,7 +83,7 @@ class WebConfig(_Part):
 
 
 def read(path: Path) -> WebConfig:
-    """Return the web configuration in the file. Raise WebConfigError."""
+    """Return the web configuration in the file. Raise WebConfigError if the file is unreadable or invalid."""
     try:
         return WebConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except OSError as error:
@@ -101,14 +101,14 @@ def _words(message: str) -> str:
 
 
 def files(path: Path, config: WebConfig) -> tuple[Path, ...]:
-    """Return the paths of all files that the web configuration at `path` consists of."""
+    """Return the path of the web configuration file and the paths of the certificate and key files that it names."""
     tls = config.tls_server_config
     named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
     return (path, *(path.parent / each for each in named if each is not None))
 
 
 def tls_context(path: Path, config: WebConfig) -> ssl.SSLContext | None:
-    """Return the context for connections over TCP; None without TLS. Raise WebConfigError."""
+    """Return the TLS context for TCP connections; None without TLS. Raise WebConfigError if a file cannot be used."""
     tls = config.tls_server_config
     if tls is None:
         return None
@@ -132,5 +132,5 @@ def _no_passphrase() -> str:
 
 
 def has_allowed_name(certificate: Mapping[str, Any], allowed: tuple[str, ...]) -> bool:
-    """Return whether a client's certificate, as ssl.SSLObject.getpeercert returns it, has one of these names."""
+    """Return True if a client certificate, as ssl.SSLObject.getpeercert returns it, has one of the allowed names."""
     return any(name in allowed for _, name in certificate.get("subjectAltName", ()))

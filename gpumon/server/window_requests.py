@@ -1,4 +1,4 @@
-"""Code that all routes for time windows share: they send requests to the main loop and convert its results."""
+"""Code that all routes for time windows share: it sends requests to the main loop and converts their results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpumon.server.context import main_loop_answer, sources
 from gpumon.server.problem import Problem
 
 TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. Longer than the main loop waits for a process to close a GPU."""
+"""Maximum seconds to wait for the main loop. The main loop itself waits for a shorter time for a GPU to be closed."""
 COMMAND_USER_AGENT = "gpumon/"
 """Prefix of the User-Agent header that the gpumon command sends."""
 STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
     WindowKind.RELEASE: ("Still held", "Still held by {}."),
     WindowKind.HOLD: ("Not free", "No run begins, but a run that was ended still has: {}."),
 }
-"""Title and detail of the error if a process still has a GPU open, by kind of window."""
+"""Title and detail of the error if a process still has a GPU open, by kind of time window."""
 MISSING_GPU = "No such GPU; `gpus` lists those that exist."
 STILL_OPEN_TEXT = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
 
@@ -59,7 +59,7 @@ async def end(request: Request, selection: WindowSelection) -> RequestResult:
 
 
 async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResult]) -> RequestResult:
-    """Return the result of the main loop. Raise a Problem if the request was refused."""
+    """Return the result of a request to the main loop. Raise a Problem if the main loop refused the request."""
     result = await main_loop_answer(future, TIMEOUT_SECONDS)
     if result.refused:
         raise Problem(400, f"{(kind or 'window').capitalize()} refused", result.refused, result.remedy)
@@ -69,7 +69,7 @@ async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResul
 def check_complete(kind: WindowKind, result: RequestResult, after: Mapping[str, Any]) -> None:
     """Raise a Problem if a process may still have a GPU open, because the client must not reset or use the GPU yet.
 
-    `after` has further members for the body of the error.
+    `after`: further members for the body of the error, such as the windows after the request.
     """
     if not result.holders and not result.not_readable:
         return

@@ -1,4 +1,4 @@
-"""Routes /api/v1/windows: all releases, holds and maintenances."""
+"""Routes /api/v1/windows: time windows of every kind (release, hold and maintenance)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StartParameters(Filter):
 
 @router.get("/windows", summary="Time windows in force")
 async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> WindowsResponse:
-    """List the windows. Until its deadline a window prevents one thing: use of the driver, probe runs or pages."""
+    """List the time windows. A release prevents use of the driver, a hold probe runs, and a maintenance pages."""
     return WindowsResponse.from_report(sources(request).latest(), host_time(request), chosen.kind)
 
 
@@ -61,9 +61,9 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
     ),
 )
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
-    """Start a window, which replaces one of the same kind, GPU and owner.
+    """Start a time window, which replaces the window in force with the same kind, GPU and owner.
 
-    The answer is sent when the effect of the window is complete, or cannot be completed in time.
+    The answer is sent when the effect of the window is complete, or 409 if it cannot be completed in time.
     """
     kind = chosen.kind
     if chosen.gpu is not None and kind is not WindowKind.RELEASE:
@@ -83,7 +83,7 @@ async def start_window(request: Request, chosen: Annotated[StartParameters, Quer
     ),
 )
 async def end_window(request: Request, id: str, _: NoParameters) -> WindowsChangeResponse:  # noqa: A002 - its name in the API
-    """End a window. A window of the marker file ends only when that file is deleted."""
+    """End a time window. A window that the marker file started ends only when that file is deleted."""
     window = next((window for window in in_force(sources(request).latest().windows) if window.id == id), None)
     if window is None:
         raise Problem(404, "Unknown window", f"There is no window {id!r} in force.", "See GET /api/v1/windows.")

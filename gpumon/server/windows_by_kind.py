@@ -1,4 +1,4 @@
-"""Routes for the windows of one kind: /api/v1/release, /api/v1/maintenance and /api/v1/probes/hold."""
+"""Routes for time windows of one kind: /api/v1/release, /api/v1/maintenance and /api/v1/probes/hold."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
     responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
 )
 async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
-    """Release GPUs, and answer when no process of the agent has them open. A repeated request restarts the release."""
+    """Release one GPU or all, and answer when no process of the agent has it open. A new request restarts the release."""
     result = await start(request, WindowKind.RELEASE, chosen.for_seconds, gpu=chosen.gpu)
     after = _releases(request)
     check_complete(WindowKind.RELEASE, result, {"release": after.model_dump(mode="json", exclude_unset=True)})
@@ -103,7 +103,7 @@ async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Q
     ),
 )
 async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -> ReleaseResponse:
-    """End the release of a GPU, or all releases. A release by the marker file ends only when that file is deleted."""
+    """End the release of a GPU, or all. A release that the marker file started ends only when that file is deleted."""
     bus_id = None if chosen.gpu is None else _released_bus_id(request, chosen.gpu)
     await end(request, WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=client(request)))
     after = _releases(request)
@@ -117,7 +117,7 @@ async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -
 
 @router.get("/maintenance", summary="Whether the node is in maintenance")
 async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResponse:
-    """Return the maintenance in force. Meanwhile no alert pages, but checks run and verdicts are recorded as usual."""
+    """Return the maintenance in force. During it no alert pages, but checks run and verdicts are recorded as usual."""
     return MaintenanceStateResponse(maintenance=MaintenanceResponse.from_report(sources(request).latest()))
 
 
@@ -130,7 +130,7 @@ async def maintenance(request: Request, _: NoParameters) -> MaintenanceStateResp
 async def start_maintenance(
     request: Request, chosen: Annotated[MaintenanceParameters, Query()]
 ) -> MaintenanceChangeResponse:
-    """Start a maintenance window, which replaces the one in force."""
+    """Start a maintenance, which replaces the maintenance in force that has no owner."""
     result = await start(request, WindowKind.MAINTENANCE, chosen.for_seconds, reason=chosen.reason)
     return _maintenance(request, result)
 
@@ -142,7 +142,7 @@ async def start_maintenance(
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
 async def end_maintenance(request: Request, _: Annotated[AuditedFilter, Query()]) -> MaintenanceChangeResponse:
-    """End the maintenance. Alerts that are still firing then page."""
+    """End all maintenance windows. Alerts whose faults are still active can page again."""
     result = await end(request, WindowSelection(kind=WindowKind.MAINTENANCE, by=client(request)))
     return _maintenance(request, result)
 
@@ -152,7 +152,7 @@ async def end_maintenance(request: Request, _: Annotated[AuditedFilter, Query()]
 
 @router.get("/probes/hold", summary="Holds in force")
 async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
-    """List the holds in force. Meanwhile no probe run begins, neither by schedule nor by request."""
+    """List the holds in force. During a hold no probe run begins, neither by schedule nor by request."""
     return HoldStateResponse(hold=HoldResponse.from_report(sources(request).latest()))
 
 
@@ -167,7 +167,7 @@ async def holds(request: Request, _: NoParameters) -> HoldStateResponse:
 async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()]) -> HoldChangeResponse:
     """Start a hold, which replaces the hold of the same owner.
 
-    A run in progress is ended. The answer is sent when no process of the run is on a GPU, at the latest after 3 s.
+    A run in progress is ended. The answer is sent when no process of the run has a GPU open, or 409 after about 3 s.
     """
     result = await start(request, WindowKind.HOLD, chosen.for_seconds, owner=chosen.owner, reason=chosen.reason)
     after = HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
@@ -182,7 +182,7 @@ async def start_hold(request: Request, chosen: Annotated[HoldParameters, Query()
     responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
 async def end_hold(request: Request, chosen: Annotated[OwnerFilter, Query()]) -> HoldChangeResponse:
-    """End a hold. Probes run again when no other hold is in force."""
+    """End the hold of an owner. Probes run again when no other hold is in force."""
     selection = WindowSelection(kind=WindowKind.HOLD, owner=chosen.owner.strip(), by=client(request))
     result = await end(request, selection)
     return HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=result.stored)
@@ -202,9 +202,9 @@ def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeRe
 
 
 def _released_bus_id(request: Request, gpu: str) -> str:
-    """Return the bus id of the GPU whose release is to end. `gpu` is its uuid, index or PCI address.
+    """Return the PCI address of the GPU whose release is to end. `gpu` is its uuid, index or PCI address.
 
-    For a GPU that is bound to another driver during its release, only the PCI address is accepted.
+    For a GPU that was bound to another driver during its release, only the PCI address is accepted.
     """
     address = parse_bus_id(gpu)
     if address is not None and address in released(sources(request).latest().windows):
