@@ -1,4 +1,4 @@
-"""Renders the page with the names, labels and units of dcgm-exporter, for dashboards and rules made for it."""
+"""Renders /metrics/dcgm: metrics as dcgm-exporter names them, for dashboards and rules made for dcgm-exporter."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpumon.state.report import Report
 
 PATH = "/metrics/dcgm"
 _DIGITS = 9
-"""Digits after the point to which values in other units are rounded, so that 1980000000 Hz are 1980 MHz."""
+"""Decimal places to which values converted to another unit are rounded, so that 1980000000 Hz is exactly 1980 MHz."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmPage:
-    """Renders the page. It keeps nothing, so it costs nothing until a client requests the page."""
+    """Renders the page /metrics/dcgm. It caches nothing, so it costs nothing until a client requests the page."""
 
     host: str
     canonical: bool = False
-    """True for the names and units of dcgm-exporter 4.9."""
+    """True for the names and units of dcgm-exporter 4.9; False for those of 4.8 and earlier."""
     host_label: str | None = None
-    """None for the label that dcgm-exporter has in the release with these names."""
+    """Label for the host name; None for the label of dcgm-exporter, which is hostname if `canonical`, else Hostname."""
 
     def render(self, report: Report) -> str:
         """Return the page of a Report as text."""
@@ -48,9 +48,9 @@ class DcgmPage:
 
 
 def _instance_values(field: DcgmField, state: GpuState) -> Values:
-    """Yield the values of the MIG GPU instances, which replace that of the GPU: a sum would count both.
+    """Yield the value of each MIG GPU instance. It replaces the value of the GPU, because a sum would count both.
 
-    All compute instances of a GPU instance have its values.
+    Only one compute instance of each GPU instance is read, because all of them have the values of the GPU instance.
     """
     instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
     for number, mig in sorted(instances.items()):
@@ -59,7 +59,7 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
 
 
 def _labels(state: GpuState, common: Mapping[str, str | None]) -> Labels:
-    """Return the labels of a GPU that have a value, followed by the common ones."""
+    """Return the labels of a GPU, then the labels in `common`; labels without a value are omitted."""
     device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
     identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
     labels = {**identity, "device": device, "modelName": state.gpu.name, **common}

@@ -1,6 +1,6 @@
-"""TABLE: the metrics of dcgm-exporter on /metrics/dcgm. To add one, add a row.
+"""TABLE: the metrics of dcgm-exporter on /metrics/dcgm. To add a metric, add a row to FIELDS.
 
-`legacy` names and units are those of dcgm-exporter up to 4.8, `canonical` ones those of 4.9, as NVIDIA calls them.
+NVIDIA calls the names and units of dcgm-exporter up to 4.8 `legacy`, and those of 4.9 `canonical`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gpumon.outputs.dcgm_values import Values
 from gpumon.state.report import Report
 
 UNITS: Mapping[str, float] = {"": 1, "%": 100, "MHz": 1e-6, "mJ": 1e3, "MiB": 2**-20, "MB/s": 1e-6, "ns": 1e9}
-"""Factor from gpumon's base unit, by unit; empty: the base unit itself."""
+"""Factor by which a value in gpumon's base unit is multiplied, by unit of the result; "" is the base unit itself."""
 
 
 Read = Callable[[Report, GpuState], Values]
 
 
 class DcgmField(NamedTuple):
-    """One metric of dcgm-exporter, and the value of gpumon that it has."""
+    """One metric of dcgm-exporter, and how its values are read from gpumon's Report."""
 
     legacy: str
     canonical: str
@@ -32,9 +32,9 @@ class DcgmField(NamedTuple):
     unit: str
     """Unit of the legacy metric, a key of UNITS. A canonical metric with another name has the base unit."""
     read: Read
-    """Function that returns the values of a GPU in gpumon's base unit; none if they are unknown."""
+    """Function that yields the values for a GPU in gpumon's base unit; it yields nothing if they are unknown."""
     source: str = ""
-    """Row of Gpu, and its key after a colon; empty if the value is computed."""
+    """Name of the row of `Gpu`, with a colon and a label value if the row has labels; empty for a computed value."""
 
     def type(self, name: str) -> str:
         """Return the Prometheus type of the metric under its legacy or canonical name, as dcgm-exporter declares it."""
@@ -42,7 +42,7 @@ class DcgmField(NamedTuple):
 
 
 def values_of(table: object, source: str) -> Values:
-    """Yield the value of a row of a metric table, if it has one."""
+    """Yield the value of a row of a metric table, if it has a value. `source` has the form of DcgmField.source."""
     name, _, key = source.partition(":")
     row = getattr(table, name, None)
     value = (row or {}).get(key) if key else row
@@ -51,14 +51,14 @@ def values_of(table: object, source: str) -> Values:
 
 
 def _row(legacy: str, source: str, unit: str = "", canonical: str = "") -> DcgmField:
-    """Return the metric with the value of a row of Gpu."""
+    """Return a metric with the value of the row `source` of `Gpu`. The names are given without the prefix DCGM_FI_."""
     text = rows(Gpu)[source.partition(":")[0]].help
     names = (f"DCGM_FI_{legacy}", f"DCGM_FI_{canonical or legacy}")
     return DcgmField(*names, text, unit, lambda _, state: values_of(state.gpu, source), source)
 
 
 def _computed(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
-    """Return the metric with a value that `read` computes."""
+    """Return a metric with values that `read` computes. The names are given without the prefix DCGM_."""
     return DcgmField(f"DCGM_{legacy}", f"DCGM_{canonical or legacy}", text, unit, read)
 
 
@@ -97,7 +97,7 @@ DEFAULTS: tuple[DcgmField, ...] = (
     _row("PROF_PCIE_TX_BYTES", "pcie_transmit_bytes_per_second"),
     _row("PROF_PCIE_RX_BYTES", "pcie_receive_bytes_per_second"),
 )
-"""The metrics that dcgm-exporter exports without configuration."""
+"""The metrics that dcgm-exporter exports by default."""
 FIELDS: tuple[DcgmField, ...] = (
     *DEFAULTS,
     _row("DEV_FB_TOTAL", "memory_total_bytes", "MiB", "DEV_FB_CAPACITY_BYTES"),
@@ -138,4 +138,4 @@ FIELDS: tuple[DcgmField, ...] = (
     _computed(values.recent_xids, "Xid errors of the last five minutes.", "EXP_XID_ERRORS_COUNT"),
     _computed(values.health_status, "Worst verdict: 0 pass, 10 warning, 20 failure.", "EXP_GPU_HEALTH_STATUS"),
 )
-"""The metrics in the order of the page."""
+"""All metrics of /metrics/dcgm, in the order of the page."""

@@ -1,4 +1,4 @@
-"""Values of dcgm-exporter's metrics that are no row of a metric table, computed from one GPU of the Report."""
+"""Computes the values of those dcgm-exporter metrics that are not in a metric table, for one GPU of the Report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpumon.model.reading import Labels
 from gpumon.state.report import Report
 
 Values = Iterator[tuple[Labels, float]]
-"""Labels of each series, besides those of its GPU, and its value. None if the value is unknown."""
+"""Pairs of a series's labels, without those that identify the GPU, and its value; empty if the value is unknown."""
 XID_WINDOW_SECONDS = 300
-"""Seconds that DCGM_EXP_XID_ERRORS_COUNT looks back: the default of dcgm-exporter."""
+"""Length of the window of DCGM_EXP_XID_ERRORS_COUNT in seconds: the default of dcgm-exporter."""
 WATCHES = {
     "DRIVER": ("gpu",),
     "MEM": ("memory",),
@@ -25,13 +25,13 @@ WATCHES = {
     "THERMAL": ("thermal", "clocks"),
     "ALL": ("xid",),
 }
-"""Subjects of checks by health watch of DCGM, which also reports Xids of no other watch as ALL."""
+"""Subjects of gpumon's checks, by DCGM health watch. DCGM reports Xids that belong to no other watch as ALL."""
 RESULTS = {OK: 0.0, WARN: 10.0, FAIL: 20.0}
-"""DCGM's health results. It has none for unknown."""
+"""DCGM's health result by level of a verdict. DCGM has no result for the level unknown."""
 
 
 def last_xid(report: Report, state: GpuState) -> Values:
-    """Yield the last Xid of the GPU in this boot, 0 without one."""
+    """Yield the last Xid of the GPU in this boot, or 0 if there was none. Yield nothing if Xids are not reported."""
     times = state.gpu.xid_last_timestamp_seconds or {"0": 0.0}
     code = int(max(times, key=lambda xid: times[xid]))
     events = [event for event in _xid_events(report, state) if event.code == code]
@@ -43,7 +43,7 @@ def last_xid(report: Report, state: GpuState) -> Values:
 
 
 def recent_xids(report: Report, state: GpuState) -> Values:
-    """Yield the number of errors of each Xid whose burst has lasted until the last XID_WINDOW_SECONDS."""
+    """Yield, for each Xid that occurred in the last XID_WINDOW_SECONDS, the number of errors in its last burst."""
     now = report.node.snapshot_timestamp_seconds
     for event in _xid_events(report, state):
         if now is not None and now - event.last_wall <= XID_WINDOW_SECONDS:
@@ -51,14 +51,14 @@ def recent_xids(report: Report, state: GpuState) -> Values:
 
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
-    """Return the last burst of each Xid of a GPU, the newest last."""
+    """Return the last burst of each Xid of a GPU."""
     names = {state.uuid, state.unnamed}
     own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
     return list({event.code: event for event in own}.values())
 
 
 def health_status(report: Report, state: GpuState) -> Values:
-    """Yield the worst verdict of each health watch. A watch is unknown if a verdict, or all of the GPU, is."""
+    """Yield DCGM's result for the worst verdict of each health watch, 0 without one. Omit a watch of unknown health."""
     own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.unnamed}]
     for watch, subjects in WATCHES.items():
         verdicts = [verdict for verdict in own if SUBJECT_OF.get(verdict.check) in subjects]  # the worst first
@@ -75,7 +75,7 @@ def clock_event_mask(_: Report, state: GpuState) -> Values:
 
 
 def nvlink_traffic(_: Report, state: GpuState) -> Values:
-    """Yield the NVLink traffic in both directions since the last poll in bytes per second."""
+    """Yield the NVLink traffic in both directions in bytes per second, as the average since the previous reading."""
     gpu = state.gpu
     if state.traffic is not None and gpu.nvlink_receive_bytes_total is not None:
         pcie = (gpu.pcie_receive_bytes_per_second or 0.0) + (gpu.pcie_transmit_bytes_per_second or 0.0)
@@ -83,13 +83,13 @@ def nvlink_traffic(_: Report, state: GpuState) -> Values:
 
 
 def gpu_count(report: Report, state: GpuState) -> Values:
-    """Yield the number of GPUs of the node for each GPU that answers."""
+    """Yield the number of GPUs that the driver counts on the node. Yield nothing for a GPU that does not answer."""
     if state.gpu.up and report.node.gpus_visible is not None:
         yield (), report.node.gpus_visible
 
 
 def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
-    """Yield the ECC errors of DRAM and SRAM since the last GPU reset, or with the period AGG over the lifetime."""
+    """Yield the sum of DRAM and SRAM ECC errors: over the lifetime for the period AGG, else since the GPU reset."""
     errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:

@@ -26,7 +26,7 @@ def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, A
 
 
 def title(event: Mapping[str, Any]) -> str:
-    """Return a title for an event: its code, its device and what happened."""
+    """Return a title for an event: what happened, with the Xid or SXid code and the device if the event has them."""
     if event["kind"] in {OVERRUN, DRIVER}:
         return str(event["name"])
     if event["kind"] == AER:

@@ -1,4 +1,4 @@
-"""Stored errors as lines for a terminal, from the responses of the API."""
+"""Stored errors as a table for a terminal, from the responses of the API."""
 
 from __future__ import annotations
 

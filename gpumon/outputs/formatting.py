@@ -1,4 +1,4 @@
-"""Formats numbers, times and durations as text. None stands for an absent reading and is formatted as "n/a"."""
+"""Formats numbers, times and durations as text. None, which represents an absent reading, is formatted as "n/a"."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def latency(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration in its two largest units: 3 d 4 h, 2 h 5 min, 45 s."""
+    """Format a duration in at most two units, such as 3 d 4 h, 2 h 5 min, 12 min or 45 s."""
     if seconds is None:
         return ABSENT
     whole = max(0, round(seconds))
@@ -99,7 +99,7 @@ def stage(name: str, count: int | None, algorithm: str) -> str:
 def participants(run: Mapping[str, Any]) -> str:
     """Return the number of ranks of a run as text, such as `8 ranks`.
 
-    For a run that left out GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the GPU indexes then.
+    For a run without all GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the indexes at that time.
     """
     conditions = run["conditions"]
     if not is_partial(run):
@@ -109,13 +109,13 @@ def participants(run: Mapping[str, Any]) -> str:
 
 
 def is_partial(run: Mapping[str, Any]) -> bool:
-    """Return True if a run left out GPUs of the host."""
+    """Return True if a run did not use all GPUs of the host."""
     conditions = run["conditions"]
     return leaves_out(conditions["gpus"], run["ranks"], conditions["host_gpus"])
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital first letter and a full stop. A first word such as nvmlInit keeps its letters."""
+    """Return a text with a capital first letter and a full stop. A first word such as nvmlInit is not capitalized."""
     text = text.strip().rstrip(".")
     if not text:
         return ""

@@ -1,4 +1,4 @@
-"""Short warnings about a GPU that is up, from its response. A healthy GPU has none."""
+"""Short warnings about a GPU that is up, from its API response. A healthy GPU has no warnings."""
 
 from __future__ import annotations
 

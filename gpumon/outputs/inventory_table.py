@@ -23,7 +23,7 @@ GPU_COLUMNS = {
     "last_seen": "LAST SEEN",
     "uuid": "UUID",
 }
-"""Columns of the table of GPUs: the title, by field of the GPU's response."""
+"""Columns of the table of GPUs: the title of each column, by the field of the GPU's response that it shows."""
 PORT_COLUMNS = {
     "device": "DEVICE",
     "port": "PORT",
@@ -38,11 +38,11 @@ PORT_COLUMNS = {
     "last_up": "LAST UP",
     "guid": "GUID",
 }
-"""Columns of the table of ports: the title, by field of the port's response."""
+"""Columns of the table of ports: the title of each column, by the field of the port's response that it shows."""
 
 
 def render_inventory(document: Document) -> str:
-    """Return the inventory response as text: expected numbers, a line for each GPU and port, former GPUs."""
+    """Return the inventory response as text: the numbers of GPUs, a line for each GPU and port, and former GPUs."""
     lines = [*_heading(document), "", *_table(GPU_COLUMNS, document["gpus"])]
     if document["ports"]:
         lines += ["", *_table(PORT_COLUMNS, document["ports"])]

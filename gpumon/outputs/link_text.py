@@ -15,7 +15,7 @@ _ERROR_COUNTERS = {
     for name, row in rows(Nvlink).items()
     if metric_type(name) == "counter" and len(row.labels) == 1
 }
-"""NVLink error counters that have one label: the noun for what they count, by field of the response."""
+"""NVLink counters with one label: the response field, and what it counts as text (`errors`, `recoveries`)."""
 
 
 def link_state(link: Document) -> str:
@@ -36,7 +36,7 @@ def link_errors(link: Document) -> list[str]:
 def nvlink_sentences(document: Document) -> list[str]:
     """Return a sentence with the number of NVLinks that are up, then one for each GPU with links down or errors.
 
-    Return an empty list without NVLinks.
+    Return an empty list if there are no NVLinks.
     """
     links = document["links"]
     if not links:
@@ -62,7 +62,7 @@ def _link_faults(links: list[Document]) -> Iterator[str]:
 
 
 def fabric_fault(gpu: Document) -> str:
-    """Return what is wrong with a GPU's registration in the NVLink fabric or with the fabric's health.
+    """Return, as text, what is wrong with a GPU's registration in the NVLink fabric or with the health of the fabric.
 
     Return an empty string if nothing is wrong, or if NVML reports nothing about a fabric.
     """
@@ -85,9 +85,9 @@ def stopped_services(node: Document) -> list[str]:
 
 
 def port_sentences(document: Document) -> list[str]:
-    """Return a sentence with the number of InfiniBand and RoCE ports that are up, then one for each port down.
+    """Return a sentence with the number of InfiniBand and RoCE ports that are up, then one for each port that is down.
 
-    Return an empty list without ports.
+    Return an empty list if there are no ports.
     """
     ports = document["ports"]
     if not ports:

@@ -55,16 +55,16 @@ class CatalogueEntry:
     labels: tuple[str, ...]
     help: str
     sources: tuple[str, ...]
-    """Functions and fields of NVML, files of sysfs, the metric that is integrated, or `the agent`."""
+    """Sources of the value: NVML functions and fields, sysfs files, the metric that is integrated, or `the agent`."""
     tier: str
     """How often the value is read: fast, slow, rare or once; empty if the agent itself provides it."""
     note: str
     detail: bool | tuple[str, ...]
-    """True if /metrics exports it only with the setting DETAILED; a tuple if only its series with these label values
-    need it.
+    """True if /metrics exports the metric only with the setting DETAILED (`metrics.detailed`); a tuple if this applies
+    only to the series with these label values.
     """
     page: str
-    """Path of the page that exports it."""
+    """Path of the page that exports the metric."""
     zeros: bool = True
     """False if the page has no series for a value of 0."""
 
@@ -81,7 +81,7 @@ def unit(name: str) -> str:
 
 
 DETAILED = "metrics.detailed"
-"""Name of the setting with which /metrics exports the detailed metrics too."""
+"""Name of the setting that adds the detailed metrics to /metrics."""
 
 
 def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
 
 
 def text(entries: Iterable[CatalogueEntry]) -> str:
-    """Return catalogue entries as text for a terminal: name and labels of each metric, then its help text and facts."""
+    """Return catalogue entries as text for a terminal: each metric with labels, help text, type, unit and sources."""
     lines = []
     for entry in entries:
         labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
@@ -99,7 +99,7 @@ def text(entries: Iterable[CatalogueEntry]) -> str:
 
 
 def entries_of(table: type[Table]) -> Iterator[CatalogueEntry]:
-    """Yield the metrics of one table. Its info metric, if it has one, is first."""
+    """Yield the metrics of one table. If the table has an info metric, it is the first."""
     identities = {name: row for name, row in rows(table).items() if row.identity}
     if identities:
         yield _info(table, identities)
@@ -141,7 +141,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
 
 
 def _source_names(source: Source) -> Iterator[str]:
-    """Yield the NVML functions, NVML fields and sysfs files of a source as text, in the order of preference."""
+    """Yield the names of the NVML functions, NVML fields and sysfs files of a source, in the order of preference."""
     for part in primary_sources(source):
         match part:
             case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
@@ -164,7 +164,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return as text the note of a metric, its page unless /metrics, and which values have no series by default."""
+    """Return text with a metric's note, its page if that is not /metrics, and which of its series are not exported."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
     return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)

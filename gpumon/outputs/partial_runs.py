@@ -1,4 +1,4 @@
-"""A note that the newest run of a probe had fewer GPUs than the run that determines the probe's state."""
+"""A note for the case that the newest run of a probe is not the run that determines the probe's state."""
 
 from __future__ import annotations
 

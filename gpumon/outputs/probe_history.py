@@ -1,4 +1,4 @@
-"""Stored runs of probes as lines for a terminal, newest first, from the responses of the API."""
+"""Stored runs of probes as a table for a terminal, and the selection of a run's measurements, from API responses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NO_RUNS = "No run is stored."
 def largest(run: Document) -> Mapping[str, Document]:
     """Return a run's measurements of the largest message size, by algorithm, or by collective if there are several.
 
-    If there are several data types, the measurements are those of float32. A run that did not measure to its end has
-    none, because its largest size does not show the bandwidth.
+    Only the data type float32 is used, if the run measured it. Return nothing for a run that failed, timed out or was
+    skipped, because its largest size may be too small to show the bandwidth.
     """
     if run["outcome"] not in DECISIVE:
         return {}
@@ -25,14 +25,14 @@ def largest(run: Document) -> Mapping[str, Document]:
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:
-    """Return a run's comparison of this measurement with reference values; None if it has none."""
+    """Return a run's comparison of this measurement with reference values; None if the run has no such comparison."""
     key = ("collective", "algorithm", "dtype", "bytes")
     matching = (item for item in run["comparisons"] if all(item[name] == measurement[name] for name in key))
     return next(matching, None)
 
 
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
-    """Return the bus bandwidth divided by this host's median at the time of the run; None if there was no median."""
+    """Return a measured bus bandwidth divided by this host's median at that time; None if there was no median."""
     compared = comparison(run, measurement)
     baseline = None if compared is None else compared["baseline"]
     return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
@@ -41,7 +41,7 @@ def baseline_ratio(run: Document, measurement: Document) -> float | None:
 def history(runs: Sequence[Document]) -> str:
     """Return a table with a line for each run.
 
-    It has the bus bandwidth at the largest message size, by algorithm, and its share of this host's median.
+    A line has, for each algorithm, the bus bandwidth at the largest message size and its share of this host's median.
     """
     if not runs:
         return NO_RUNS + "\n"

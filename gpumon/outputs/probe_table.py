@@ -38,7 +38,7 @@ def table(result: ProbeResult) -> str:
 def comparison_sentence(comparison: Comparison) -> str:
     """Return a sentence with a measured bandwidth and its share of each reference value.
 
-    It ends with the reference that the bandwidth falls short of, if there is one.
+    If the bandwidth is too low against one of them, the sentence ends with that reference.
     """
     busbw, low = comparison.busbw, comparison.low
     references = [
@@ -119,9 +119,9 @@ def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
 
 
 def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
-    """Yield a heading, then a line for each rank, with the bandwidth of its pairs in GB/s. `!` marks wrong elements.
+    """Yield a heading, then a line for each rank with the bandwidths of its pairs in GB/s. `!` marks wrong elements.
 
-    `numbers` are the GPU indexes or rank numbers to show.
+    `numbers` has the number to show for each rank: the index of its GPU, or the rank itself.
     """
     yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
     for row in ranks:

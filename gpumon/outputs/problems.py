@@ -1,4 +1,4 @@
-"""The problems of a node, worst first, with what to do. The page, the terminal and the API show the same list."""
+"""The list of a node's problems, worst first, with actions. The page, the terminal and the API show the same list."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.state.report import Report
 
 DRIVER = "driver"
-"""Subject of the agent's notice that the driver cannot be used."""
+"""Subject of the notice with which the agent reports that the driver cannot be used."""
 NOT_EVALUATED = "unknown"
-"""State of a node that has no problem and was not evaluated since the agent started."""
+"""State of a node that has no problem and whose checks have not run since the agent started."""
 MAX_CONSEQUENCES = 4
 """Maximum number of inhibited verdicts that a problem names as its consequences."""
 _FAULT_CHECKS = frozenset(check.name for check in gpu_checks.CHECKS)
@@ -52,8 +52,8 @@ class NodeProblem:
 def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
 
-    They are ordered by severity, worst first. Within a severity, those that can be observed now come first, then the
-    oldest.
+    They are ordered by severity, worst first. Within a severity, problems that can be observed now come first, and older
+    ones before newer ones.
     """
     unordered = (
         *_verdicts(report),
@@ -70,7 +70,7 @@ def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
-    """Return the state of the node: critical, warning or ok; unknown if it has no problem and was not evaluated.
+    """Return the state of the node: critical, warning or ok; unknown without a problem if no check has run yet.
 
     Problems of severity info do not count.
     """
@@ -80,7 +80,7 @@ def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
 
 
 def fault_text(state: GpuState) -> str:
-    """Return the fault of a GPU in sentences; an empty string if it has none."""
+    """Return sentences that describe the fault of a GPU; an empty string if the GPU has no fault."""
     if state.fault is None:
         return ""
     return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
@@ -117,7 +117,7 @@ def _with_device(verdict: Verdict, report: Report, text: str) -> str:
 def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
     """Return a sentence on how a latched verdict is cleared.
 
-    Return an empty string if the verdict is not latched or its fault is present.
+    Return an empty string if the check does not latch, or if the fault is still present.
     """
     if verdict.active or check.latch is None:
         return ""
@@ -154,7 +154,7 @@ def _action(verdict: Verdict, report: Report) -> str:
 
 
 def _what_to_do(action: str, first_step: str) -> str:
-    """Return the action, then the first step of the runbook; only that step if it begins with the same words."""
+    """Return the action and the first step of the runbook; only the step if it already begins with the action."""
     return first_step if first_step.startswith(action.rstrip(".")) else f"{action} {first_step}"
 
 
@@ -177,7 +177,7 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
 
 
 def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem if the driver counts fewer GPUs than expected and this is not a verdict yet."""
+    """Yield a problem if the driver counts fewer GPUs than expected and no verdict or GPU fault reports this yet."""
     expectation, visible = report.expectation, report.node.gpus_visible
     has_verdict = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
     if visible is None or has_verdict or any(state.released for state in report.gpus):
@@ -212,7 +212,7 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
 
 
 def _is_cleared(run: ProbeResult, report: Report) -> bool:
-    """Return True if an operator has cleared a verdict of a probe since this run ended."""
+    """Return True if an operator has cleared a verdict about a probe since this run ended."""
     return any(
         transition.cleared_by is Clearance.OPERATOR
         and SUBJECT_OF.get(transition.verdict.check) == "probe"
@@ -222,7 +222,7 @@ def _is_cleared(run: ProbeResult, report: Report) -> bool:
 
 
 def _notices(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem for each notice of the agent for which there is no verdict."""
+    """Yield a problem for each notice of the agent that no open verdict reports."""
     with_verdict = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
     for subject, message in report.notices.items():
         if subject not in with_verdict:

@@ -1,6 +1,6 @@
 """Renders the metrics of a Report as a page in Prometheus's text format 0.0.4.
 
-A page is rendered once per Report. The name and labels of each series are cached as text for later Reports.
+A page is rendered at most once per Report. Text that rarely changes is cached for later Reports.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ TABLES: tuple[type[Table], ...] = (
 )
 """Metric tables, in the order of their metrics on the pages."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
-"""Tables that rarely change from one Report to the next: their lines are cached by object identity."""
+"""Tables that rarely change: their rendered lines are reused while the Report has the same table object."""
 EXACT = 1e15
 """Whole numbers below this value are written without a fraction, because a float represents them exactly."""
 GZIP_LEVEL = 1
-"""Compression level. Level 9 takes twelve times as long for a page that is a third smaller."""
+"""Compression level. Level 9 takes twelve times as long, and makes the page a third smaller."""
 
 
 SPARE = 64
-"""Number of outdated label values whose cached line prefixes a row may keep before its cache is cleared."""
+"""A row's cache of line prefixes is cleared if it has this many more entries than twice the current label values."""
 
 _Place = tuple[type[Table], Labels]
 
@@ -76,7 +76,7 @@ class Exposition:
 
 
 class Renderer:
-    """Renders one page. It caches the page of the latest Report, and the name and labels of each series as text."""
+    """Renders one page. It caches the latest page, each series's name and labels, and the lines of CACHED tables."""
 
     def __init__(self, latest: Callable[[], Report], page: Page = METRICS) -> None:
         self._latest, self._path = latest, page
@@ -87,7 +87,7 @@ class Renderer:
         self._page = Exposition(b"", b"")
 
     def exposition(self) -> Exposition:
-        """Return the page of the latest Report. It is rendered once for each Report, if a client requests it."""
+        """Return the page of the latest Report. Render it only if the cached page is of an earlier Report."""
         report = self._latest()
         if report is not self._report:
             raw = self.render(report).encode()
@@ -111,7 +111,7 @@ class Renderer:
     def _forget(self, places: set[_Place]) -> None:
         """Remove cached text of metric tables that the Report no longer has, such as those of a deleted MIG instance.
 
-        `places` has the type and labels of each table of the Report.
+        `places` has the type and the labels of each table that the Report has.
         """
         for gone in self._prefixes.keys() - places:
             del self._prefixes[gone]
@@ -143,7 +143,7 @@ class Renderer:
             lines = families[table.PREFIX + name]
             values = value if row.labels else {"": value}
             if len(row_prefixes) > 2 * len(values) + SPARE:
-                row_prefixes.clear()  # label values such as processes come and go
+                row_prefixes.clear()  # rows with changing label values, such as processes, would grow
             for key, number in values.items():
                 if key in hidden or not (number or row.zeros):
                     continue
@@ -156,7 +156,7 @@ class Renderer:
 
 @cache
 def _exported_rows(table: type[Table], page: Page, *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
-    """Return name, row and hidden label values of each row that a page exports."""
+    """Return the name of each row that a page exports, the row, and the label values whose series are not exported."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
         for name, row in rows(table).items()
@@ -166,7 +166,7 @@ def _exported_rows(table: type[Table], page: Page, *, detailed: bool) -> tuple[t
 
 @cache
 def _families(table: type[Table], page: Page) -> Mapping[str, str]:
-    """Return the help text by name for each metric of a table on a page, in the order of the page."""
+    """Return the help text of each metric of a table on a page, by metric name, in the order of the page."""
     families = {}
     for name, row in rows(table).items():
         if row.page is not page:
@@ -179,7 +179,7 @@ def _families(table: type[Table], page: Page) -> Mapping[str, str]:
 
 
 def head(name: str, text: str, kind: str = "") -> str:
-    """Return help text and type of a metric as lines. The type, if empty, follows from the name."""
+    """Return the HELP and TYPE lines of a metric. If `kind` is empty, the type is derived from the name."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
     return f"# HELP {name} {escaped}\n# TYPE {name} {kind or metric_type(name)}\n"
 
@@ -209,6 +209,6 @@ def _escape(value: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a value as text."""
+    """Return the value of a sample as text; a whole number below EXACT has no fraction."""
     whole = int(value) if abs(value) < EXACT else None
     return str(whole) if whole == value else repr(float(value))

@@ -1,4 +1,4 @@
-"""Runbooks: what an operator reads about an alert. The rules of one check share one."""
+"""Runbooks: what an operator reads about an alert. The alert rules of one check share one runbook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Runbook:
 
     @property
     def description(self) -> str:
-        """Return what is wrong, in Markdown; labels and values of an alert are in italics."""
+        """Return what is wrong, in Markdown; placeholders for labels and values of an alert are in italics."""
         rule = self.alerts[0]
         if rule.check is not None:
             return rule.check.help
@@ -41,7 +41,7 @@ class Runbook:
 
     @property
     def facts(self) -> str:
-        """Return severities, times, what clears the verdict, and thresholds, in one line of Markdown."""
+        """Return a line of Markdown: severities, time until the alert fires, what clears the verdict, thresholds."""
         rule = self.alerts[0]
         if rule.check is None:
             after = f"fires after {duration(rule.for_seconds)}" if rule.for_seconds else ""
@@ -50,7 +50,7 @@ class Runbook:
 
     @property
     def steps(self) -> Sequence[str]:
-        """Return what to do, one string a step, without numbers."""
+        """Return what to do, as one string for each step, without the numbers of the steps."""
         return [" ".join(step.split()) for step in _STEP.split(self.alerts[0].steps) if step.strip()]
 
 
@@ -79,7 +79,7 @@ def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return a phrase for what clears a verdict of the check; empty for the default (passing for one minute)."""
+    """Return a phrase for what clears a verdict of the check; empty for the default, one minute without a finding."""
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

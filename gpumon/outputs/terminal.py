@@ -34,14 +34,14 @@ STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GRE
 HEALTH_COLORS = {2: YELLOW, 3: RED}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 MIN_BAR, MAX_BAR, WITHOUT_BARS = 6, 14, 110
-"""Widths of a bar, and of the table of GPUs without its three bars."""
+"""Minimum and maximum width of a bar, and width of the GPU table without its three bars, in characters."""
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
-"""Parts of the response that `status` needs."""
+"""Fields of the response /api/v1/report that `status` reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table of GPUs. The last columns are left out on a narrow terminal."""
+    """A column of the table of GPUs. On a narrow terminal the last columns are omitted."""
 
     title: str
     cell: Callable[[Document], str]
@@ -49,7 +49,7 @@ class Column:
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
     """Returns the text for a MIG instance of a GPU."""
     bar: tuple[str, ...] = ()
-    """Rows whose quotient, or row whose value, is the filled part of the bar in a live view; empty for no bar."""
+    """Fields for the bar in a live view: one field with a ratio, or a value and its maximum; empty for no bar."""
 
 
 def _memory(readings: Document) -> str:
@@ -88,7 +88,7 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """Return the readings as text, within `width` columns: heading, GPUs, links, notices of the agent."""
+    """Return the readings as text of at most `width` columns: heading, GPUs, links and notices of the agent."""
     notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
@@ -96,9 +96,9 @@ def table(document: Document, width: int, *, color: bool) -> str:
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """Return the status as text, within `width` columns: problems and actions, GPUs, links, errors, the last probe.
+    """Return the status as text of at most `width` columns: problems, actions, GPUs, links, errors and the last probe.
 
-    `document` is the whole report or the parts in STATUS.
+    `document` is the response /api/v1/report, or only its fields in STATUS.
     """
     node = document["node"]
     lines = [*_summary(node, color=color), ""]
@@ -118,7 +118,7 @@ def _summary(node: Document, *, color: bool) -> Iterator[str]:
 
 
 def live(document: Document, width: int, height: int, *, color: bool) -> str:
-    """Return the status for a live view of `height` lines: a line for each problem, and GPUs with bars."""
+    """Return the status for a live view of at most `height` lines: a line for each problem, and GPUs with bars."""
     node = document["node"]
     bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3))
     gpus = list(_gpu_lines(document, width, color=color, bar=bar))

@@ -15,7 +15,7 @@ from gpumon.state.report import Report
 
 
 def title(verdict: Verdict) -> str:
-    """Return what is wrong, as a title. Return the check's name if this version of gpumon does not have the check."""
+    """Return the help text of a verdict's check as a title; the check's name if this version does not have it."""
     check = BY_NAME.get(verdict.check)
     return check.help.rstrip(".") if check else verdict.check
 
@@ -31,7 +31,7 @@ def is_unobserved(verdict: Verdict, report: Report) -> bool:
 
 
 def current_reason(verdict: Verdict, report: Report) -> str:
-    """Return the reason of a verdict. It begins with the time of the last observation if it cannot be observed now."""
+    """Return the reason of a verdict. It begins with the time of the last observation if `is_unobserved` is True."""
     if not is_unobserved(verdict, report):
         return verdict.reason
     last_seen = rfc3339(verdict.seen)
@@ -62,8 +62,8 @@ def name(verdict: Document) -> str:
 def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[str, Any]:
     """Return the fields action, action_text, repair and repaired_at of a verdict's response.
 
-    While a repair is being verified the action is none, so that automation does not repair in a loop. `boot_id` is that
-    of this boot, which began at `booted`, in seconds since the epoch.
+    While a repair is being verified the action is none, so that automation does not repair in a loop. `boot_id` is the
+    id of the current boot, and `booted` the time at which that boot began, in seconds since the epoch.
     """
     repair = performed_repair(verdict, boot_id)
     if repair is None:

@@ -6,7 +6,7 @@ from gpumon.outputs.formatting import duration, seconds_between
 from gpumon.outputs.responses.base import Document
 
 CLOCK_TOLERANCE_SECONDS = 60.0
-"""Seconds by which the wall clock may contradict a time window before a sentence mentions it."""
+"""Seconds by which the wall clock may contradict a time window before the sentence mentions the contradiction."""
 MAX_HOLDS = 3
 """Maximum number of holds that a sentence names."""
 
@@ -19,7 +19,7 @@ def releases(windows: list[Document]) -> list[str]:
 def maintenance(window: Document | None, now: str | None = None) -> list[str]:
     """Return a sentence about the maintenance window; an empty list without one.
 
-    `now`, the time of the response, adds the remaining time.
+    If `now`, the time of the response, is given, the sentence includes the remaining time.
     """
     if window is None:
         return []
@@ -30,7 +30,7 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
 def holds(hold: Document | None, now: str | None = None) -> list[str]:
     """Return a sentence about the holds on probes; an empty list without any.
 
-    `now`, the time of the response, adds the remaining time.
+    If `now`, the time of the response, is given, the sentence includes the remaining time.
     """
     if hold is None:
         return []

@@ -81,7 +81,7 @@ async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
     responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
 )
 async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
-    """Release one GPU or all, and answer when no process of the agent has it open. A new request restarts the release."""
+    """Release one GPU or all, and answer when no process of the agent has it open. A new request restarts it."""
     result = await start(request, WindowKind.RELEASE, chosen.for_seconds, gpu=chosen.gpu)
     after = _releases(request)
     check_complete(WindowKind.RELEASE, result, {"release": after.model_dump(mode="json", exclude_unset=True)})

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from gpumon.model.reading import Row, Table, labels_of, rows
 
 Document = dict[str, Any]
-"""A response as plain JSON values: what the page and the commands read."""
+"""A response of the API as plain JSON values. The status page and the commands read this form."""
 Number = int | float
 """A number in JSON. A whole number is an int, so that it is printed without ".0"."""
 
 
 class ResponseModel(BaseModel):
-    """Base of all responses. Every field is always present in the JSON; an absent value is null."""
+    """Base of all responses. An absent value is null; only a field with a default may be missing from the JSON."""
 
     # defer_build: building a model takes time, and most agents send only a few of the responses.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -30,7 +30,7 @@ class ResponseModel(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Host name, and the time by both clocks, at the moment of a response."""
+    """The host name, and the time of a response by the wall clock and by the boot clock."""
 
     host: str
     wall: float
@@ -43,14 +43,14 @@ Model = TypeVar("Model", bound=ResponseModel)
 
 
 def timestamp(description: str) -> Any:
-    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on what time it is."""
+    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on its meaning."""
     return Field(description=f"{description} RFC 3339, UTC.")
 
 
 def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
-    """Return a class decorator that adds a field for each row of these metric tables.
+    """Return a class decorator that adds a field for each row of these metric tables to a response model.
 
-    Name, type and description of a field come from its row.
+    The name, type and description of a field come from the row.
     """
 
     def extend(model: type[Model]) -> type[Model]:
@@ -67,9 +67,9 @@ def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
 
 
 def row_values(table: Table) -> Document:
-    """Return every value of a metric table by the row's name.
+    """Return the value of each row of a metric table, by row name; None if the value is absent.
 
-    A value with labels is nested, one level for each label.
+    The values of a row with labels are nested dicts, with one level for each label.
     """
     return {name: _row_value(row, getattr(table, name)) for name, row in rows(type(table)).items()}
 
@@ -106,7 +106,7 @@ def _nest(row: Row, values: Mapping[str, float]) -> Document:
 
 
 def _number(value: float) -> Number | None:
-    """Return a number as JSON needs it: an int for a whole number, None for NaN and infinity."""
+    """Return a number for JSON: an int for a whole number, None for NaN and infinity."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else value

@@ -45,9 +45,9 @@ class NvlinksResponse(ResponseModel):
 
 
 def _stored_links(state: GpuState) -> list[str]:
-    """Return the numbers of a restored GPU's NVLinks, from the store.
+    """Return the numbers of the NVLinks of a GPU that the agent has not read since it started, from the store.
 
-    The agent has not read such a GPU since it started.
+    Return an empty list for any other GPU.
     """
     count = state.stored.nvlinks if state.restored and state.stored is not None else None
     return [str(link) for link in range(count or 0)]

@@ -21,7 +21,7 @@ from gpumon.state.report import Report
 
 
 class _RunPart(ResponseModel):
-    """Base of the parts of a run. They are built from objects whose attributes have the names of the fields."""
+    """Base of responses about a run, which are built from objects whose attributes have the names of the fields."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -77,7 +77,7 @@ class ComparisonResponse(_RunPart):
 
 
 class PairResponse(_RunPart):
-    """The traffic between two ranks while no other rank sends."""
+    """The result of sending data between two ranks while no other rank sends."""
 
     ranks: list[int]
     bandwidth: Number = Field(description="Bandwidth of the pair in bytes per second, in each direction.")
@@ -121,7 +121,7 @@ class RunResponse(_RunPart):
 
     @classmethod
     def from_result(cls, result: ProbeResult) -> Self:
-        """Return the response of a run without its log, because the log names processes."""
+        """Return the response of a run without the log, because the log names processes."""
         names = cls.model_fields.keys() - {"started", "log"}
         return cls.model_validate(
             {name: getattr(result, name) for name in names} | {"started": rfc3339(result.started)}
@@ -161,7 +161,7 @@ class ProgressResponse(ResponseModel):
 
 
 class CurrentResultResponse(ResponseModel):
-    """The newest run that was not skipped, or an older failed run that no later run has covered."""
+    """The run that determines the outcome: the newest one, or an older one whose fault no later success covers."""
 
     id: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]

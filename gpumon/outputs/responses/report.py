@@ -14,7 +14,7 @@ from gpumon.state.report import Report
 
 
 class ReportResponse(ResponseModel):
-    """The whole report of the node. All parts are of the same moment."""
+    """The whole report of the node. All its fields describe the same moment."""
 
     node: NodeResponse
     gpus: list[GpuResponse]

@@ -49,12 +49,12 @@ class VerdictResponse(ResponseModel):
 
     @classmethod
     def as_recorded(cls, verdict: Verdict, report: Report) -> VerdictResponse:
-        """Return the response of a verdict as it was recorded in a transition, with the action of that time."""
+        """Return the response of a verdict as a transition recorded it, with the reason and action of that time."""
         return cls(**_recorded_values(verdict, report))
 
 
 class PrimaryVerdictResponse(VerdictResponse):
-    """A verdict that no other verdict inhibits, with the verdicts that it inhibits."""
+    """A verdict that is not inhibited, with the verdicts that it inhibits as its consequences."""
 
     consequences: list[VerdictResponse] = Field(description="Verdicts that this one inhibits.")
 
@@ -132,7 +132,7 @@ class TransitionResponse(ResponseModel):
 
 
 class CurrentHealthResponse(ResponseModel):
-    """The current verdicts of the node and the health of its GPUs, as the health file has them too."""
+    """The current verdicts of the node and the health of its GPUs. The health file has these fields too."""
 
     level: LevelName
     score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")

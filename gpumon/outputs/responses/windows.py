@@ -1,6 +1,6 @@
-"""Responses about time windows. One model serves all of /api/v1/windows.
+"""Responses about time windows. WindowResponse describes a window of any kind, for /api/v1/windows.
 
-The older paths for releases, maintenance and holds have their own models.
+The routes for only releases, maintenance or holds have their own models.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HolderResponse(ResponseModel):
 
 
 class ReleaseWindowResponse(RequestedResponse):
-    """A period in which no process of the agent has a GPU open. It is for one GPU, or for all of the node."""
+    """A release: a period in which no process of the agent has the GPU open, or any GPU if it is of the whole node."""
 
     gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
     uuid: str | None
@@ -112,7 +112,7 @@ class MaintenanceResponse(RequestedResponse):
 
     @classmethod
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
-        """Return the response of the maintenance in force; None if there is none."""
+        """Return the response of the maintenance in force, of several the one that ends last; None if there is none."""
         return None if report.maintenance is None else cls.from_window(report.maintenance)
 
     @classmethod
