@@ -89,7 +89,7 @@ def gpu_count(report: Report, state: GpuState) -> Values:
 
 
 def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
-    """Yield the sum of DRAM and SRAM ECC errors: over the lifetime for the period AGG, else since the GPU reset."""
+    """Yield the sum of DRAM and SRAM ECC errors: over the lifetime for the period AGG, else since the last reset."""
     errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:

@@ -15,7 +15,7 @@ _ERROR_COUNTERS = {
     for name, row in rows(Nvlink).items()
     if metric_type(name) == "counter" and len(row.labels) == 1
 }
-"""NVLink counters with one label: the response field, and what it counts as text (`errors`, `recoveries`)."""
+"""For each response field with an NVLink counter by one label: the noun for what the field counts, such as `errors`."""
 
 
 def link_state(link: Document) -> str:

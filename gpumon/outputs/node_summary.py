@@ -9,7 +9,7 @@ NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
 
 
 def gpu_counts(document: Document) -> tuple[int, int]:
-    """Return the number of GPUs that are up, and of those that should be up: neither excluded nor released."""
+    """Return the number of GPUs that are up, and the number that should be, without excluded and released GPUs."""
     node, states = document["node"], [gpu["state"] for gpu in document["gpus"]]
     total = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
     return states.count("up"), total - states.count("released")

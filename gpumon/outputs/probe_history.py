@@ -14,8 +14,8 @@ NO_RUNS = "No run is stored."
 def largest(run: Document) -> Mapping[str, Document]:
     """Return a run's measurements of the largest message size, by algorithm, or by collective if there are several.
 
-    Only the data type float32 is used, if the run measured it. Return nothing for a run that failed, timed out or was
-    skipped, because its largest size may be too small to show the bandwidth.
+    Only the data type float32 is used, if the run measured it. The result is empty for a run that failed, timed out or
+    was skipped, because its largest size may be too small to show the bandwidth.
     """
     if run["outcome"] not in DECISIVE:
         return {}

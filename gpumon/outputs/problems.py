@@ -52,8 +52,8 @@ class NodeProblem:
 def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
 
-    They are ordered by severity, worst first. Within a severity, problems that can be observed now come first, and older
-    ones before newer ones.
+    They are ordered by severity, worst first. Within a severity, problems that can be observed now come first. Among
+    those, and among the others, older problems come first.
     """
     unordered = (
         *_verdicts(report),

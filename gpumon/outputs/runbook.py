@@ -79,7 +79,7 @@ def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return a phrase for what clears a verdict of the check; empty for the default, one minute without a finding."""
+    """Return a phrase for what clears a verdict of the check; empty for the default, passing for one minute."""
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

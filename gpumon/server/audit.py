@@ -1,4 +1,4 @@
-"""Route /api/v1/audit: requests that changed the state of the agent. Needs the authorisation for changes."""
+"""Route /api/v1/audit: requests that changed the agent's state. Reading them needs the authorisation for changes."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True for a TCP connection if only KEPT_FOR_METRICS connections, or fewer, are not busy."""
+        """Return True if this is a TCP connection and fewer than KEPT_FOR_METRICS TCP connections are not in use."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 

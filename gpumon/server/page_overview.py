@@ -117,7 +117,7 @@ def event_place(event: Document) -> str:
 
 
 def transition_level(transition: Document) -> str:
-    """Return the level of a verdict after this change of it, or "cleared"."""
+    """Return the level of a verdict after a transition, or "cleared"."""
     return "cleared" if transition["change"] == "cleared" else str(transition["verdict"]["level"])
 
 
@@ -126,7 +126,7 @@ def level_tone(transition: Document) -> str:
 
 
 def transition_note(transition: Document) -> str:
-    """Return, as text, what cleared the verdict; for any other change of a verdict, return the recommended action."""
+    """Return, as text, what cleared the verdict; for any other transition, the action that the verdict recommends."""
     cleared = transition["change"] == "cleared"
     return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
 
@@ -233,7 +233,7 @@ def _bar(value: float | None, limit: float | None, unit: Callable[[float | None]
 
 
 def _activity(readings: Document) -> tuple[Bar, ...]:
-    """Return bars for the GPU performance monitoring readings of a GPU or a MIG instance."""
+    """Return a bar for each GPU performance monitoring (GPM) reading of a GPU or a MIG instance that is not absent."""
     ratios = ((label, readings[key]) for label, key in ACTIVITY.items() if readings[key] is not None)
     return tuple(Bar(text=f"{label} {share(ratio)}", ratio=ratio) for label, ratio in ratios)
 

@@ -1,4 +1,4 @@
-"""Renders the Jinja templates of the pages. Imported only at the first request for a page, to save memory."""
+"""Renders the Jinja templates of the pages. The module is imported at the first request for a page, to save memory."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Sources:
     find_runs: Callable[[RunQuery], Future[RunPage]]
     """Reads probe runs from the store. The future raises StoreError if the store cannot be read."""
     record_change: Callable[[AuditEntry], None]
-    """Records an authorized request that changes state or starts work in the audit."""
+    """Records in the audit an authorized request that changes state or starts work."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
     """Reads the newest audit entries, up to the given number. The future raises StoreError if the store cannot be
     read.

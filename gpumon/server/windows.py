@@ -43,7 +43,7 @@ class StartParameters(Filter):
 
 @router.get("/windows", summary="Time windows in force")
 async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> WindowsResponse:
-    """List the time windows. A release prevents use of the driver, a hold probe runs, and a maintenance pages."""
+    """List the time windows in force: releases (driver closed), holds (no probe runs), maintenance (no alert pages)."""
     return WindowsResponse.from_report(sources(request).latest(), host_time(request), chosen.kind)
 
 

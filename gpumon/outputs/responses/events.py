@@ -17,7 +17,7 @@ from gpumon.state.report import Report
 
 
 class EventResponse(ResponseModel):
-    """One error, or a burst: repetitions of the same error, each less than three minutes after the one before."""
+    """One error, or a burst: repetitions of the same error, each at most three minutes after the one before."""
 
     id: str
     kind: Literal[KINDS] = Field(  # type: ignore[valid-type]

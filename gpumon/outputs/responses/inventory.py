@@ -38,7 +38,7 @@ UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
 
 
 class InventoryGpuResponse(ResponseModel):
-    """One expected GPU: its identity, its state, and when it was first and last read."""
+    """One GPU of the inventory: its identity, its state, and when it was first and last read."""
 
     gpu: int | None = Field(description="Index in the boot in which the GPU was last read.")
     uuid: str

@@ -21,7 +21,7 @@ class NvlinkResponse(ResponseModel):
 
 
 class NvlinksResponse(ResponseModel):
-    """NVLinks, ordered by GPU and number."""
+    """NVLinks, ordered by GPU and link number."""
 
     links: list[NvlinkResponse]
 
