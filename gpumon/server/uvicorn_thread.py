@@ -153,7 +153,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that sets an event when it has started, stops at once when asked, and updates the TLS context."""
+    """A uvicorn server that signals the end of its start, stops at once when asked, and updates the TLS context."""
 
     def __init__(self, config: uvicorn.Config, refusals: Refusals, access: Access | None) -> None:
         super().__init__(config)
