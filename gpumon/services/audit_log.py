@@ -12,11 +12,11 @@ from gpumon.services.persistence import Persistence
 from gpumon.store import audit
 
 _log = logging.getLogger("gpumon.audit")
-_log.setLevel(logging.INFO)  # whatever log.level is: the journal is the record that survives the store
+_log.setLevel(logging.INFO)  # independent of log.level, because the journal also has the record if the store is lost
 
 
 class AuditLog:
-    """Records and returns requests that changed the agent's state. Any thread may use it."""
+    """Records requests that change the agent's state, and returns the recorded requests. Any thread may use it."""
 
     def __init__(self, persistence: Persistence) -> None:
         self._persistence = persistence
@@ -28,5 +28,5 @@ class AuditLog:
         self._persistence.write(partial(audit.put, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
-        """Return a future with the newest `limit` entries. The future raises StoreError if the store fails."""
+        """Return a future with the newest `limit` entries. Its result raises StoreError if the store fails."""
         return self._persistence.read(partial(audit.read, limit=limit))

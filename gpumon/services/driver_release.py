@@ -1,4 +1,4 @@
-"""Applies releases: makes the samplers close the released GPUs. Also starts releases that the marker file requests."""
+"""Makes the sampler processes close the GPUs whose release was requested by a client or by the marker file."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 log = logging.getLogger("gpumon.release")
 
 FOLLOW_SECONDS = 0.5
-"""Interval in seconds at which releases, the marker file and processes that hold a released GPU open are checked."""
+"""Interval in seconds at which `DriverRelease.follow` reads the marker file and applies the releases in force."""
 HOLDER_SECONDS = 0.1
-"""Interval in seconds at which processes that hold a released GPU open are checked while a release request waits."""
+"""Interval in seconds at which a waiting release request checks which processes still have its GPU open."""
 RECALL_SECONDS = 5.0
-"""Maximum seconds that the first sampler waits until the stored releases are read. A hung disk must not keep GPUs
-unobserved.
+"""Maximum seconds that the start of the first sampler waits for the stored releases to be read. A hung disk must not
+prevent monitoring.
 """
 RECALL_POLL_SECONDS = 0.02
 
 
 class DriverRelease:
-    """Service that makes the samplers close released GPUs, and reports the agent's processes that still have one open.
+    """Service that makes the sampler processes close released GPUs. Use from the loop's thread.
 
-    Use from the loop's thread.
+    It reports which processes of the agent still have a released GPU open.
     """
 
     answer_seconds = 15.0
-    """Maximum seconds until a release request is answered. A child ends or is reported as stuck earlier
-    (Deadlines.grace and Deadlines.kill).
+    """Maximum seconds until a release request is answered. In less time, a child process has ended or is reported as
+    stuck (Deadlines.grace and Deadlines.kill).
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class DriverRelease:
         self._publish = publish
         self._store_failed = store_failed
         self._scopes: frozenset[str] = frozenset()
-        """Bus ids of the GPUs whose release was last applied to the samplers. NODE stands for all GPUs."""
+        """Bus ids of the released GPUs, as last passed to the samplers; NODE stands for all GPUs."""
         self._closed = False
-        """True if no process of the agent had a released GPU open at some time since `_scopes` last changed."""
+        """True after no process of the agent had a released GPU open, until `_scopes` changes."""
         self._reported: frozenset[int] = frozenset()
-        """Ids of processes for which an open released GPU was logged as an error."""
+        """Ids of the processes about which an error was logged because they have a released GPU open."""
         self._stopping = False
 
     def start(self) -> None:
@@ -79,19 +79,20 @@ class DriverRelease:
         self._marker.max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Stop applying releases, because the agent ends."""
+        """Make `follow` do nothing from now on, because the agent is stopping."""
         self._stopping = True
 
     @property
     def notice(self) -> str | None:
-        """Return why a release is not complete, or why the marker file releases nothing; None without a problem."""
+        """Return which processes prevent a release, or why the marker file releases nothing; None without a problem."""
         held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Start and end releases as the marker file (docs/release.md) and deadlines require, and apply all releases.
+        """Start or end the release that the marker file requests, and make the samplers close all released GPUs.
 
-        Publish which processes of the agent still have a released GPU open, and create or delete the `.done` file.
+        Also end releases whose deadline has passed, and publish which processes of the agent still have a released GPU
+        open. Create the file `<marker>.done` if none has and the marker file releases GPUs, else delete that file.
         """
         if self._stopping:
             return
@@ -145,7 +146,7 @@ class DriverRelease:
     def _end_expired(self) -> None:
         """End releases whose deadline has passed.
 
-        `reduce` also does that, but gets few messages while no sampler runs.
+        `state.reduce` also ends them, but only when a message arrives, and few arrive while no sampler runs.
         """
         windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
         self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
@@ -155,9 +156,9 @@ class DriverRelease:
             self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
 
     def _bus_id(self, name: str) -> str | None:
-        """Return the bus id of the GPU with this uuid, index or PCI address; None if there is none.
+        """Return the bus id of the GPU with this uuid, index or PCI address; None if the node has no such GPU.
 
-        Before the driver has been read, only a PCI address is accepted.
+        Before the GPUs have been read, return any PCI address as the bus id, and None for a uuid or index.
         """
         report = self._latest()
         gpu = report.gpu(name)
@@ -172,7 +173,7 @@ class DriverRelease:
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
     def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
-        """Yield processes of the agent that have a device node of these GPUs open, without the pids in `listed`."""
+        """Yield the processes of the agent that have a device node of these GPUs open, except the pids in `listed`."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
@@ -183,7 +184,7 @@ class DriverRelease:
                 yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")
 
     def _log_errors(self, holders: tuple[DeviceHolder, ...]) -> None:
-        """Log an error for each process that SIGKILL does not end, or that opened a released GPU again."""
+        """Log an error, once per process, about each holder that SIGKILL does not end or that reopened a GPU."""
         wrong = {holder.pid: holder.description for holder in holders if holder.stuck or self._closed}
         for pid in wrong.keys() - self._reported:
             log.error("a released GPU is still open", extra={"holder": wrong[pid]})

@@ -1,7 +1,7 @@
 """Groups errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are always read. NVML reports an Xid sooner, but only its code. The kernel log has the text, and errors
-that were logged while no agent ran.
+Both sources are always read. NVML reports an Xid sooner, but without a text. The kernel log has the text of the error,
+and also the errors that occurred while no agent ran.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.services.event_recorder")
 
 READ_SECONDS = 1.0
-"""Interval in seconds at which the kernel log is read if a selector cannot watch it or it could not be opened."""
+"""Interval in seconds at which the kernel log is read, or its opening retried, in addition to reads on new messages."""
 UPDATE_SECONDS = 1.0
-"""Interval in seconds at which further errors of an event are recorded. All errors in an interval are one change."""
+"""Delay in seconds until further errors of a recorded event are recorded. All errors in this time are one change."""
 POSITION_SECONDS = 60.0
-"""Interval in seconds at which the position in the kernel log is stored if it has changed without an error."""
+"""Interval in seconds at which the position in the kernel log is stored if it has changed since it was last stored."""
 RECENT_SECONDS = 60.0
 """Maximum age in seconds of an Xid in the kernel log for which `on_xid` is called."""
 WITNESS_SECONDS = 60.0
-"""Maximum seconds to wait until NVML, too, fails to read a GPU, if the kernel log reports it as lost without an Xid."""
+"""Maximum seconds to wait for NVML to confirm a kernel message without an Xid that reports a GPU as lost."""
 UNNUMBERED_XID = 999
-"""Xid that NVML reports if it cannot identify the Xid. The kernel log has the number."""
+"""Code that NVML reports for an error whose Xid it cannot identify. The kernel log has the Xid of that error."""
 
 
 class EventRecorder:
@@ -63,7 +63,8 @@ class EventRecorder:
     ) -> None:
         """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log.
 
-        `is_own` returns True if the agent itself caused the error by killing a rank. Such errors are not counted.
+        `is_own` returns True for an error that the agent itself caused by killing a rank of a probe. Such an error is
+        ignored: it is not recorded, and `on_xid` is not called.
         """
         self._loop = loop
         self._writes = writes
@@ -73,15 +74,15 @@ class EventRecorder:
         self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
-        """Observations made before the stored events were read; None after they have been read."""
+        """Observations made before the stored events were read or PATIENCE_SECONDS passed; None after that."""
         self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
-        """Errors without an Xid that NVML has not confirmed, and the boot clock when they were read, by bus id and
-        code.
+        """By bus id and code: errors without an Xid that NVML has not confirmed yet, each with the boot clock at which it
+        was read.
         """
         self._changed: dict[str, ErrorEvent] = {}
-        """Events with changes that have not been submitted to the store, by event id."""
+        """By event id: events that have changed since they were last submitted to the store."""
         self._counted: dict[str, int] = {}
-        """Number of errors of each open event, by event id, as last submitted to the store."""
+        """By event id: the number of errors of the event as last submitted to the store."""
         self._position: LogPosition | None = None
         """Position in the kernel log as last submitted to the store."""
         self._in_flight = False
@@ -95,7 +96,7 @@ class EventRecorder:
         return self._watch.log
 
     def start(self) -> None:
-        """Start reading the kernel log after the stored events were read, or after PATIENCE_SECONDS."""
+        """Start reading the kernel log when the stored events have been read, at the latest after PATIENCE_SECONDS."""
         self._loop.call_after(PATIENCE_SECONDS, self._begin)
         self._loop.every(READ_SECONDS, self._read)
         self._loop.every(POSITION_SECONDS, self._clean_up)
@@ -110,7 +111,7 @@ class EventRecorder:
         self._record_position()
 
     def add_nvml_event(self, xid_event: XidEvent) -> None:
-        """Add an Xid that NVML reported. Ignore Xid 999 if the kernel log can be read, because that has the number."""
+        """Add an Xid that NVML reported. Ignore code 999 if the kernel log, which has the actual Xid, can be read."""
         if xid_event.xid == UNNUMBERED_XID and self._watch.log.up:
             return
         observation = ErrorObservation(
@@ -129,7 +130,7 @@ class EventRecorder:
 
     def stop(self) -> None:
         """Submit changes and the position in the kernel log to the store, and close the kernel log."""
-        self._in_flight = False  # the changes in flight come first in the store's queue
+        self._in_flight = False  # the store writes in order, so an earlier batch is stored before the one submitted now
         self._record(even_if_unchanged=self._has_moved())
         self._watch.close()
 
@@ -186,7 +187,10 @@ class EventRecorder:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Count lost-GPU errors without an Xid once NVML cannot read the GPU. Drop the others after WITNESS_SECONDS."""
+        """Count the errors without an Xid that NVML confirms, because it cannot read the GPU that they report as lost.
+
+        Drop an error that NVML has not confirmed after WITNESS_SECONDS.
+        """
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()
             gpu = latest.internal.inventory.gpus.get(observation.bus_id)
@@ -214,9 +218,9 @@ class EventRecorder:
                 self._on_xid(observation.bus_id, observation.code)
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
-        """Return the observation, if of an Xid, with the uuid of the GPU at its address.
+        """Return the observation; if it is an Xid without a uuid, add the uuid of the GPU at its bus id.
 
-        If the GPU was not read in this boot, the uuid is the stored one.
+        If the agent has not read this GPU yet, the uuid comes from the store. Without a stored uuid, add none.
         """
         if observation.kind != XID or observation.uuid is not None:
             return observation
@@ -236,9 +240,9 @@ class EventRecorder:
         self._record()
 
     def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Write all changed events to the store as one batch, unless an earlier batch is not stored yet.
+        """Submit all changed events to the store as one batch. Do nothing while an earlier batch is being stored.
 
-        Changes made while the disk is slow become one batch.
+        Changes that occur in the meantime become the next batch.
         """
         if self._in_flight or not (self._changed or even_if_unchanged):
             return

@@ -21,13 +21,13 @@ _log = logging.getLogger("gpumon")
 
 MODE = 0o644
 POLL_SECONDS = 1.0
-"""Interval in seconds at which the Report is compared with the file's content. Checks are evaluated every 5 s."""
+"""Interval in seconds at which the agent checks whether the file must be written. Checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
 """Maximum seconds that the start of the agent waits for verdicts from the store, whose disk may hang."""
 DISK_SECONDS = 1.0
-"""Maximum seconds to wait at the agent's end for a health file that is on a disk."""
+"""Maximum seconds that the stopping agent waits for one write of the health file, if the file is on a disk."""
 IN_MEMORY = Path("/run")
-"""Directory in memory. Files below it are written without a thread, because no disk can block."""
+"""Directory in memory (tmpfs). A health file below it is written in the loop's thread, because no disk can block."""
 
 
 class AgentIdentity(ResponseModel):
@@ -46,7 +46,7 @@ class MaintenanceWindow(ResponseModel):
 
     until: str
     until_boottime_seconds: float
-    """End of the maintenance on CLOCK_BOOTTIME in seconds. Readers use it instead of `until` until the next reboot."""
+    """End of the maintenance in seconds of CLOCK_BOOTTIME. Readers use it, and after a reboot they use `until`."""
     reason: str
     by: str
 
@@ -59,7 +59,8 @@ class HealthFileContent(CurrentHealthResponse):
     evaluated: str | None
     """RFC 3339 time at which the checks were last evaluated; null if this agent has not evaluated them yet."""
     evaluated_boottime_seconds: float | None
-    """Boot clock in seconds of the last evaluation, from which readers compute the file's age; null before the first.
+    """CLOCK_BOOTTIME in seconds at the last evaluation of the checks; null if this agent has not evaluated them yet.
+    Readers compute the age of the verdicts from it.
     """
     agent: AgentIdentity
     maintenance: MaintenanceWindow | None
@@ -86,9 +87,10 @@ class HealthFileContent(CurrentHealthResponse):
 
 
 class HealthFile:
-    """Service that replaces the health file when verdicts were evaluated or changed. Use from the loop's thread.
+    """Service that writes the health file when checks were evaluated, or verdicts or windows changed.
 
-    A file on a disk is replaced in a thread of its own, because a hung disk must not block the loop. /run is in memory.
+    Use from the loop's thread. A file on a disk is written in a separate thread, because a hung disk must not block the
+    loop. A file below /run is in memory.
     """
 
     def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, socket: Path) -> None:
@@ -103,20 +105,20 @@ class HealthFile:
         """Thread that is replacing, or has replaced, a file on a disk."""
         self._on_restored: Callable[[], object] | None = None
         self.notice: str | None = None
-        """Why the file could not be written the last time; None if it was written."""
+        """Why the last write of the file failed; None if it succeeded."""
 
     def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
         """Begin to update the file periodically.
 
-        `on_restored` is called once: when a file with the verdicts from the store was written, or after
-        RESTORE_SECONDS.
+        `on_restored` is called once: after the first attempt to write the verdicts read from the store, at the latest
+        after RESTORE_SECONDS.
         """
         self._on_restored = on_restored
         self._loop.call_after(RESTORE_SECONDS, self._report_restored)
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write `running: false`, so that readers see the stop before the file is stale."""
+        """Write the file with `running: false`, so that readers detect the stop before the file is stale."""
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()
@@ -134,7 +136,7 @@ class HealthFile:
         report = self._latest()
         restored = report.internal.restored
         if not (restored or report.health.evaluated) or self._writing.is_alive():
-            return  # the file of the previous agent may have a failure that this agent has not read from the store yet
+            return  # keep the previous agent's file: it may have a failure that is not read from the store yet
         agent = AgentIdentity(
             version=__version__, pid=os.getpid(), running=running, socket=str(self._socket), store=str(self._store)
         )
@@ -179,7 +181,7 @@ def _replacement_error(path: Path, text: str) -> OSError | None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that no reader sees a part of it. Raise OSError if that fails."""
+    """Replace a file atomically, so that no reader gets a partly written file. Raise OSError if that fails."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)

@@ -1,4 +1,4 @@
-"""Stores once a minute that the agent runs, and at an orderly stop its time."""
+"""Stores once a minute that the agent is running, and stores the time of an orderly stop."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """Store a row at once, so that the store has one even if the agent crashes in its first minute.
+        """Store a row for this run of the agent at once, and update it each minute.
 
-        Then update the row each minute.
+        The store thus has a row even if the agent crashes in its first minute.
         """
         self._loop.every(BEAT_SECONDS, self.beat)
 
     def stop(self) -> None:
-        """Store the time of an orderly stop."""
+        """Store the current time as the time at which the agent was stopped."""
         self._put(stopped=time.time())
 
     def beat(self) -> None:
-        """Store that the agent runs now, and whether the node is in maintenance."""
+        """Store the current time as the last at which the agent ran, and whether the node is in maintenance."""
         self._put(stopped=None)
 
     def _put(self, stopped: float | None) -> None:

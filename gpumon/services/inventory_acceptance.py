@@ -1,4 +1,4 @@
-"""Lets the operator accept the current inventory: GPUs and ports that are missing are no longer expected."""
+"""Lets the operator accept the current inventory: what is missing, down or slower no longer counts as a fault."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
-        """Accept that these GPUs or ports are missing, down or slower. Without `parts`, accept this for all that are.
+        """Accept that these GPUs or ports are missing, down or slower; without `parts`, accept this for all GPUs and ports.
 
-        The future returns the result when the acceptance is stored and active, or the reason why nothing changed.
+        Return a future. Its result is set when the acceptance is stored and active, or states why it was refused.
         """
         return self._loop.request(lambda answer: self._accept(parts, answer))
 

@@ -1,4 +1,4 @@
-"""Passes each message of the sampler child to the service that processes it."""
+"""Passes each message from the sampler child process to the service that processes the message."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
 READY_SECONDS = 10.0
-"""Seconds after which the agent is ready even if no poll has ended, for example because the driver hangs."""
+"""Seconds after its start at which the agent counts as ready even if no poll has ended, as when the driver hangs."""
 
 
 class MessageRouter:
-    """Receives all messages of the sampler child, and detects the end of the first poll."""
+    """Receives all messages from the sampler child process, and detects the end of the first poll."""
 
     def __init__(self, monitor: Monitor, event_recorder: EventRecorder) -> None:
         self._monitor = monitor
@@ -22,9 +22,9 @@ class MessageRouter:
         self._polled = False
 
     def take(self, message: ChildMessage) -> None:
-        """Pass an Xid to the event recorder, and any other message to the Report.
+        """Pass an Xid to the event recorder, and other messages to the monitor, which updates the Report.
 
-        Ignore messages about the child itself, which the supervisor has processed.
+        Ignore Hello, Logged and TrialResult, which the supervisor of the child has already processed.
         """
         if isinstance(message, XidEvent):
             self._event_recorder.add_nvml_event(message)
@@ -33,7 +33,7 @@ class MessageRouter:
             self._polled |= _ends_a_poll(message)
 
     def is_ready(self) -> bool:
-        """Return True after the first poll or READY_SECONDS, or if the whole node is released: the agent is ready."""
+        """Return True if the first poll or READY_SECONDS have ended, or if the whole node is released."""
         node_is_released = NODE in released(self._monitor.latest.windows)
         return self._polled or node_is_released or boot_clock() > self._first_poll_by
 

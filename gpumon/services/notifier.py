@@ -25,7 +25,7 @@ from gpumon.store import notified as store_notified
 log = logging.getLogger("gpumon.notifications")
 
 FAILING_SECONDS = 180.0
-"""Seconds of failed attempts after which a receiver is reported as failing."""
+"""Seconds since the first of consecutive failed attempts after which a receiver is reported as failing."""
 Wanted = Mapping[str, SentAlert]
 """The alerts that fire now, by their labels as JSON text (SentAlert.key)."""
 
@@ -41,17 +41,17 @@ class Delays:
     again: float = 60.0
     """Interval at which alerts that still fire are sent to an Alertmanager again."""
     lapse: float = 240.0
-    """Time after which an Alertmanager resolves an alert that is not sent again: four intervals."""
+    """Time after which an Alertmanager resolves an alert that is not sent again: four times `again`."""
     linger: float = 90.0
     """Time from the end of an alert until it is sent to an Alertmanager as resolved. A Prometheus that sends the same
-    alert may see its end up to a minute later, and would make it fire again.
+    alert may detect this end up to a minute later, and until then would make the alert fire again.
     """
     forget: float = 300.0
-    """Time for which an ended alert is sent to an Alertmanager as resolved."""
+    """Time after `linger` in which an ended alert is repeatedly sent to an Alertmanager as resolved."""
 
 
 class Sender(threading.Thread):
-    """A thread that keeps one receiver informed of the alerts that fire. `name` is the name of the receiver."""
+    """A thread that notifies one receiver of the alerts that fire. `name` is the name of the receiver."""
 
     def __init__(self, name: str, delays: Delays) -> None:
         super().__init__(name=f"notify-{name}", daemon=True)
@@ -59,10 +59,12 @@ class Sender(threading.Thread):
         self.counts = Counter[str]()
         """Notifications by outcome: delivered, refused or failed."""
         self.failing_since: float | None = None
-        """Monotonic clock of the first attempt in an unbroken series of failed ones; None after a success."""
+        """Monotonic clock at the first failed attempt since the last successful one; None after a success."""
         self.problem = ""
         self.refusals: Mapping[str, str] = {}
-        """Why the receiver refused messages about alerts that still fire, by SentAlert.key. Replaced whole."""
+        """By SentAlert.key: why the receiver refused the message about an alert that still fires. The mapping is
+        replaced, never changed, because another thread reads it.
+        """
         self._delays = delays
         self._changed = threading.Condition()
         self._wanted: Wanted | None = None
@@ -71,7 +73,7 @@ class Sender(threading.Thread):
         self._attempts = 0
 
     def update(self, wanted: Wanted) -> None:
-        """Set the alerts that fire now, and return at once."""
+        """Pass the alerts that fire now to the thread, and return at once."""
         with self._changed:
             if wanted != self._wanted:
                 self._wanted, self._version = dict(wanted), self._version + 1
@@ -92,9 +94,9 @@ class Sender(threading.Thread):
                     self._changed.wait(pause)
 
     def step(self, wanted: Wanted) -> float | None:
-        """Send the messages that are due.
+        """Send messages that are due. Raise DeliveryError if one is not delivered.
 
-        Return the seconds until the next step; None to wait for a change of the alerts.
+        Return the seconds until the next call, which a change of the alerts brings forward; None to wait for a change.
         """
         raise NotImplementedError
 
@@ -112,7 +114,10 @@ class Sender(threading.Thread):
         return pause
 
     def problems(self) -> Iterator[str]:
-        """Yield why nothing is delivered since FAILING_SECONDS, and why messages about firing alerts were refused."""
+        """Yield why all attempts of the last FAILING_SECONDS failed, and why messages about firing alerts were refused.
+
+        Yield nothing without such a problem.
+        """
         since = self.failing_since
         if since is not None and time.monotonic() - since >= FAILING_SECONDS:
             yield self.problem
@@ -132,8 +137,8 @@ class Sender(threading.Thread):
 class MessageSender(Sender):
     """Sends one message when an alert begins to fire, and one when it is resolved.
 
-    Alerts with the label page=never are not sent. The alerts of which the receiver was notified are stored. Comparing
-    them with the firing alerts shows what must be sent, also after a restart.
+    Alerts with the label page=never are not sent. The alerts of which the receiver was notified are stored, so that
+    comparing them with the firing alerts shows which messages are due, also after a restart.
     """
 
     def __init__(
@@ -176,7 +181,7 @@ class MessageSender(Sender):
             self.counts["refused"] += 1
             if (
                 not resolved and dict(alert.labels).get("class") != "agent"
-            ):  # the alert about refusals would keep itself alive
+            ):  # the agent's own alert about refusals would keep firing because of its own refusal
                 self.refusals = {**self.refusals, alert.key: f"{alert.name} was refused: {error}"}
             details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
             log.error("a notification was refused and is not sent again", extra=details)  # noqa: TRY400 - no traceback
@@ -186,9 +191,9 @@ class MessageSender(Sender):
 
 
 class AlertmanagerSender(Sender):
-    """Sends all firing alerts to an Alertmanager at an interval, and resolved ones for some time, as Prometheus does.
+    """Repeatedly sends all firing alerts, and for some time the resolved ones, to an Alertmanager, as Prometheus does.
 
-    The store is not needed, because Alertmanager resolves an alert that is not sent again.
+    Sent alerts are not stored, because Alertmanager resolves an alert that is not sent again.
     """
 
     def __init__(self, receiver: Alertmanager, delays: Delays) -> None:
@@ -213,16 +218,16 @@ class AlertmanagerSender(Sender):
             try:
                 self._receiver.post([*firing, *resolved])
             except DeliveryError as error:
-                raise DeliveryError(str(error)) from error  # one refused today may be accepted after a reload
+                raise DeliveryError(str(error)) from error  # retried even if refused: a reload there may change that
             self.counts["delivered"] += len(firing) + len(resolved)
         return delays.again if firing or self._ended else None
 
 
 class Notifier:
-    """Service that keeps all receivers informed of the alerts that fire. Use from the loop's thread.
+    """Service that notifies all receivers of the alerts that fire. Use from the loop's thread.
 
-    It sends nothing before the stored verdicts are restored and evaluated, because until then their alerts would seem
-    to have ended.
+    It sends nothing before the stored verdicts are restored and the checks evaluated, because until then the alerts of
+    these verdicts would seem to have ended.
     """
 
     def __init__(
@@ -258,17 +263,17 @@ class Notifier:
             sender.start()
 
     def tick(self) -> None:
-        """Pass the alerts that fire now to the senders.
+        """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.
 
-        Do nothing before the verdicts are restored and evaluated, or while one is not exported yet
-        (Report.hides_verdicts).
+        Do nothing before the stored verdicts are restored and the checks evaluated, or while an open verdict is not
+        exported yet (Report.hides_verdicts).
         """
         report = self._latest()
         if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
-                # A maintenance ends alerts but repairs nothing: a message would be false. Alertmanager hears the same
-                # from Prometheus.
+                # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
+                # Alertmanager gets the same end of the alerts from Prometheus.
                 if report.maintenance is None or isinstance(sender, AlertmanagerSender):
                     sender.update(wanted)
 
@@ -282,7 +287,7 @@ class Notifier:
 
     @property
     def counts(self) -> dict[str, float]:
-        """Return the number of notifications by receiver and outcome. A key is `receiver,outcome`."""
+        """Return the number of notifications by `receiver,outcome`, such as "slack,delivered"."""
         return {
             f"{sender.receiver},{outcome}": float(count)
             for sender in self._senders
@@ -291,14 +296,15 @@ class Notifier:
 
     @property
     def notice(self) -> str:
-        """Return which receivers have failed for FAILING_SECONDS or refused an alert, and why; else an empty string."""
+        """Return which receivers have failed for FAILING_SECONDS or refused an alert, and why; empty if none has."""
         return "; ".join(f"{sender.receiver}: {text}" for sender in self._senders for text in sender.problems())
 
 
 def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Iterator[SentAlert]:
-    """Yield the firing alerts with the labels and texts that Prometheus gives them.
+    """Yield the firing alerts with the labels and texts that they have in Prometheus.
 
-    `labels` are those that Prometheus would add for the scrape target, such as job and instance.
+    `labels`: the labels that Prometheus adds for the scrape target, such as job and instance. `runbooks`: the URL of
+    the folder with the runbooks.
     """
     host = re.sub(":[0-9]+$", "", labels["instance"])
     for alert in report.alerts:

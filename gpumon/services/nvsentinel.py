@@ -1,4 +1,4 @@
-"""Sends alerts to the platform connector of NVSentinel on this node, as HealthEvents of its HealthEventOccurredV1."""
+"""Sends alerts to the platform connector of NVSentinel on this node, by its gRPC method HealthEventOccurredV1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from gpumon.services.unary_grpc import GrpcError, unary_call
 NAME = "nvsentinel"
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
 STRATEGIES = {"execute_remediation": 1, "store_only": 2}
-"""Value of ProcessingStrategy by setting. NVSentinel takes an absent value for EXECUTE_REMEDIATION."""
+"""Number in the enum ProcessingStrategy, by value of the setting nvsentinel_strategy. Without a number, NVSentinel uses
+EXECUTE_REMEDIATION.
+"""
 NONE, UNKNOWN = 0, 99
 RECOMMENDED = {
     Action.NONE: NONE,
@@ -25,9 +27,11 @@ RECOMMENDED = {
     Action.INSPECT: 5,
     Action.REPLACE: 5,
 }
-"""Value of RecommendedAction by action: RESTART_APP, COMPONENT_RESET, RESTART_BM, CONTACT_SUPPORT."""
+"""Number in NVSentinel's enum RecommendedAction, by action of a verdict: NONE (0), RESTART_APP (39), COMPONENT_RESET
+(2), RESTART_BM (24) or CONTACT_SUPPORT (5).
+"""
 NEVER_FATAL = frozenset({"agent", "job"})
-"""Classes of alerts that do not concern the hardware, for which NVSentinel must not take a node out of service."""
+"""Classes of alerts that do not concern the hardware. NVSentinel must not take a node out of service for them."""
 MAX_TEXT = 1_000
 _INVALID_ARGUMENT = 3
 
@@ -56,9 +60,10 @@ class NvSentinel:
 
 
 def health_event(alert: SentAlert, *, node: str, strategy: int, resolved: bool) -> bytes:
-    """Return an encoded HealthEvent.
+    """Return a HealthEvent, encoded in protobuf.
 
-    The name of the alert is that of the check, because warning and failure of one check end independently.
+    Its check name is the name of the alert, because warning and failure of one check are two alerts, which end
+    independently.
     """
     labels = dict(alert.labels)
     critical = labels.get("severity") == "critical" and labels.get("class") not in NEVER_FATAL
@@ -87,20 +92,20 @@ def _component(labels: Mapping[str, str]) -> str:
 
 
 def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield type and name of what is affected, as NVSentinel's own monitors name them."""
+    """Yield the type and the name of each affected entity (GPU, NIC or port), as NVSentinel's own monitors do."""
     for kind, label in (("GPU", "gpu"), ("GPU_UUID", "uuid"), ("NIC", "device"), ("NICPort", "port")):
         if label in labels:
             yield kind, labels[label]
 
 
 def _recommended(action: str) -> int:
-    """Return the RecommendedAction for the action of an alert, which begins with that of its verdict."""
+    """Return the number of the RecommendedAction for an action text, whose first sentence is a verdict's action."""
     word = action.partition(".")[0]
     return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN
 
 
 def _field(number: int, value: str | int | bytes) -> bytes:
-    """Return a field in the wire format of protobuf: a number as varint, text (truncated) and messages by length."""
+    """Return one protobuf field: an integer (nothing if it is 0), a text, truncated to MAX_TEXT, or a message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value) if value else b""
     data = value[:MAX_TEXT].encode(errors="replace") if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Opens the store, restores its content into the Report, stores changes of the Report, and answers queries."""
+"""Opens the store, restores its content into the Report, stores changes of the Report, and runs queries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Persistence:
         )
         self.writes = WriteBehind(loop, self._writer, probe, publish=publish, latest=latest)
         self._left_out = Counter[str]()
-        """Number of rows that could not be read at the start, by table. Assigned once, in the writer's thread."""
+        """By table: number of rows that could not be read at the start. Assigned once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
 
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
@@ -82,7 +82,7 @@ class Persistence:
         self._put_report()
 
     def stop(self) -> None:
-        """Store the last state of all GPUs and ports, and close the store."""
+        """Store the last state of all GPUs, ports and time windows, and close the store."""
         self._put_report(everything=True)
         self.close()
 
@@ -101,8 +101,8 @@ class Persistence:
     def notice(self) -> str | None:
         """Return the problems of the store for the operator; None if there are none.
 
-        These are the current error, the path of a damaged file that was moved, and rows that could not be read at the
-        start.
+        These are the current error, the path to which a damaged file was moved, and the number of rows that could not
+        be read at the start.
         """
         parts = [self.error] if self.error else []
         if self._writer.moved_aside is not None:
@@ -115,7 +115,7 @@ class Persistence:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Run a query in the store's thread and return a future with its result. Any thread may call this.
 
-        The future raises StoreError if the query fails.
+        The future has the exception StoreError if the query fails.
         """
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
@@ -138,9 +138,9 @@ class Persistence:
         report, writes = self._latest(), self.writes
         writes.put(gpus.TABLE, _gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
         writes.put(windows.TABLE, window_rows(report))
-        if report.internal.restored:  # only the stored rows have the first times of the ports
+        if report.internal.restored:  # before, the Report lacks the times at which the ports were first read
             rows = _port_rows(report)
-            # A new port may replace another. After a restart the times of all ports decide that, so all are stored.
+            # A new port may replace another. After a restart the times of all ports show which, so all are stored.
             new = any(port.identity not in writes.rows(ports.TABLE) for port in rows)
             writes.put(ports.TABLE, rows, everything=everything or new)
 
@@ -158,7 +158,7 @@ class Persistence:
         self.writes.rewrite()
 
     def _write_everything(self) -> None:
-        """Write everything to the reopened store, because its file may have been deleted or replaced."""
+        """Write the whole Report to the reopened store, because its file may have been deleted or replaced."""
         self.writes.write_everything()
 
     def _prune(self) -> None:
@@ -166,7 +166,7 @@ class Persistence:
 
 
 def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the rows to store: of GPUs with a known uuid, and of stored GPUs that are no longer expected."""
+    """Yield the rows to store: one for each GPU whose uuid was read and each stored GPU that is no longer expected."""
     for state in report.gpus:
         if state.stored is not None:
             yield state.stored
@@ -183,6 +183,6 @@ def _port_rows(report: Report) -> tuple[PortRecord, ...]:
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:
     """Return the time windows to store.
 
-    Those of the marker file are left out, because it is read again after a restart.
+    Releases that the marker file requested are left out, because the file is read again after a restart.
     """
     return tuple(window for window in report.windows if window.by != MARKER)

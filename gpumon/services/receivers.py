@@ -1,4 +1,4 @@
-"""Receivers of alerts: Alertmanager, a webhook, Slack and programs with compatible webhooks, and e-mail."""
+"""Receivers of alerts: Alertmanager, a webhook, Slack and programs with compatible webhooks, e-mail, and NVSentinel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 10.0
 _REFUSED = frozenset({400, 413, 422})
-"""HTTP statuses of a request that is itself wrong, which is not sent again. Others, such as 401, can be repaired."""
+"""HTTP statuses that reject the message itself, which is then not sent again. After others, such as 401, it is, because
+the operator can correct the cause.
+"""
 
 
 class MessageReceiver(Protocol):
@@ -111,7 +113,7 @@ class Mail:
                 refusals = server.send_message(message)
         except smtplib.SMTPResponseException as error:
             words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
-            # Only an answer to the whole mail is about the mail. A login, a sender or a mailbox can be repaired.
+            # Only an error after DATA rejects the mail itself. The operator can correct a login, sender or mailbox.
             refused = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
             raise DeliveryError(words, refused=refused) from error
         except (OSError, smtplib.SMTPException) as error:
@@ -120,7 +122,7 @@ class Mail:
             raise DeliveryError(
                 "an address, the user or the password has characters that SMTP does not allow"
             ) from error
-        if refusals:  # the others have the message: sent again, they would have it twice
+        if refusals:  # not sent again, because the other recipients would get the message twice
             raise DeliveryError(f"the mail server refused some recipients: {refusals}"[:300], refused=True)
 
     def _message(self, alert: SentAlert, *, resolved: bool) -> EmailMessage:
@@ -143,7 +145,7 @@ class Mail:
             if self.user is not None and password is not None:
                 server.login(self.user, password)
             yield server
-            with contextlib.suppress(OSError, smtplib.SMTPException):  # the message is accepted, whatever follows
+            with contextlib.suppress(OSError, smtplib.SMTPException):  # the server has already accepted the message
                 server.quit()
         finally:
             server.close()
@@ -161,7 +163,7 @@ class Alertmanager:
         return f"alertmanager {urlsplit(self.url).netloc.rpartition('@')[2]}"
 
     def post(self, alerts: Iterable[tuple[SentAlert, float]]) -> None:
-        """Send alerts. The number with each is the Unix time in seconds at which it ends unless it is sent again."""
+        """Send alerts, each with the Unix time in seconds at which Alertmanager resolves it unless it is sent again."""
         body = [
             {
                 "labels": dict(alert.labels),
@@ -175,7 +177,7 @@ class Alertmanager:
 
 
 def message_receivers(section: NotificationsSection, source: str) -> list[MessageReceiver]:
-    """Return the configured receivers other than Alertmanagers. `source`: name of the agent in CloudEvents."""
+    """Return the configured receivers other than Alertmanagers. `source`: attribute `source` of CloudEvents."""
     receivers: list[MessageReceiver] = []
     if section.webhook_url is not None or section.webhook_url_file is not None:
         token = Secret(None, section.webhook_token_file)
@@ -208,7 +210,7 @@ def post(url: str, body: object, token: str | None, kind: str = "application/jso
     except urllib.error.HTTPError as error:
         error.close()
         raise DeliveryError(f"the answer was {error.code} {error.reason}", refused=error.code in _REFUSED) from error
-    except (ValueError, http.client.InvalidURL) as error:  # their texts contain the URL or the token, which are secret
+    except (ValueError, http.client.InvalidURL) as error:  # the text of these errors contains a secret URL or token
         raise DeliveryError("the URL or the token has characters that HTTP does not allow: correct it") from error
     except http.client.HTTPException as error:
         raise DeliveryError(f"the answer is not valid HTTP ({type(error).__name__})") from error
@@ -218,7 +220,7 @@ def post(url: str, body: object, token: str | None, kind: str = "application/jso
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: its target would get the token, and a GET without the alert."""
+    """Does not follow redirects: their target would get the token, and a GET request that lacks the alert."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -232,7 +234,7 @@ def _authorization(token: str | None) -> Mapping[str, str]:
 
 
 def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
-    """Yield the lines of a message: its title and, if the alert fires, reason, action, serial number and runbook."""
+    """Yield the lines of a message: the title and, if the alert fires, reason, action, serial number and runbook."""
     yield f"{'RESOLVED' if resolved else 'FIRING'}: {alert.summary}"
     if not resolved:
         yield alert.description
@@ -244,9 +246,9 @@ def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
 
 
 def example(labels: Mapping[str, Any]) -> SentAlert:
-    """Return the alert that `gpumon notify test` sends. `labels`: the labels of the configuration.
+    """Return the alert that `gpumon notify test` sends. `labels`: the configured `notifications.labels`.
 
-    It has page=day, because what never pages would reach no person.
+    It has the label page=day, because an alert with page=never would not be sent to a person.
     """
     host = os.uname().nodename
     own = {"alertname": "GpumonTest", "class": "agent", "instance": host, "page": "day", "severity": "info", **labels}

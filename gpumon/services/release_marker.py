@@ -1,4 +1,4 @@
-"""Read the marker file. While it exists and is not too old, the GPU that it names, or the whole node, is released."""
+"""Reads the marker file. While it exists and is not too old, the GPU that it names, or the whole node, is released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MarkerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MarkerRequest:
-    """The request in a marker file: which GPU to release, and for how long."""
+    """The content of a valid marker file: which GPU to release, and for how long."""
 
     gpu: str | None = None
     """GPU to release, by uuid, index or PCI address; None for the whole node."""
@@ -57,20 +57,23 @@ def parse(text: str) -> MarkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerFile:
-    """What one read of the marker file found. `identity` changes when the file is written or touched."""
+    """The result of reading the marker file once. `identity` changes when the file is written or touched."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
     """Modification time in seconds since the epoch."""
     uid: int | None = None
-    """User id of the owner of the file; None if the file was not read."""
+    """User id of the owner of the file; None if the file is invalid or cannot be read."""
     request: MarkerRequest | None = None
     problem: str = ""
-    """Why the file releases nothing; empty if it is valid."""
+    """Why the file is invalid or cannot be read; empty if it is valid."""
 
 
 def read_marker(path: Path) -> MarkerFile | None:
-    """Read the marker file; None if there is none. If it is invalid, `problem` of the result states why."""
+    """Return the result of reading the marker file; None if there is no file.
+
+    If the file is invalid or cannot be read, `problem` of the result states why.
+    """
     try:
         # A FIFO must not block the daemon, and a symbolic link must not make it read another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -106,20 +109,21 @@ class MarkerWatch:
     """Reads the marker file and returns the release that it requests. A changed file is a new request."""
 
     def __init__(self, path: Path, max_seconds: float, record: Callable[[AuditEntry], None] = lambda _: None) -> None:
-        """Create the watch. `record` is called with an audit entry for each file that requests a release."""
+        """Create the watch. `record` gets an audit entry when a file requests a release, and when it is deleted."""
         self._record = record
         self.path = path
         self.max_seconds = max_seconds
-        """Maximum length of a release in seconds, from the file's modification."""
+        """Maximum length of a release in seconds, counted from the modification time of the file."""
         self._read: MarkerFile | None = None
         self._window: TimeWindow | None = None
         self.problem = ""
         """Path of the file and why it releases nothing; empty without a problem."""
 
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
-        """Read the file and return its release window, whose deadline may have passed; None without a valid file.
+        """Read the file and return the release that it requests, whose deadline may have passed.
 
-        `bus_id` returns the bus id of the GPU with a given uuid, index or PCI address; None if there is none.
+        Return None if there is no file, if it is invalid, or if it was too old when it was first read. `bus_id` returns
+        the bus id of the GPU with a given uuid, index or PCI address; None if there is no such GPU.
         """
         marker = read_marker(self.path)
         if marker is None:
@@ -129,7 +133,7 @@ class MarkerWatch:
         elif self._read is None or marker.identity != self._read.identity or (self.problem and marker.request):
             self._take(
                 marker, boot_id, bus_id
-            )  # read an unchanged file again: the GPU that it names may be found after the driver has been read
+            )  # an unchanged file too: the GPU that it names may be listed only after the driver has been read
         return self._window
 
     def _take(self, marker: MarkerFile, boot_id: str, bus_id: Callable[[str], str | None]) -> None:
@@ -164,7 +168,7 @@ class MarkerWatch:
 
 
 class DoneFile:
-    """The file `<marker>.done`, for which scripts wait.
+    """The file `<marker>.done`. A script that writes the marker file waits until this file exists.
 
     It exists while the marker file releases GPUs and no process of the agent has a released GPU open.
     """

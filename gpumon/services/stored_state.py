@@ -1,4 +1,4 @@
-"""Reads the whole stored state at the start, and writes the Report to the store after writes have failed.
+"""Reads the stored state when the agent starts, and writes the Report to the store after a write has failed.
 
 The functions run inside the caller's SQLite transaction.
 """
@@ -21,11 +21,11 @@ from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
 MAX_AGENT_RUNS = 50
-"""Maximum number of runs of the agent that are read, the newest ones."""
+"""Maximum number of runs of the agent (from start to stop) that are read from the store. The newest are read."""
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Read all tables of the store, but at most as many rows of each as the Report keeps, the newest ones."""
+    """Return the content of the store; from a table of which the Report keeps only the newest rows, only these."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -48,7 +48,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
 
 
 def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return the stored rows of those tables that WriteBehind.put writes row by row."""
+    """Return those rows of the stored state that WriteBehind keeps to compare new rows with, by table."""
     positions = [] if stored.position is None else [stored.position]
     return {
         gpus.TABLE: stored.gpus,
@@ -62,7 +62,10 @@ def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
 def write(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
 ) -> None:
-    """Write these rows, and everything that the Report keeps in other tables. Rows that the store has do not change."""
+    """Write these rows, and the events, verdicts, probe results, counters and accepted inventory in the Report.
+
+    Writing what the store already has changes nothing.
+    """
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
     error_events.restore(connection, report.events, _error_counters(report))
@@ -74,7 +77,7 @@ def write(
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
-    """Return the newest verdict transitions, preceded by older ones on which evaluations still depend."""
+    """Return the newest transitions of verdicts, preceded by older transitions that later evaluations still need."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
     significant = verdicts.read_transitions(connection, MAX_SIGNIFICANT, significant=True)
     identities = {_identity(transition) for transition in newest}

@@ -1,7 +1,7 @@
 """Starts and ends time windows on request: releases, holds and maintenances.
 
-A window is in force at once. The request is answered when the window is stored and its effect is complete, at the
-latest after the effect's answer_seconds.
+A requested window is in force at once. The request to start it is answered when the window is stored and its effect is
+complete, at the latest after the effect's answer_seconds. A request to end windows is answered when that is stored.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ SETTINGS = {
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
 """Function that returns the result of a request, or None while the effect of its window is not complete. Its argument
-is True in the last call.
+is True when the time for an answer is over; the function must then return a result.
 """
 
 
 class WindowEffect(Protocol):
-    """What the agent does while a window of one kind is in force, such as closing GPUs for a release."""
+    """The effect that windows of one kind have on the agent, such as closing GPUs for a release."""
 
     answer_seconds: float
     """Maximum seconds that a request for a window waits for the effect to be complete."""
 
     def follow(self) -> None:
-        """Apply the windows in force. Called after each request that starts or ends a window of this kind."""
+        """Apply the windows in force. This is called after each request that starts or ends a window of this kind."""
 
     def completion(self, window: TimeWindow, /) -> Completion:
-        """Return a function that checks whether the effect of this window, which is in force, is complete."""
+        """Return a function that checks whether the effect of this window is complete. The window is in force."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Waiting:
     completion: Completion
     answer_by: float
     stored: bool | None = None
-    """True if the window was stored, False if that failed; None if the store has not answered yet."""
+    """True if the window was stored, False if that failed or took too long; None while it is being stored."""
 
 
 class TimeWindows:
@@ -101,14 +101,14 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Refuse all further requests, and answer waiting ones with that refusal. The windows remain in force."""
+        """Refuse the waiting requests and all further ones. Their windows remain in force."""
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)
         self._waiting.clear()
 
     def start(self, request: WindowRequest) -> Future[RequestResult]:
-        """Start a window. It replaces a window in force with the same kind, GPU and owner.
+        """Start a window, which replaces a requested window in force with the same kind, GPU and owner.
 
         Return a future with the result. Any thread may call this.
         """
@@ -180,7 +180,10 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer each waiting request whose window is stored and has its full effect, or whose timeout has passed."""
+        """Answer each waiting request whose window is stored and in full effect, or whose time for an answer is over.
+
+        A request is also answered if only processes that SIGKILL does not end prevent the full effect.
+        """
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             late = boot_clock() >= request.answer_by

@@ -1,4 +1,4 @@
-"""Makes unary gRPC calls over a unix socket, by HTTP/2 with the package h2, which is imported at the first call."""
+"""Makes unary gRPC calls over a unix socket. The package h2, which implements HTTP/2, is imported at the first call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 MAX_READ_BYTES = 65_536
 UNKNOWN_STATUS = 2
-"""Status of gRPC for an answer that has none."""
+"""The gRPC status UNKNOWN, which is used if the server's answer contains no valid status."""
 
 
 class GrpcError(Exception):
-    """Raised if a call fails: with the status of gRPC, such as 14 UNAVAILABLE, and the server's message."""
+    """Raised if a call fails. `status` is the gRPC status, such as 14 (UNAVAILABLE); `message` states the cause."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"gRPC status {status}: {message}")
@@ -75,7 +75,7 @@ def _exchange(
 
 
 def _read(events: list[Any], answer: dict[str, str]) -> bool:
-    """Add the headers in events of h2 to the answer. Return True if the answer is complete."""
+    """Add the headers and trailers in these h2 events to `answer`. Return True if the answer is complete."""
     from h2 import events as kinds  # noqa: PLC0415 - see unary_call
 
     ended = False

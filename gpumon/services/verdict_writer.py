@@ -17,9 +17,9 @@ from gpumon.store import verdicts
 from gpumon.supervisor.loop import Loop
 
 PENDING_SECONDS = 15.0
-"""Interval in seconds at which pending verdicts are stored."""
+"""Interval in seconds at which pending verdicts, whose fault has not lasted long enough yet, are stored."""
 UPDATE_SECONDS = 60.0
-"""Interval in seconds at which the time of the last observation of each verdict is stored."""
+"""Interval in seconds at which the store gets the time at which the fault of each open verdict was last observed."""
 
 
 class VerdictWriter:
@@ -30,7 +30,7 @@ class VerdictWriter:
         self._writes = writes
         self._latest = latest
         self._in_flight = False
-        """True from the submission of transitions to the store until they have taken effect."""
+        """True from the time that transitions are submitted to the store until they have taken effect."""
         self._requests: list[tuple[ClearRequest, Future[ClearResult]]] = []
         self._stopping = False
 
@@ -39,7 +39,7 @@ class VerdictWriter:
         self._loop.every(PENDING_SECONDS, self.put_pending)
 
     def stop(self) -> None:
-        """Refuse requests to clear verdicts that wait, and store the open and pending verdicts."""
+        """Refuse the waiting requests to clear verdicts, and store the open and pending verdicts."""
         self._stopping = True
         for _, answer in self._requests:
             answer.set_result(_STOPPING)
@@ -48,12 +48,12 @@ class VerdictWriter:
         self.put_pending()
 
     def update(self) -> None:
-        """Store when each open verdict was last observed, unless newer transitions are in flight."""
+        """Store the open verdicts with the times of their last observation, unless transitions are being stored."""
         if not self._in_flight:
             self._writes.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
     def put_pending(self) -> None:
-        """Store the pending verdicts. Do nothing before the stored ones have been read."""
+        """Store the pending verdicts. Do nothing before the stored state has been read."""
         report = self._latest()
         if report.internal.restored:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
@@ -84,9 +84,9 @@ class VerdictWriter:
         self._process_requests()
 
     def _process_requests(self) -> None:
-        """Process waiting requests to clear verdicts, in their order.
+        """Process the waiting requests to clear verdicts, in the order of their arrival.
 
-        Stop while transitions are not in effect yet, because they may change which verdicts can be cleared.
+        Wait while transitions are being stored, because they may change which verdicts can be cleared.
         """
         while self._requests and not self._in_flight:
             request, answer = self._requests.pop(0)

@@ -1,4 +1,4 @@
-"""What the agent does for a hold and for a maintenance. The effect of a release is in driver_release."""
+"""The effects that a hold and a maintenance have on the agent. The effect of a release is in driver_release.py."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores at once, in this run's row of table agent_runs, that the node is in maintenance.
+    """Stores at once, in the row of the running agent in the table agent_runs, that the node is in maintenance.
 
-    A reboot during the maintenance then does not count as a failure.
+    Because of this, a reboot during the maintenance does not count as a failure.
     """
 
     answer_seconds = 7.0
-    """Maximum seconds until the request is answered. The store answers or fails earlier."""
+    """Maximum seconds until the request is answered. In less time, the write to the store has succeeded or failed."""
 
     def __init__(self, record: Callable[[], None]) -> None:
         self.follow = record

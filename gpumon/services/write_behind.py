@@ -27,18 +27,18 @@ T = TypeVar("T")
 log = logging.getLogger("gpumon.store")
 
 PATIENCE_SECONDS = 5.0
-"""Maximum seconds to wait for a write before its message takes effect. A hung disk must not suppress an alert."""
+"""Maximum seconds that a message waits for its write before it takes effect. A hung disk must not suppress an alert."""
 MOVING_SECONDS = 3600.0
-"""Maximum seconds until a row is written again in which only fields of `StoreTable.moving` have changed."""
+"""Seconds after which a row is written again even if only fields in `StoreTable.moving` have changed."""
 
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
 
 class WriteBehind:
-    """Submits rows and messages to the store, and remembers whether a write has failed. Use from the loop's thread.
+    """Submits rows and messages to the store, and repeats writes that have failed. Use from the loop's thread.
 
-    The Report is the working state, and the store is its copy. A failed write is not queued. When the store can be
-    written again, everything that the Report contains is written, and each table skips rows that it already has.
+    The Report is the working state, and the store is a copy of it. A failed write is not queued: when the store can be
+    written again, everything that the Report contains is written. Writing a row twice has no further effect.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WriteBehind:
         will succeed.
         """
         self._in_flight = 0
-        """Number of calls of `record` that are not finished, so that their messages have not been published."""
+        """Number of calls of `record` whose write has not ended and whose message is not published yet."""
 
     # Messages that are stored before they take effect
 
@@ -102,9 +102,9 @@ class WriteBehind:
         position: LogPosition | None,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
-        """Store the current state of error events, then publish the changes.
+        """Store the current state of the changed error events, then publish the changes.
 
-        Also store the log position up to which the events were read.
+        In the same write, store the position up to which the kernel log was read.
         """
 
         def note_position(_: object) -> None:
@@ -120,7 +120,7 @@ class WriteBehind:
     ) -> None:
         """Store transitions of verdicts, then publish them.
 
-        The caller must wait for `on_done` before the next batch.
+        The caller must wait for the call of `on_done` before it submits further transitions.
         """
         message = VerdictTransitions(transitions=tuple(transitions))
         self.record(lambda connection: verdicts.record(connection, message.transitions), message, on_done)
@@ -130,9 +130,9 @@ class WriteBehind:
         self.record(lambda connection: probe_runs.record(connection, result), ProbeEnded(result=result))
 
     def accept(self, acceptance: Acceptance, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
-        """Store that the operator accepted missing hardware, then publish it and call `done`.
+        """Store that the operator accepted missing hardware, then publish the acceptance and call `done`.
 
-        If it cannot be stored, it does not take effect, and `failed` is called.
+        If the acceptance cannot be stored, it does not take effect, and `failed` is called.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -153,7 +153,7 @@ class WriteBehind:
         return self._rows[table]
 
     def put(self, table: StoreTable[R], rows: Iterable[R], *, everything: bool = False) -> None:
-        """Write those rows that differ from the rows last submitted; with `everything`, write all of them."""
+        """Write the rows that differ from the rows last submitted; with `everything`, write all rows."""
         stored = self._rows[table]
         keyed = {table.key(row): row for row in rows}
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
@@ -166,22 +166,22 @@ class WriteBehind:
     def restore(self, stored: StoredState) -> None:
         """Publish the state read from the store.
 
-        Keep rows that were submitted before it could be read: they are newer.
+        Rows that were submitted to the store before this call are newer than the rows read from it, and are kept.
         """
         self._publish(stored)
         for table, rows in stored_state.rows(stored).items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
-        """Write everything that the Report contains, as soon as that is possible."""
+        """Write everything that the Report contains, as soon as `rewrite` can do that."""
         self.complete = False
         self.rewrite()
 
     def rewrite(self) -> None:
         """Write everything that the Report contains if a write has failed.
 
-        Do nothing before the stored state was published, or while a message waits for its write, because the Report
-        then lacks something that the store has.
+        Do nothing before the stored state is published, or while a message waits for its write, because in both cases
+        the store may have data that the Report still lacks.
         """
         report = self._latest()
         if self.complete or self._in_flight or not report.internal.restored:
@@ -210,9 +210,9 @@ class WriteBehind:
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
-    """Return True if a row must be written, compared with the row last submitted.
+    """Return True if `row` must be written, because it differs from the row last submitted, `stored`.
 
-    That is if it differs in more than its moving fields, or if MOVING_SECONDS have passed.
+    Fields in `StoreTable.moving` count as a difference only if `last_wall` is more than MOVING_SECONDS newer.
     """
     if stored is None or not table.moving:
         return stored != row
