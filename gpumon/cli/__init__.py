@@ -1,1 +1,1 @@
-"""The command line, one file for each subcommand: `add(parser)` adds arguments, `run(args)` returns the exit code."""
+"""The command line. Each subcommand has a module, in which `add` adds the arguments and `run` returns the exit code."""

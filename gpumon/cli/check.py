@@ -19,7 +19,7 @@ from gpumon.health.verdict import UNKNOWN
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
-"""Environment variable with the same setting as each flag. A test compares them with the table of settings."""
+"""Environment variable that sets the same path as a flag, by flag. A test compares them with the table of settings."""
 UNKNOWN_HEALTH = 3
 
 
@@ -84,11 +84,11 @@ def _print_unknown(message: str) -> None:
 def run(args: argparse.Namespace) -> int:
     path = default_paths.find_health_file(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
     result = _result(path, args)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may contain characters that the locale cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(_text(result, path, args.output), flush=True, end="")
-    except OSError:  # the reader is gone or the disk is full: the exit code still counts
+    except OSError:  # the pipe is closed or the disk is full: the exit code must still be that of the result
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if args.maintenance_ok and result.health.maintenance else result.code
 

@@ -11,12 +11,12 @@ from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Actio
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """Exit codes by level, as Nagios defines them."""
 PORT = "/"
-"""A character that is in the name of every port, such as mlx5_0/1, and of no GPU."""
+"""A character that occurs in the name of every port, such as mlx5_0/1, and in no GPU's uuid."""
 REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
 }
-"""Repair that was made since the fault of a verdict was last observed, by the `repair` member of the verdict."""
+"""Text about the repair that was made after the fault of a verdict was last observed, by its member `repair`."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
@@ -28,8 +28,8 @@ COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
 """Levels in ascending order of priority if the current state of the node is known."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order of priority if the current state is unknown. A warning does not hide this, but a failure
-does.
+"""Levels in ascending order of priority if the current state is unknown. The unknown state has priority over a warning,
+but a failure has priority over both.
 """
 
 
@@ -69,9 +69,9 @@ def unknown(reason: str) -> CheckResult:
 def check_result(
     health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
 ) -> CheckResult:
-    """Return the result for the node or, with `job`, for the job's GPUs and for what concerns every job.
+    """Return the result for the node. With `job`, the GPUs of a job, consider only verdicts that concern this job.
 
-    `ignored` holds names of checks whose verdicts do not count.
+    `ignored` contains names of checks whose verdicts do not count.
     """
     excused = {
         group.verdict["device"] for group in health.groups if group.verdict["check"] in SILENCE.intersection(ignored)
@@ -100,9 +100,10 @@ def check_result(
 
 
 def _select(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
-    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports. `job` has uuids.
+    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports.
 
-    Instead of a verdict on another GPU, yield the verdicts that it inhibits on the job's GPUs.
+    `job`: uuids of the job's GPUs. A verdict on another GPU is replaced by the verdicts on the job's GPUs that it
+    inhibits.
     """
     for group in groups:
         device = group.verdict["device"]
@@ -164,7 +165,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return the text about a verdict's action, with the reboot or reset that was made since, if any."""
+    """Return the text about the action of a verdict. It mentions a reboot or reset that was already made."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
@@ -179,5 +180,5 @@ def _maintenance(health: NodeHealth) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text in one line without control characters, and without `|`, after which Nagios reads metrics."""
+    """Return the text as one line without control characters and `|`, after which Nagios expects performance data."""
     return "".join(char for char in " ".join(text.replace("|", "/").split()) if char.isprintable())

@@ -83,7 +83,7 @@ class Client:
     """
 
     address: Path | str
-    """Path of the agent's unix socket, or URL of the agent, in which user and password may stand."""
+    """Path of the agent's unix socket, or URL of the agent, which may contain user and password."""
     token_file: Path | None = None
     """File with the token that is sent with requests to a URL."""
     timeout: float = TIMEOUT_SECONDS
@@ -96,7 +96,7 @@ class Client:
         return self._ask("GET", path, members)
 
     def fetch(self, path: str) -> Answer:
-        """Send a GET request and return the response, whatever its status. Raise ClientError if there is none."""
+        """Send a GET request and return the response, whatever its status. Raise ClientError if no response arrives."""
         try:
             return self._exchange("GET", path)
         except (OSError, http.client.HTTPException) as error:
@@ -146,7 +146,10 @@ class Client:
             connection.close()
 
     def _authorization(self) -> Mapping[str, str]:
-        """Return the header with the token of the file, or with user and password of the URL. Raise ClientError."""
+        """Return the header with the token in the file, or else with the user and password in the URL, if any.
+
+        Raise ClientError if the token cannot be read.
+        """
         url = urlsplit("" if isinstance(self.address, Path) else self.address)
         try:
             if self.token_file is not None:
@@ -160,7 +163,7 @@ class Client:
 
     @property
     def _shown(self) -> str:
-        """Return the address without a password."""
+        """Return the address without the user and password of a URL."""
         scheme, slashes, rest = str(self.address).rpartition("//")
         return str(self.address) if isinstance(self.address, Path) else f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
@@ -173,11 +176,11 @@ class Client:
 
 
 class _NotGpumonError(Exception):
-    """Raised if a response is not one of this version of gpumon. The message describes the response."""
+    """Raised if a response does not come from this version of gpumon. The message describes the response."""
 
 
 def _printable(value: Any) -> Any:
-    """Return a JSON value with control characters replaced. Any process may have sent the response."""
+    """Return a JSON value with control characters replaced, because the sender of the response is not trusted."""
     if isinstance(value, dict):
         return {_printable(key): _printable(member) for key, member in value.items()}
     if isinstance(value, list):

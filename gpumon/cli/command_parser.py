@@ -1,4 +1,4 @@
-"""The argument parser of commands. Its help has examples; its errors name the command and the nearest valid name."""
+"""The argument parser of commands. Its help has examples; its errors suggest the most similar command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, width=WIDTH)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap each line of a help text. Leave indented lines, which are examples, as they are."""
+        """Return a help text with each line wrapped. Indented lines, which are examples, are not changed."""
         lines = text.splitlines()
         return "\n".join(
             line if line.startswith(INDENT) else super(_Formatter, self)._fill_text(line, width, indent)
@@ -38,13 +38,13 @@ class CommandParser(argparse.ArgumentParser):
         self.on_error: Callable[[str], object] = lambda _: None
         """Function that is called with the message of a usage error before the parser exits."""
         self.default_action = ""
-        """Name of the action that is used if the command line names none."""
+        """Name of the action that is used if the command line names no action."""
         self.examples: tuple[str, ...] = ()
         self.set_defaults(parser=self)
         self._action_parsers: Any = None
 
     def add_action(self, name: str, meaning: str, *examples: str) -> CommandParser:
-        """Add an action, such as `start`, to this subcommand with its help text and examples. Return its parser."""
+        """Add an action, such as `start`, to this subcommand, and return its parser. `meaning` is its help text."""
         if self._action_parsers is None:
             self._action_parsers = self.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
         parser: CommandParser = self._action_parsers.add_parser(name, help=meaning, description=meaning)

@@ -1,4 +1,4 @@
-"""Flags that subcommands share, and functions that return the configuration, or a client for an agent, from them."""
+"""Flags that several subcommands have, and functions that build the configuration, or a client, from the flags."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reason(args: argparse.Namespace) -> dict[str, str]:
 def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
     """Return a function that loads the configuration from flags, environment and file.
 
-    It is called at the start and at each reload. It raises ConfigurationError if the configuration is invalid.
+    Commands call this function at their start, and the daemon also at each reload. It raises ConfigurationError.
     """
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
@@ -69,7 +69,7 @@ def profile_names() -> list[str]:
 def configuration(args: argparse.Namespace) -> Configuration:
     """Return the configuration from flags, environment and file.
 
-    If it is invalid, raise UserError with every mistake.
+    If it is invalid, raise UserError with all problems that were found.
     """
     try:
         return reader(args)()
@@ -78,7 +78,7 @@ def configuration(args: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. Raise UserError if it is invalid, or if its recording or scenario is invalid."""
+    """Return the configuration. Raise UserError if it, or the recording or scenario that it names, is invalid."""
     settings = configuration(args)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
@@ -89,9 +89,10 @@ def configuration_to_start(args: argparse.Namespace) -> Configuration:
 
 
 def simulation_problem(profile: str, scenario: Path | None) -> str:
-    """Return what is wrong with a recording or scenario; an empty string if both are valid.
+    """Return the problem of a recording or scenario; an empty string if both are valid.
 
-    A child process reads them, because reading imports NVML's C functions and this process must not have them.
+    `profile`: name of a profile, or path of a recording. A child process checks them, because the check imports the
+    simulation's C functions, which must not be in this process.
     """
     if scenario is None and not is_recording(profile):
         return ""
@@ -111,7 +112,7 @@ def client(args: argparse.Namespace) -> Client:
 
 
 def local_socket(settings: Configuration) -> Path:
-    """Return the path of the agent's unix socket: as configured or, if it is not, where an agent's socket exists."""
+    """Return the path of the agent's unix socket: the configured path or, without one, a default path that exists."""
     if settings.web.socket is not None:
         return settings.web.socket
     configured = settings.origin("store.path") != "default"
@@ -119,7 +120,7 @@ def local_socket(settings: Configuration) -> Path:
 
 
 def url(text: str) -> str:
-    """Return a URL without query, for `type=` of argparse. Raise ArgumentTypeError if it is invalid."""
+    """Return the URL in the text without its query. Raise argparse.ArgumentTypeError if the text is not a URL."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -10,7 +10,8 @@ from gpumon.cli.health_file import LEVELS, Document
 from gpumon.health.verdict import FAIL
 
 DRIVER = "gpu.nvidia.com"
-"""Name of the DRA driver whose devices are tainted. It names each pool after the node, and a GPU gpu-<minor>."""
+"""Name of the DRA driver whose devices are tainted. The driver names each pool after its node, and a GPU `gpu-<minor>`.
+"""
 MAX_LABEL = 63
 RULE = """\
 apiVersion: resource.k8s.io/v1
@@ -26,9 +27,9 @@ spec:
 
 
 def device_taint_rules(result: CheckResult, node: str) -> str:
-    """Return a rule for each failed GPU, or one for all GPUs of the node if a failure is not that of a GPU.
+    """Return, as YAML, a DeviceTaintRule for each failed GPU. `node` is the name of the node in Kubernetes.
 
-    Return an empty string if nothing has failed. `node` is the name of the node in Kubernetes.
+    If the node or a port has failed, return one rule for all GPUs of the node; if nothing has failed, an empty string.
     """
     failed = [verdict for verdict in result.verdicts if LEVELS[verdict["level"]] is FAIL]
     uuids = {gpu.uuid for gpu in result.health.gpus}

@@ -56,7 +56,7 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    logging.disable()  # the answers have what the reading of the GPUs would log
+    logging.disable()  # the answers contain the errors that a reading of the GPUs would log
     try:
         if args.bundle is None:
             return _print(diagnose(_facts(args)), as_json=args.json)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(args: argparse.Namespace) -> HostFacts:
-    """Return the facts. An invalid configuration is one of them; the defaults then replace it."""
+    """Return the facts about this host. If the configuration is invalid, add its error and use the defaults."""
     try:
         return gather(configuration_to_start(args), "", args.timeout)
     except UserError as error:
@@ -87,21 +87,21 @@ def _print(answers: Answers, *, as_json: bool) -> int:
 
 
 def diagnose(facts: HostFacts) -> Answers:
-    """Return the answer of every check. A check that fails itself is unknown, and does not end the others."""
+    """Return the answer of every check. If a check raises an exception, its answer is unknown."""
     return [(check, _answer(check, facts)) for check in CHECKS]
 
 
 def _answer(check: ReadinessCheck, facts: HostFacts) -> Readiness:
     try:
         return check.answer(facts)
-    except Exception as error:  # noqa: BLE001 - the other answers are wanted all the more
+    except Exception as error:  # noqa: BLE001 - the other checks must still be answered
         return Readiness(
             UNKNOWN, f"The check itself failed: {error!r}.", "gpumon doctor --bundle gpumon-support.tar.gz"
         )
 
 
 def document(answers: Answers) -> dict[str, Any]:
-    """Return the JSON object that --json prints. Its level is the worst; absent answers have none."""
+    """Return the JSON object that --json prints. Its `level` is the worst level of the answers."""
     level = max((answer.level for _, answer in answers if answer.level is not None), default=OK)
     rows = ((check.name, check.question, answer.word, answer.detail, answer.remedy) for check, answer in answers)
     return {
@@ -114,12 +114,12 @@ def document(answers: Answers) -> dict[str, Any]:
 
 
 def table(answers: Answers) -> str:
-    """Return a line for each check, the remedy of each problem below it, and a summary."""
+    """Return a text with a line for each check, the remedy of each problem below its line, and a summary."""
     lines: list[str] = []
     for check, answer in answers:
         first = f"{answer.word:<8}{check.name:<17}"
         lines += textwrap.wrap(answer.detail, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
-        lines += [f"{'':<8}do: {answer.remedy}"] if answer.remedy else []  # in one line, to be pasted
+        lines += [f"{'':<8}do: {answer.remedy}"] if answer.remedy else []  # not wrapped, so that it can be pasted
     words = [answer.word for _, answer in answers]
     counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
     return "\n".join((*lines, "", f"{platform.node()}: {counts}"))

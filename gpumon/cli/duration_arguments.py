@@ -1,4 +1,4 @@
-"""Parse durations, such as 5m, in the arguments of a subcommand."""
+"""Parses durations, such as 5m, in the arguments of a subcommand."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def accept_negative_values(parser: argparse.ArgumentParser) -> None:
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a duration such as 5m, for `type=` of argparse.
+    """Return a duration, such as 5m, in seconds. This is a function for `type=` of argparse.
 
-    Raise ArgumentTypeError if it is invalid.
+    Raise argparse.ArgumentTypeError if the duration is invalid or 0.
     """
     seconds = durations.seconds(text)
     if not seconds:
@@ -31,9 +31,9 @@ def duration(text: str) -> float:
 
 
 def parse_duration(text: str, flag: str = "") -> float:
-    """Return the seconds of a duration such as 1h30m. It must be above 0.
+    """Return a duration, such as 1h30m, in seconds.
 
-    Raise UserError, which names `flag`, if it is invalid.
+    Raise UserError, which names `flag`, if the duration is invalid or 0.
     """
     seconds = durations.seconds(text)
     if not seconds:

@@ -24,8 +24,8 @@ from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
-"""The levels, the worst first, and their colors."""
-MAX_CELL = 24  # of the columns DRAINED and OWNER
+"""Color of each level of a problem. The worst level is first."""
+MAX_CELL = 24  # maximum width of the columns DRAINED and OWNER
 
 
 def add(parser: CommandParser) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
-    """Return the function that reads the fleet. Raise UserError if the arguments are invalid."""
+    """Return the function that reads the state of the fleet. Raise UserError if the arguments are invalid."""
     if args.hosts:
         scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
         addresses = {name: with_port(each.get(ADDRESS, name), DEFAULT_PORT) for name, each in hosts}
@@ -69,7 +69,7 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
 
 
 def _ordered(state: FleetState) -> FleetState:
-    """Return the problems in their order, and what Slurm drains besides."""
+    """Return the state with its problems sorted, the worst first, and with the nodes that Slurm drains added."""
     slurm, order = slurm_drains(), list(LEVELS)
     problems = sorted(state.problems, key=lambda each: (order.index(each.level), each.since or 0.0, each.node))
     known = state.drains is not None or slurm is not None
@@ -77,14 +77,14 @@ def _ordered(state: FleetState) -> FleetState:
 
 
 def _drained(state: FleetState, node: str) -> str | None:
-    """Return why no new job starts on the node; an empty string if jobs do, None if that is not known."""
+    """Return why the scheduler starts no new job on the node; an empty string if it does, None if that is unknown."""
     host = node.rpartition(":")[0] or node
     return None if state.drains is None else state.drains.get(host, state.drains.get(host.partition(".")[0], ""))
 
 
 def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
-    """Yield a summary, and a line for each problem. A reason that is too long for the line is cut."""
-    worst = {problem.node: problem.level for problem in reversed(state.problems)}  # the worst is the last that remains
+    """Yield a summary line and, if there are problems, a table with a line for each. Lines are cut to `width`."""
+    worst = {problem.node: problem.level for problem in reversed(state.problems)}  # a node's first problem is the worst
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
     yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])
     now, cells = time.time(), [["NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON"]]

@@ -1,4 +1,4 @@
-"""What is wrong on the nodes of a fleet, who acts on it, and which nodes are drained."""
+"""Reads the verdicts of a fleet from Prometheus or the agents, who acts on them, and which nodes are drained."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gpumon.health.verdict import Level
 from gpumon.model.durations import from_rfc3339
 
 SECONDS, AT_ONCE = 10.0, 32
-"""Maximum time for a request, and number of agents that are asked at the same time."""
+"""Maximum seconds for one request, and maximum number of agents that are queried at the same time."""
 NO_ANSWER = "no answer"  # instead of a level
-MALFORMED = (LookupError, TypeError, ValueError)  # of an answer of another program, or of an address
+MALFORMED = (LookupError, TypeError, ValueError)  # raised for an invalid address, or a response of another program
 KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
 
 
 class FleetProblem(NamedTuple):
-    """A verdict about a node, a GPU or a port (`device`), or that the agent of a node does not answer.
+    """A problem of a node: a verdict about it, a GPU or a port (`device`), or that its agent does not answer.
 
-    `since`: Unix time in seconds. `owner`: who acts on it, from a silence or a maintenance; empty if there is none,
-    None if that is not known.
+    `since`: Unix time in seconds. `owner`: who started a silence or maintenance that covers the problem, and why; empty
+    if there is none, None if that is unknown.
     """
 
     node: str
@@ -43,7 +43,7 @@ class FleetProblem(NamedTuple):
 
 
 class FleetState(NamedTuple):
-    """The nodes of a fleet, what is wrong on them, and why nodes are drained, by name; None if that is not known."""
+    """The nodes of a fleet and their problems. `drains`: why nodes are drained, by node; None if that is unknown."""
 
     nodes: Sequence[str]
     problems: Sequence[FleetProblem]
@@ -51,7 +51,7 @@ class FleetState(NamedTuple):
 
 
 def from_agents(agents: Mapping[str, Client]) -> FleetState:
-    """Ask each agent, by the name of its node."""
+    """Return the state of a fleet as its agents report it. `agents`: a client for each agent, by name of its node."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(lambda node: _of_agent(node, agents[node]), agents)
         return FleetState(list(agents), [problem for problems in found for problem in problems])
@@ -60,7 +60,7 @@ def from_agents(agents: Mapping[str, Client]) -> FleetState:
 def _of_agent(node: str, agent: Client) -> list[FleetProblem]:
     try:
         return list(_problems(node, agent.get("/api/v1/health", ("verdicts", "maintenance"))))
-    except (ClientError, *MALFORMED) as error:  # an invalid name or port, or an agent of another version
+    except (ClientError, *MALFORMED) as error:  # also for an invalid name or port, or an agent of another version
         return [FleetProblem(node, "", NO_ANSWER, f"{error}" if isinstance(error, ClientError) else repr(error))]
 
 
@@ -74,9 +74,10 @@ def _problems(node: str, health: Any) -> Iterator[FleetProblem]:
 
 
 def from_prometheus(client: Client, prefix: str) -> FleetState:
-    """Read verdicts from a Prometheus, and silences from its Alertmanagers. Raise ClientError if it does not answer.
+    """Return the state of a fleet, with verdicts from a Prometheus and silences from its Alertmanagers.
 
-    `prefix`: path of its URL. Last verdicts of nodes that do not answer need the rules of alert_rules/gpumon.yml.
+    `prefix`: path in the URL of Prometheus. The last verdicts of an agent that cannot be scraped are available only if
+    Prometheus evaluates the rules in alert_rules/gpumon.yml. Raise ClientError if Prometheus does not answer.
     """
 
     def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
@@ -106,7 +107,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
-    """Return who has silenced the alert of a verdict. None if no Alertmanager is known or none answers."""
+    """Return who silenced an alert, and why, by its labels KEY. Return None if no Alertmanager answers."""
     found: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
@@ -124,13 +125,16 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
                 found[_key(alert["labels"])] = "; ".join(
                     names.get(each, each) for each in alert["status"]["silencedBy"]
                 )
-        except ClientError:  # its address may be one that only Prometheus reaches
+        except ClientError:  # this host may not reach the address that Prometheus uses
             continue
     return found
 
 
 def _json(client: Client, path: str, *members: str) -> Any:
-    """Return the JSON of an answer, or the member of a member of it. Raise ClientError."""
+    """Return the JSON value of a response or, with `members`, the value at this path of member names in it.
+
+    Raise ClientError if there is no response or it lacks this value.
+    """
     answer = client.fetch(path)
     try:
         return reduce(getitem, members, json.loads(answer.body if answer.status < 300 else ""))
@@ -145,7 +149,7 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 
 def slurm_drains() -> Mapping[str, str] | None:
-    """Return the nodes that Slurm drains. None if this host has no scontrol, or Slurm does not answer."""
+    """Return why Slurm drains nodes, by node. Return None if this host has no scontrol or Slurm does not answer."""
     output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
     found = (_SLURM_NODE.match(line) for line in output.text.splitlines())
     return None if output.error else {each["node"]: each["reason"] or "drained" for each in found if each}

@@ -42,7 +42,7 @@ class GpuHealth(NamedTuple):
     nvml_index: int | None = None
     """Current NVML index, which CUDA and nvidia-smi use; None if the driver does not list the GPU."""
     minor: str | None = None
-    """Number of its device node; None if it was never read."""
+    """Number of the GPU's device node; None if it was never read."""
     migs: tuple[str, ...] = ()
     """The uuids of the GPU's MIG instances."""
     unwatched: str = ""
@@ -73,7 +73,7 @@ class NodeHealth(NamedTuple):
     groups: tuple[VerdictGroup, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0
-    """Number of expected GPUs that the driver does not count. Soon after boot this is not a verdict yet."""
+    """Number of expected GPUs that the driver does not count. Soon after boot, no verdict reports them yet."""
     maintenance: str | None = None
     """The maintenance in force as text, with its end and reason; None without one."""
     stale: str = ""
@@ -81,9 +81,9 @@ class NodeHealth(NamedTuple):
 
 
 def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
-    """Read the health file. Raise CheckError if it cannot be read or is invalid.
+    """Return the content of the health file. Raise CheckError if the file cannot be read or is invalid.
 
-    If it is older than `max_age` seconds, or its agent has stopped, `stale` of the result states that.
+    If its checks were evaluated more than `max_age` seconds ago, or its agent has stopped, `stale` states that.
     """
     document = _document(path)
     try:
@@ -155,9 +155,9 @@ def _stale(document: Any, max_age: float) -> str:
 
 
 def _maintenance(window: Document | None, boot: str) -> str | None:
-    """Return the maintenance window as text; None if there is none or it is over.
+    """Return the maintenance window as text; None if there is no window or it is over.
 
-    Whether it is over is determined by the boot clock or, after a reboot, by the wall clock.
+    The boot clock or, after a reboot, the wall clock determines whether the window is over.
     """
     if window is None:
         return None

@@ -1,4 +1,4 @@
-"""Read host names: Slurm node names such as gpu[001-032,040], host lists and Ansible inventories."""
+"""Reads host names: Slurm node names such as gpu[001-032,040], host lists and Ansible inventories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Groups = Mapping[str, Any]
 def expand(expression: str) -> list[str]:
     """Return the host names of a Slurm or Ansible expression, such as gpu[001-032,040],login or gpu[01:32].
 
-    Raise UserError if it is invalid.
+    Raise UserError if the expression is invalid.
     """
     if left := _WORD.sub("", expression).strip(", \t\n"):
         raise UserError(f"{expression!r} is not a list of hosts, because of {left!r}: write it as gpu[001-032,040]")
@@ -44,7 +44,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _numbers(brackets: str, word: str) -> list[str]:
-    """Return the numbers of the ranges between two brackets, padded with zeros to the width of the first."""
+    """Return the numbers of ranges such as 001-032,040, padded with zeros to the width of the first of their range."""
     numbers: list[str] = []
     for text in brackets.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:[-:](\d{1,9}))?", text.strip())
@@ -74,7 +74,10 @@ def read_inventory(text: str, source: str, group: str = ALL) -> dict[str, Variab
 
 
 def _of_lines(text: str) -> Groups:
-    """Read a host list, or an inventory in INI form. A line has host names, then variables as name=value."""
+    """Return the groups of a host list, or of an inventory in INI format.
+
+    A line has host names, followed by their variables as name=value.
+    """
     name, kind = "ungrouped", "hosts"
     groups: dict[str, dict[str, dict[str, Any]]] = {name: {kind: {}}}
     for line in text.splitlines():
@@ -89,13 +92,16 @@ def _of_lines(text: str) -> Groups:
 
 
 def _hosts(groups: Groups, wanted: str) -> dict[str, Variables]:
-    """Return the hosts of a group and of the groups in it. Groups are nested (YAML) or name each other."""
+    """Return, by host name, the variables of the hosts of a group and of its child groups.
+
+    A group contains its child groups (YAML) or their names (INI, JSON).
+    """
     listed = groups.get("_meta", {}).get("hostvars", {})
     members: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     variables: dict[str, dict[str, str]] = {}
     waiting = list(groups.items())
-    for group, content in waiting:  # grows by the groups in each
+    for group, content in waiting:  # the loop appends the child groups of each group
         hosts, children = (content or {}).get("hosts") or {}, (content or {}).get("children") or {}
         for expression in hosts:
             own = hosts[expression] if isinstance(hosts, dict) else listed.get(expression)
@@ -110,6 +116,6 @@ def _hosts(groups: Groups, wanted: str) -> dict[str, Variables]:
     if wanted not in below:
         raise UserError(f"there is no group {wanted!r}, but: {', '.join(sorted(set(below) - {'_meta'}))}")
     chosen = [wanted]
-    for group in chosen:  # grows by the groups in each
+    for group in chosen:  # the loop appends the child groups of each group
         chosen += [child for child in below.get(group, ()) if child not in chosen]
     return {name: variables[name] for group in chosen for name in members.get(group, ())}

@@ -1,9 +1,9 @@
 """Determines the GPUs of a job from flags, or from environment variables that CUDA and Slurm set. Pure.
 
-A number is a GPU's current NVML index. In Slurm's variables it is the index since boot, because Slurm counts device
-nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES counts from 0 among these. Slurm's own variables do
-not, so they take precedence over numbers in CUDA_VISIBLE_DEVICES. uuids in CUDA_VISIBLE_DEVICES take precedence over
-both.
+A number is the current NVML index of a GPU; in Slurm's variables it is the index at boot, because Slurm counts device
+nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES numbers only these GPUs, from 0, but Slurm's own
+variables number all GPUs of the node. Therefore Slurm's variables take precedence over numbers in CUDA_VISIBLE_DEVICES.
+uuids in CUDA_VISIBLE_DEVICES take precedence over both.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ GPUs.
 
 
 class GpuNames(NamedTuple):
-    """The indexes, uuids or PCI addresses of a job's GPUs, and the flag or environment variable that lists them."""
+    """The indexes, uuids or PCI addresses of a job's GPUs. `origin`: the flag or environment variable with the list."""
 
     origin: str
     names: tuple[str, ...]
 
 
 def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
-    """Return the names of the job's GPUs. Raise CheckError if no flag and no environment variable lists them."""
+    """Return the names of the job's GPUs. Raise CheckError if neither a flag nor an environment variable lists them.
+
+    A Slurm job for which no variable lists GPUs has no GPU.
+    """
     if flags:
         return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
     cuda = environ.get(CUDA)
@@ -71,7 +74,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def resolve(job: GpuNames, health: NodeHealth) -> tuple[GpuHealth, ...]:
-    """Return the GPUs of the job. If a name matches no GPU or several, raise CheckError, which lists the GPUs."""
+    """Return the GPUs of the job. Raise CheckError, which lists the GPUs, if a name does not match exactly one GPU."""
     try:
         return tuple(dict.fromkeys(_gpu(name, job.origin, health.gpus) for name in job.names))
     except CheckError as error:
@@ -101,8 +104,8 @@ def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable
 def _gpus_with_index(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
     """Return the GPU with this NVML index.
 
-    If there is none and the driver has not renumbered GPUs since boot, return the GPU for which the agent shows this
-    index.
+    If there is no such GPU and the driver has not renumbered GPUs since boot, return the GPU for which the agent shows
+    this index.
     """
     matching = [gpu for gpu in gpus if gpu.nvml_index == number]
     if matching or any(gpu.moved for gpu in gpus):
@@ -122,5 +125,5 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
 
 
 def _list_names(gpus: Iterable[GpuHealth]) -> str:
-    """Return a text with index and uuid of each GPU, for an error message."""
+    """Return a text with the index and the uuid of each GPU, for an error message."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

@@ -1,4 +1,4 @@
-"""The command line of gpumon. COMMANDS lists the subcommands; the module of each is imported when it runs."""
+"""The command line of gpumon. COMMANDS lists the subcommands. The module of a subcommand is imported when it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREIGN_ANSWER = (
 
 
 class Command(NamedTuple):
-    """A subcommand. Its arguments and its code are the functions `add` and `run` of module gpumon.cli.<name>."""
+    """A subcommand. In the module gpumon.cli.<name>, `add` adds its arguments to a parser, and `run` executes it."""
 
     name: str
     help: str
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
     """Return the parser of the command line.
 
-    Only the subcommands in `complete` get their arguments, because that imports their modules, which takes time.
+    Only the subcommands in `complete` get arguments, because this imports their modules, which takes time.
     """
     parser = CommandParser(prog="gpumon", description=_description())
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")

@@ -1,4 +1,4 @@
-"""`gpumon once`: read GPUs and ports once and print them. The same child processes as the agent's read them."""
+"""`gpumon once`: read GPUs and ports once, by child processes like those of the agent, and print the readings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
-"""Maximum seconds for the poll of the GPUs. Even a slow driver opens its GPUs in less time."""
+"""Maximum seconds for the poll of the GPUs. Even a slow driver opens all GPUs in less time."""
 LINKS_SECONDS = 5.0
 """Maximum seconds to wait for the ports after the GPUs were read, because the read of a port may block for ever."""
 FAILED = 1
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 class SingleReading:
     """Reads all GPUs and ports once, without an agent.
 
-    It ends early if the driver fails or the sampler child keeps crashing.
+    The reading ends early if the driver fails or the sampler child process crashes repeatedly.
     """
 
     def __init__(self, settings: Configuration, deadline: float = DEADLINE_SECONDS) -> None:
@@ -114,7 +114,10 @@ class SingleReading:
             self._end(None)
 
     def _supervise(self, state: SamplerStatus) -> None:
-        """Update the sampler's status. End if it has crashed more often than is needed to quarantine the GPUs."""
+        """Pass the sampler's status to the monitor, and end with a failure if the sampler crashes without progress.
+
+        A sampler makes progress if a GPU on which it has crashed CRASHES_PER_GPU times is quarantined.
+        """
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
         if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):

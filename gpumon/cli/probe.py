@@ -26,8 +26,8 @@ from gpumon.probe.core.result import ProbeResult, from_document
 
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Seconds after the request of a run in which a response 404 is retried, because the agent may not have recorded the
-run yet.
+"""Seconds after the start of a run in which a request that gets status 404 is repeated, because the agent may not have
+recorded the run yet.
 """
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _begin(agent: Client, args: argparse.Namespace) -> str:
-    """Request a run of a probe and return the run's id. A run that is skipped has an id too."""
+    """Request a run of a probe and return the id of the run. A skipped run has an id too."""
     try:
         return str(agent.post(f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
     except RefusedError as refusal:

@@ -1,7 +1,7 @@
 """`gpumon probe hold` and `unhold`: keep probes off the GPUs while a job uses them, for a scheduler's prolog.
 
-Exit code 0: no process of a probe is on a GPU, nor will be before the hold ends. 1: this is not certain, for example
-because no agent answers. 2: the request is invalid or was refused.
+Exit code 0: no process of a probe is on a GPU, and no probe starts before the hold ends. 1: this is not certain, for
+example because no agent answers. 2: the request is invalid or was refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gpumon.outputs.window_sentences import holds
 PATH, CHANGED = "/api/v1/probes/hold", ("hold", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
-"""Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a hold within about
-2.5 s.
+"""Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a request for a hold
+within about 2.5 s.
 """
 RETRY_SECONDS = 0.1
 UNCERTAIN = 1
@@ -101,7 +101,7 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
 def _retry(agent: Client, request: Callable[[Client], Any]) -> Any:
     """Send a request and return the response. Retry for PATIENCE_SECONDS while no agent listens.
 
-    If a job begins while the agent starts, the agent must still get the job's hold.
+    The agent thus gets the hold of a job that begins while the agent starts.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -61,7 +61,7 @@ def _summary(path: Path) -> str:
 def _check_writable(path: Path) -> None:
     """Raise UserError if the recording cannot be written to this path.
 
-    This is checked before recording takes its time.
+    This is checked before the recording starts, which may take minutes.
     """
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UserError(f"{path} cannot be written: name a file in a folder that exists and that you may write to")

@@ -1,4 +1,4 @@
-"""Runs sampler children that record the driver's answers: one for a survey, then one for polls.
+"""Runs two sampler child processes that record the driver's answers: one makes a survey of all calls, then one polls.
 
 Only these children load the driver.
 """
@@ -30,7 +30,7 @@ LINE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Outcome:
-    """What a recording achieved, for the recording's header and the exit code of `gpumon record`."""
+    """The outcome of a recording, for the recording's header and the exit code of `gpumon record`."""
 
     up: bool = False
     """True if NVML could be initialised."""
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Recording:
-    """Makes one recording of the answers of NVML on this host. Call `run` once.
+    """Makes one recording of the answers that NVML gives on this host. Call `run` once.
 
     `orders` returns the orders of a sampler child. Its argument is the descriptor of the shared memory (call page) in
     which the child shows its current driver call.
@@ -62,7 +62,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the time is over, an error occurs or the operator presses ^C. Return the outcome."""
+        """Record until the wanted time is over, an error occurs or the operator presses ^C. Return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:
@@ -146,7 +146,7 @@ class Recording:
             self._loop.stop()
 
     def _abandon(self, child: FramedChild, reader: int) -> None:
-        """Stop without a child that SIGKILL does not end, because the driver blocks it in the kernel."""
+        """End the recording although SIGKILL does not end the child, because the driver blocks it in the kernel."""
         self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)
         self._builder.child_ended(child.call.since)

@@ -15,7 +15,7 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.host_list import ALL, Variables, expand, read_inventory
 
 ADDRESS = "ansible_host"
-"""Variable of an inventory with the address of a host, if it differs from the host's name."""
+"""Variable of an inventory with the address of a host, if the address differs from the host's name."""
 
 
 def add(parser: CommandParser) -> None:
@@ -48,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> str:
-    """Return the targets as JSON, from the present content of the file. Raise UserError if there is no host."""
+    """Return the targets as JSON, from the node names or the current content of the file.
+
+    Raise UserError if these are invalid or name no host.
+    """
     hosts = read_hosts(args.hosts, args.group) if args.hosts else {name: {} for name in expand(",".join(args.nodes))}
     if not hosts:
         raise UserError(f"{' '.join(args.nodes)!r} names no host: write it as gpu[001-032]")
@@ -58,7 +61,7 @@ def targets(args: argparse.Namespace) -> str:
         labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
         address = variables.get(ADDRESS, name)
         if address != name:
-            labels["instance"] = with_port(name, args.port)  # so that alerts show the name
+            labels["instance"] = with_port(name, args.port)  # so that alerts show the host's name, not its address
         groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))
     found = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
     return json.dumps(found, indent=1) + "\n"
@@ -67,7 +70,7 @@ def targets(args: argparse.Namespace) -> str:
 def read_hosts(file: str, group: str) -> dict[str, Variables]:
     """Return the variables of each host of a group, from a file or, for `-`, from standard input.
 
-    Raise UserError if it cannot be read or has no host.
+    Raise UserError if the text cannot be read, is invalid or has no host.
     """
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -86,7 +89,7 @@ def _variable(host: str, variables: Variables, name: str) -> str:
 
 
 def with_port(host: str, port: int) -> str:
-    """Return HOST:PORT; the host unchanged if it has a port."""
+    """Return HOST:PORT; if the host already has a port, return it unchanged."""
     if host.count(":") > 1:
         return f"[{host}]:{port}"  # an address of IPv6
     return host if ":" in host else f"{host}:{port}"
@@ -109,7 +112,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _handler(args: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
     class TargetsHandler(BaseHTTPRequestHandler):
-        """Answers each request with the targets; with status 500 on an error, so that Prometheus keeps its list."""
+        """Responds with the targets; on an error with status 500, so that Prometheus keeps the previous targets."""
 
         timeout = 10.0
 

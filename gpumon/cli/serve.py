@@ -51,15 +51,15 @@ def run(args: argparse.Namespace) -> int:
         return Daemon(settings, reread).run()
     except ListenError as error:
         print(f"gpumon: {error}", file=sys.stderr)
-        return 1  # systemd restarts it: the port may be free later
+        return 1  # systemd then restarts the agent, because the port may be free later
     except (ConfigurationError, WebConfigError) as error:
         raise UserError(str(error)) from error
 
 
 def _driver_loads() -> bool:
-    """Return True if NVML initialises or hangs, False if it fails.
+    """Return True if the initialisation of NVML succeeds or hangs, False if it fails.
 
-    A child process tries it, because the call may crash.
+    A child process makes the call, because the call may crash.
     """
     command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
     try:

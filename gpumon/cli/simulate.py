@@ -1,6 +1,6 @@
 """`gpumon simulate PROFILE -- PROGRAM`: run another Python program, unmodified, on a simulated node.
 
-`gpumon simulate fleet` serves the pages of many simulated nodes.
+`gpumon simulate fleet` serves the HTTP pages of many simulated nodes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ QUESTION = "import importlib.util, sys; print(*sys.version_info[:2], importlib.u
 PYTHON = re.compile(r"python[\d.]*t?")
 SHELLS = frozenset({"sh", "bash", "dash"})
 LONG_PATH = re.compile(rb"^'''exec' [\"']?(?P<python>/[^\"']+?)[\"']? \"\$0\" \"\$@\"")
-"""Matches the second line of a script whose interpreter's path is too long for the first line, as pip writes it."""
+"""Matches the second line of a script, as pip writes it if the path of the interpreter is too long for the first line.
+"""
 ISOLATING = re.compile(r"-[a-zA-Z]*[EI]")
-"""Matches options with which Python ignores PYTHONPATH."""
+"""Matches options that make Python ignore PYTHONPATH."""
 
 
 class Program(NamedTuple):
@@ -80,9 +81,9 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve a fleet, or replace this process by the program.
+    """Serve a fleet, or replace this process by the program (exec).
 
-    The program then receives the signals and sets the exit code.
+    The program thus receives all signals and sets the exit code.
     """
     if args.profile == FLEET:
         from gpumon.cli import simulate_fleet  # noqa: PLC0415 - programs need no HTTP server
@@ -152,7 +153,7 @@ def _check_interpreter(python: str, name: str) -> None:
 def find_program(name: str, arguments: Sequence[str]) -> Program:
     """Return how to run a Python program with these arguments: its interpreter and the interpreter's arguments.
 
-    Raise UserError if it is missing or is not a Python program.
+    Raise UserError if the program is missing or is not a Python program.
     """
     path = shutil.which(name)
     if path is None:
@@ -174,9 +175,9 @@ def find_program(name: str, arguments: Sequence[str]) -> Program:
 
 
 def _interpreter(first: bytes, second: bytes) -> list[str] | None:
-    """Return the interpreter and options that a script's first line names; None if it names none.
+    """Return the interpreter and its options from a script's first two lines; None if the script names no interpreter.
 
-    If the line names env, or a shell that executes the interpreter, return the interpreter itself.
+    If the first line names env, or a shell that executes the interpreter, return the interpreter itself.
     """
     if not first.startswith(b"#!"):
         return None

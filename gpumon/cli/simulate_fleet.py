@@ -1,4 +1,4 @@
-"""`gpumon simulate fleet`: serve the pages of many simulated nodes, made from those of a few simulated agents."""
+"""`gpumon simulate fleet`: serve the HTTP pages of many simulated nodes, made from the pages of a few agents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OTHER_FILES = 200
 
 
 class FleetNode(NamedTuple):
-    """One node of the fleet: its name, the agent whose pages it serves, and the identities of its GPUs."""
+    """One node of the fleet: its name, the agent whose pages it serves, and the uuids and serial numbers to insert."""
 
     name: str
     agent: FleetAgent
@@ -58,7 +58,7 @@ class FleetNode(NamedTuple):
 
 
 class FleetAgent:
-    """An agent on a simulated node. All healthy nodes share one, and all nodes with the same fault share one."""
+    """An agent process on a simulated node. All healthy nodes share one agent, as do all nodes with the same fault."""
 
     def __init__(self, folder: Path, profile: str, scenario: Path | None) -> None:
         self._client = Client(folder / "agent.sock")
@@ -80,7 +80,7 @@ class FleetAgent:
         self._pages: dict[str, tuple[float, asyncio.Task[tuple[Answer, AgentPage]]]] = {}
 
     def wait(self) -> None:
-        """Wait until the agent has polled its GPUs. Raise UserError if it ends before or takes too long."""
+        """Wait until the agent has polled its GPUs. Raise UserError if the agent ends or START_SECONDS pass before."""
         deadline = boot_clock() + START_SECONDS
         while self.process.poll() is None and boot_clock() < deadline:
             with contextlib.suppress(ClientError):
@@ -109,7 +109,7 @@ class FleetAgent:
 
 
 class Fleet:
-    """ASGI application that serves each node of the fleet at a port of its own. The first node has the lowest port."""
+    """ASGI application that serves each node of the fleet at a separate port. The first node has the lowest port."""
 
     def __init__(self, nodes: Sequence[FleetNode], first_port: int) -> None:
         self._nodes = nodes
@@ -173,7 +173,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
-    """Return a listening socket for each node, at consecutive ports. Raise UserError if that fails."""
+    """Return a listening socket for each node, at consecutive ports. Raise UserError if this is not possible."""
     wanted, (limit, most) = OTHER_FILES + FILES_PER_NODE * nodes, resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < wanted:
         raise UserError(f"{nodes} nodes need {wanted} open files, and the limit is {most}: raise it with `ulimit -Hn`")
@@ -186,7 +186,7 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run the agents within a context: first the healthy one, then one for each fault of the broken nodes."""
+    """Run the agents within a context. Return them: the healthy agent, then one for each fault of the broken nodes."""
     faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()
@@ -209,7 +209,7 @@ def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]
 
 
 def _write_targets(file: Path | None, addresses: Mapping[str, str]) -> None:
-    """Write the address of each node in the format of Prometheus's file_sd_configs. Without a file, print it."""
+    """Write the address of each node, in the format of Prometheus's file_sd_configs, to the file or standard output."""
     groups = [{"targets": [address], "labels": {"instance": name}} for name, address in addresses.items()]
     text = json.dumps(groups, indent=0 if file is None else None) + "\n"
     if file is None:

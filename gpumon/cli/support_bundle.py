@@ -1,4 +1,4 @@
-"""Writes the support archive of `gpumon doctor --bundle`: what a problem is found with, without secrets."""
+"""Writes the support archive of `gpumon doctor --bundle`: data to diagnose a problem, without secrets."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ EVENTS, LOG_LINES, MAX_LOG = 1000, 2000, 4 << 20
 FROM_AGENT = {"inventory.json": "/api/v1/inventory", "events.json": f"/api/v1/events?limit={EVENTS}"}
 VERSIONS = ("gpumon", "python", "system", "packages", "torch", "unit")
 MAX_SECRETS = 1 << 16
-"""Maximum bytes of a file with secrets."""
+"""Maximum bytes of a file with secrets. A larger file is not read."""
 MIN_SECRET = 6
-"""Minimum number of characters of a secret that is searched in all members. Shorter ones are parts of other words."""
+"""Minimum number of characters of a secret to redact in all members. Shorter secrets may be parts of other words."""
 
 
 @contextlib.contextmanager
 def bundle(path: Path) -> Iterator[tarfile.TarFile]:
-    """Create the archive with mode 0600, and return it as a context manager. Raise UserError if the file exists.
+    """Create the archive with mode 0600 for use within a context. Raise UserError if the file exists.
 
-    Without success the file is deleted.
+    If the context ends with an exception, delete the file.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -56,7 +56,7 @@ def bundle(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) -> None:
-    """Add all members to the archive. `report`: the texts of doctor's own answers, by the names of their members."""
+    """Add all members (files) to the archive. `report`: the text of each member with the answers of doctor, by name."""
     members = {**report, **dict(_members(facts)), **dict(_from_agent(facts))}
     secrets = sorted(_secrets(facts.configuration), key=len, reverse=True)
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -81,7 +81,7 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
 
 
 def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:
-    """Yield inventory and events; of a stopped agent the events in its store."""
+    """Yield name and text of the members with inventory and events. Without an agent, read the events in its store."""
     for name, path in FROM_AGENT.items():
         try:
             yield name, Client(facts.agent).fetch(path).body.decode(errors="replace")
@@ -98,7 +98,7 @@ def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:
 
 
 def _secrets(configuration: Configuration) -> Iterator[str]:
-    """Yield the words of the files with secrets that the configuration names, as far as this user may read them."""
+    """Yield the words in the configured files with secrets, such as web.token_file, that this user may read."""
     for name in settings():
         path = configuration.value(name)
         if name.endswith("_file") and name != "web.config_file" and isinstance(path, Path):

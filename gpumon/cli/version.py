@@ -22,5 +22,5 @@ def run(_: argparse.Namespace) -> int:
 
 
 def line() -> str:
-    """Return the version of gpumon and, if it is known, the revision of its source."""
+    """Return a text with the version of gpumon and, if available, the git revision of its source."""
     return f"gpumon {__version__} ({commit})" if (commit := revision()) else f"gpumon {__version__}"

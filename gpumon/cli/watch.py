@@ -1,4 +1,4 @@
-"""Shows a text that is renewed regularly, on the whole terminal, as `top` does."""
+"""Shows a text on the whole terminal and renews it at an interval, as `top` does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpumon.cli.errors import UserError
 
 SECONDS = 2.0
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""Show and leave another screen without cursor, on which long lines are cut."""
+"""Terminal sequences that enter and leave the alternate screen, without cursor and with long lines cut."""
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -36,9 +36,9 @@ def add_watch_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def watch(render: Callable[[os.terminal_size], str], seconds: float) -> int:
-    """Show what `render` returns, again every `seconds`, until q is pressed. Return the exit code.
+    """Show the text that `render` returns, and call `render` again every `seconds`, until q is pressed.
 
-    A ClientError that it raises is shown until it succeeds again. Raise UserError without a terminal.
+    Return the exit code. If `render` raises ClientError, show the error instead. Raise UserError without a terminal.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("--watch needs a terminal: leave it out to print once")
@@ -59,7 +59,7 @@ def watch(render: Callable[[os.terminal_size], str], seconds: float) -> int:
 
 @contextlib.contextmanager
 def _whole_screen() -> Iterator[None]:
-    """Show another screen within a context, and read keys without a line end. The terminal is restored at the end."""
+    """Show the alternate screen within a context, and read keys without Enter. Restore the terminal at the end."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

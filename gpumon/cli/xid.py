@@ -28,7 +28,7 @@ def add(parser: CommandParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """An Xid or SXid to explain, with its text in the kernel log ("" if none is given) and its explanation."""
+    """An Xid or SXid with its explanation. `text`: its text in the kernel log; empty if no text was given."""
 
     kind: str
     code: int

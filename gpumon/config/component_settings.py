@@ -1,4 +1,4 @@
-"""Derives the settings of each component from the configuration, so that components need not import all of it."""
+"""Derives the settings of each component from the configuration, so that no component needs the whole of it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PROBE = PROBES["allreduce"]
 GRACE = "health.boot_grace_seconds"
 
 TRACE = "GPUMON_SIMULATION_TRACE"
-"""Environment variable for benchmarks and tests: file in which the simulated library counts its calls."""
+"""Environment variable for benchmarks and tests: path of a file in which the simulated NVML counts its calls."""
 PROBE_FAULT = "GPUMON_PROBE_FAULT"
-"""Environment variable for tests: fault of one rank of the probe on a simulated node."""
+"""Environment variable for tests: the fault that one rank of a probe has on a simulated node."""
 
 
 def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
     """Return the Report as it is before the first message to `state.reduce`.
 
-    `boot`: boot id. `began_at`: start time on CLOCK_BOOTTIME.
+    `boot`: boot id of the host. `began_at`: start of the agent in seconds of CLOCK_BOOTTIME.
     """
     started = time.time()
     return Report(
@@ -66,13 +66,13 @@ def xid_catalogue(configuration: Configuration) -> Catalogue:
 
 
 def kernel_log_path(configuration: Configuration) -> Path | None:
-    """Return the kernel log to read; None on a simulated node unless the path is configured."""
+    """Return the path of the kernel log to read; None on a simulated node, unless the path is configured."""
     named = configuration.origin("kernel_log.path") != "default"
     return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
 
 
 def reducer_settings(configuration: Configuration) -> ReducerSettings:
-    """Return the settings of `state.reduce`. They change only at a reload."""
+    """Return the settings of `state.reduce`, which applies messages to the Report. They change only at a reload."""
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
@@ -97,10 +97,10 @@ def check_policy(configuration: Configuration) -> Policy:
 
 
 def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
-    """Return the orders with which a sampler child is started.
+    """Return the orders, the configuration with which a sampler child process is started.
 
-    `page`: descriptor of the shared memory in which the child shows its current call. `epoch`: boot clock, in seconds,
-    at which a simulated node began.
+    `page`: descriptor of the shared memory in which the child shows its current driver call. `epoch`: boot clock, in
+    seconds, at which the scenario of a simulated node began.
     """
     return SamplerOrders(
         page=page,
@@ -117,10 +117,10 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
 
 
 def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
-    """Return the orders with which the links child is started.
+    """Return the orders, the configuration with which the links child process is started.
 
-    `page`: descriptor of the shared memory in which the child shows its current call. `epoch`: boot clock, in seconds,
-    at which a simulated node began.
+    `page`: descriptor of the shared memory in which the child shows its current file read. `epoch`: boot clock, in
+    seconds, at which the scenario of a simulated node began.
     """
     return LinksOrders(
         page=page,
@@ -167,7 +167,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
 
 
 def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
-    """Return the limits of bandwidth below which a probe run is slow, by backend (nccl, gloo)."""
+    """Return, by backend (nccl, gloo), the limits below which the bandwidth of a probe run counts as degraded."""
     probe = configuration.probe
     return {
         setting.backend: Floors(
@@ -189,7 +189,7 @@ def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, floa
 
 
 def timetable(configuration: Configuration) -> Timetable:
-    """Return the timetable of scheduled probe runs. The probe's own defaults replace unset values."""
+    """Return the timetable of scheduled probe runs. For a setting that is not set, use the default of the probe."""
     probe = configuration.probe
     interval = _or_default(probe.interval_seconds, PROBE.interval)
     first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after

@@ -1,4 +1,4 @@
-"""ConfigurationError: every problem of an invalid configuration, with its origin and its remedy."""
+"""The error for an invalid configuration. It contains all problems, each with its origin and its remedy."""
 
 from __future__ import annotations
 

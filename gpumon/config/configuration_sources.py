@@ -21,7 +21,7 @@ CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
 
 class ConfigurationSources:
-    """Merges the values of all sources before validation. The values of each `add_...` override those added before."""
+    """Merges the values of all sources before validation. A value overrides the value that was added before it."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
@@ -43,7 +43,7 @@ class ConfigurationSources:
         """Add the settings in environment variables GPUMON_SECTION__KEY.
 
         Other variables that begin with GPUMON_ are ignored, because Kubernetes sets GPUMON_PORT for a service named
-        gpumon. If such a variable is a setting's with one underscore instead of two, add a problem.
+        gpumon. If the name of such a variable is that of a setting with only one underscore, add a problem.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):
@@ -70,7 +70,7 @@ class ConfigurationSources:
     def origin(self, key: Key) -> str:
         """Return the origin of a value: "file:line", variable, flag or "default"; empty if it has none.
 
-        A value without an origin has that of the value that contains it, or else that of a value inside it.
+        If no origin is recorded for the value, use the origin of the value that contains it, or of a value inside it.
         """
         holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
         held = (origin for other, origin in self.origins.items() if other[: len(key)] == key)

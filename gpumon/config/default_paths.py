@@ -1,6 +1,6 @@
 """Default paths of the store, the token, the unix socket and the health file (the verdicts, for other programs).
 
-Paths are text here and in `gpumon check`, because importing pathlib takes a tenth of the time of that command.
+Paths are strings here, because `gpumon check` uses this module, and importing pathlib would take a tenth of its time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEALTH_FILE_VERSION = 1
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else that of the user (XDG)."""
+    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else a user's (XDG_STATE_HOME)."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given
@@ -34,7 +34,7 @@ def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
 
 
 def health_file_beside(store: StrPath) -> str:
-    """Return the path of the health file of an agent that systemd did not start: beside the store."""
+    """Return the path at which an agent that systemd did not start writes its health file: beside its store."""
     return f"{os.fspath(store)}.{HEALTH_FILE}"
 
 
@@ -51,10 +51,10 @@ def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
 
 
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
-    """Return the path of the unix socket of a running agent: that of the systemd unit, else that beside the store.
+    """Return the path of the unix socket of a running agent: the systemd unit's socket, else the one beside the store.
 
-    If `configured` (the store's path is set), the socket beside the store has precedence. If neither socket exists,
-    return the path with precedence.
+    If `configured`, because the path of the store is set, the socket beside the store has precedence. If neither socket
+    exists, return the path of the socket with precedence.
     """
     unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))
@@ -68,7 +68,7 @@ def _socket_beside(store: StrPath) -> str:
 def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mapping[str, str]) -> str:
     """Return the path of the health file to read: `file` if given, else beside `store` if given, else a default.
 
-    The default is the file of the systemd unit, unless only an agent that this user started has written one.
+    The default is the file of the systemd unit, unless only the file of an agent that this user started exists.
     """
     if file is not None:
         return os.fspath(file)

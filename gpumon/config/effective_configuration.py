@@ -1,4 +1,4 @@
-"""Compares and shows configurations, and merges a reloaded one into the running one."""
+"""Compares and prints configurations, and merges a reloaded configuration into the running one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
 
 def merge_reloaded(running: Configuration, read: Configuration) -> Configuration:
-    """Return the reloaded configuration, in which settings that need a restart keep their running values."""
+    """Return the configuration `read` at a reload, but with the running values of settings that need a restart."""
     fixed = [row for row in settings().values() if row.restart]
     merged = {
         name: getattr(read, name).model_copy(
@@ -43,7 +43,7 @@ def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
 
 
 def show(configuration: Configuration) -> str:
-    """Return the configuration as YAML, secrets redacted, each setting with its origin as a comment."""
+    """Return the configuration as YAML, with secrets redacted, and with the origin of each setting as a comment."""
     lines: list[str] = []
     for name, row in settings().items():
         if f"{row.section}:" not in lines:

@@ -22,9 +22,9 @@ DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 
 
 def configuration_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file: --config.file, GPUMON_CONFIG__FILE, or /etc/gpumon/gpumon.yml if it exists.
+    """Return the path of the configuration file, from `flag` (--config.file) or the variable GPUMON_CONFIG__FILE.
 
-    Return None if there is none of them.
+    If neither is set, return /etc/gpumon/gpumon.yml if it exists, else None.
     """
     named = flag or environ.get(CONFIG_FILE_VARIABLE)
     if named:
@@ -42,8 +42,8 @@ def load(
     """Return the validated configuration. Raise ConfigurationError with all problems that were found.
 
     `path`: the configuration file. `flags` maps flag names to values, None if a flag is not given. `profiles` returns
-    the names of all profiles, to check simulate.profile. It is called only if that setting names one. If `profiles` is
-    None, the name is not checked.
+    the names of all simulated profiles, and is called only if simulate.profile names one. If `profiles` is None, that
+    name is not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)
@@ -79,7 +79,7 @@ def _with_xid_rows(configuration: Configuration) -> Configuration:
 
 
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
-    """Convert an error of pydantic to a problem with origin, setting and remedy."""
+    """Convert an error that pydantic reports to a problem with origin, setting and remedy."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
     origin, name = sources.origin(key), ".".join(key)
     if error["type"] == "extra_forbidden":

@@ -81,7 +81,7 @@ class WebSection(Section):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return (host, port) to listen on. The host has no brackets; it is empty for every address."""
+        """Return (host, port) to listen on. The host has no brackets; an empty host means all addresses."""
         host, _, port = self.listen_address.rpartition(":")
         return host.strip("[]"), int(port)
 

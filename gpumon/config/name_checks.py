@@ -18,7 +18,9 @@ THRESHOLDS = ("health", "thresholds")
 
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
-    """Report unknown names of checks, thresholds, versions and profiles, and thresholds out of range, to `sources`.
+    """Add a problem to `sources` for each unknown name of a check, threshold, version or profile.
+
+    Also add one for each threshold that is out of range.
 
     `profiles` returns the names of all simulated profiles. If it is None, the profile is not checked.
     """
@@ -46,7 +48,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_ranges(sources: ConfigurationSources) -> None:
-    """Report thresholds out of range to `sources`. Validation by the model reports those that are not numbers."""
+    """Add a problem to `sources` for each threshold out of range. The model reports thresholds that are no numbers."""
     entries = sources.get(*THRESHOLDS)
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}

@@ -18,14 +18,16 @@ _IN_TEXT = (
     (re.compile(r"(Bearer |Authorization: ?\w+ )[^\s\"']+", re.IGNORECASE), rf"\1{REDACTED}"),
     (re.compile(rf"({_WORDS}(?:ord)?[\"']?[=:] ?[\"']?)[^\s\"',;]+", re.IGNORECASE), rf"\1{REDACTED}"),
 )
-"""Patterns of secrets in a text: user and query of a URL, credentials of an HTTP header, `token=` and `token:`."""
+"""Patterns of secrets in a text, with their replacements: in a URL the password, a user without password, and the
+query; credentials in an HTTP header; and the value after a name such as `token=` or `token:`.
+"""
 
 
 def redact(name: str, value: Any) -> Any:
     """Return the value of a setting with secrets replaced by REDACTED.
 
     `name` is the name of the setting or, inside a mapping, the key of an entry. A value is secret if its name indicates
-    that. The user of a URL, its query, and the path of a webhook are secret too.
+    that. The secrets that redact_text finds in a value, and the path of webhook_url, are replaced too.
     """
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):

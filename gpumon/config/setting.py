@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 NEEDS: Final = "needs"
-"""Type of the pydantic error for a setting that depends on another one. The context of the error holds the remedy."""
+"""Type of the pydantic error for a setting whose value does not fit another setting. Its context holds the remedy."""
 
 _HOOK = re.compile(r"https?://[^\s/?#]+[^\s#]*")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
@@ -39,15 +39,15 @@ def setting(
 ) -> Any:
     """Return the pydantic field that declares a setting.
 
-    `meaning` describes it in the documentation. With `restart`, a change takes effect only at a restart, not at a
-    reload. `limits`: gt, ge and le of pydantic.
+    `meaning` describes the setting in the documentation. With `restart`, a change takes effect only at a restart, not
+    at a reload. `limits`: the arguments gt, ge and le of pydantic's Field.
     """
     row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
     return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
 
 
 def check_address(text: str) -> str:
-    """Return a valid listen address unchanged; raise ValueError for any other text."""
+    """Return a valid listen address, such as :17400, unchanged; raise ValueError for any other text."""
     match = _LISTEN_ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError("must be HOST:PORT, [IPV6]:PORT, or :PORT for every address")
@@ -80,7 +80,7 @@ def check_gpu(value: object) -> object:
 
 
 def check_adapter(text: str) -> str:
-    """Return text that can name a network adapter, or a pattern, unchanged; raise ValueError for any other text."""
+    """Return the name of a network adapter, or a pattern of names, unchanged; raise ValueError for any other text."""
     if _ADAPTER.fullmatch(text) is None or not text.strip("*?"):
         raise ValueError(
             "must be a device (mlx5_3), a PCI address (0000:86:00.0), a board id (MT_0000000838), "
@@ -118,7 +118,7 @@ def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_program(path: Path | None) -> Path | None:
-    """Return None, or a path with a file name, unchanged; raise ValueError for a path without one, such as /."""
+    """Return None, or a path with a file name, unchanged; raise ValueError for a path without file name, such as /."""
     if path is not None and not path.name.strip():
         raise ValueError("must name a program")
     return path

@@ -1,4 +1,4 @@
-"""The table of all settings, derived from the classes in model.py for the loader, the flags and the documentation."""
+"""The table of all settings, derived from the classes in model.py. The loader, flags and documentation use it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class SettingRow:
 
 @cache
 def sections() -> Mapping[str, type[BaseModel]]:
-    """Return the pydantic model of each section by name, in the order of the file."""
+    """Return the pydantic model of each section by name, in the order of the documented configuration file."""
     return {name: cast("type[BaseModel]", field.annotation) for name, field in Configuration.model_fields.items()}
 
 
 @cache
 def settings() -> Mapping[str, SettingRow]:
-    """Return all settings by name, in the order of the file."""
+    """Return all settings by name, in the order of the documented configuration file."""
     rows = (_row(section, key) for section, model in sections().items() for key in model.model_fields)
     return {row.name: row for row in rows}
 

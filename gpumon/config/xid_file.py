@@ -1,4 +1,4 @@
-"""Reads the operator's Xid file, which overrides and extends the shipped Xid table. An example follows.
+"""Reads the operator's Xid file, which overrides and extends the shipped Xid table. An example of a file follows.
 
 79:
   severity: warning
@@ -54,7 +54,7 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
 
 
 def _wrong(key: str, value: Any) -> tuple[str, str] | None:
-    """Return (what is wrong, remedy) for a value; None for a valid value."""
+    """Return the problem of a key or its value as (problem, remedy); None if both are valid."""
     if key not in KEYS:
         return "unknown key", did_you_mean(key, KEYS)
     if not isinstance(value, str) or not value.strip():

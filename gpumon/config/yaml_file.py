@@ -1,8 +1,8 @@
 """Parses a subset of YAML to plain values and their line numbers.
 
 PyYAML alone is not suitable. It implements YAML 1.1, which parses the PCI bus id 0000:18:00.0 as 1080.0 and `off` as
-False. Of two equal keys it keeps the last. Here a plain scalar is null, true, false, a decimal number or text.
-Everything else is an error.
+False, and if a key occurs twice it silently keeps the last value. This parser reads a plain scalar as null, true,
+false, a decimal number or text. It reports other types, aliases and repeated keys as errors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The values of a parsed YAML text, with the line of each."""
+    """The values of a parsed YAML text, with the line number of each value."""
 
     values: Any
     lines: dict[Key, int] = field(default_factory=dict)
@@ -77,16 +77,16 @@ def parse(text: str) -> Parsed:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {error.problem}") from error
-    # The scanner raises ValueError and OverflowError for the escape of a character that does not exist.
+    # The scanner raises ValueError and OverflowError for an escape sequence of a character that does not exist.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         raise YamlError(loader.line + 1 if loader else None, f"is not YAML: {error}") from error
     return Parsed(values, parsed.lines, tuple(parsed.repeated))
 
 
 def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
-    """Return the parsed file and its problems. If the file cannot be parsed, its values are None.
+    """Return the parsed file and its problems. If the file cannot be read or parsed, the values are None.
 
-    `setting` is the name of the setting that names the file. A remedy mentions it.
+    `setting` is the name of the setting with the path of the file, for the text of a remedy.
     """
     try:
         parsed = parse(input_file.read_text(path))

@@ -76,8 +76,8 @@ class EventRecorder:
         self._early: list[ErrorObservation] | None = []
         """Observations made before the stored events were read or PATIENCE_SECONDS passed; None after that."""
         self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
-        """By bus id and code: errors without an Xid that NVML has not confirmed yet, each with the boot clock at which it
-        was read.
+        """By bus id and code: errors without an Xid that NVML has not confirmed yet, and the boot clock when they were
+        read.
         """
         self._changed: dict[str, ErrorEvent] = {}
         """By event id: events that have changed since they were last submitted to the store."""

@@ -25,7 +25,7 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
-        """Accept that these GPUs or ports are missing, down or slower; without `parts`, accept this for all GPUs and ports.
+        """Accept that these GPUs or ports are missing, down or slower; without `parts`, accept every such GPU and port.
 
         Return a future. Its result is set when the acceptance is stored and active, or states why it was refused.
         """

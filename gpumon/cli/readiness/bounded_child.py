@@ -1,4 +1,4 @@
-"""Run a command that may never end, such as one that opens a driver."""
+"""Runs a command that may never end, for example because it opens a driver that hangs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from subprocess import DEVNULL, PIPE
 from typing import Any, NamedTuple
 
 KILLED_SECONDS = 1.0
-"""Maximum seconds to wait for a killed child. A child that is blocked in the kernel is abandoned."""
+"""Maximum seconds to wait for the end of a killed child process. A child that is blocked in the kernel is abandoned."""
 
 
 class ChildOutput(NamedTuple):
-    """What a command has printed, and why it failed; `error` is empty if it ended with exit code 0."""
+    """The standard output of a command, and why it failed; `error` is empty if the exit code is 0."""
 
     text: str
     error: str
@@ -22,7 +22,7 @@ class ChildOutput(NamedTuple):
 def run_bounded(command: Sequence[str], deadline: float, identity: Mapping[str, Any] | None = None) -> ChildOutput:
     """Return the output of a command, which is killed after `deadline` seconds.
 
-    `identity`: user and groups of the command, as arguments of Popen; by default those of this process.
+    `identity`: user and groups of the command, as keyword arguments of Popen; by default those of this process.
     """
     try:
         child = subprocess.Popen(

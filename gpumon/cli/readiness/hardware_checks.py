@@ -9,13 +9,13 @@ from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN
 
 GIB = 1 << 30
 MIN_SHARED_MEMORY, MIN_FREE_SHARED_MEMORY = GIB, GIB >> 2
-"""Bytes of /dev/shm. NCCL's documentation recommends 1 GiB for containers (--shm-size=1g)."""
+"""Minimum size and free space of /dev/shm in bytes. NCCL's documentation recommends 1 GiB for containers."""
 MAX_CLOCK_ERROR = 16.0
-"""Seconds. The kernel's estimate reaches this if no service corrects the clock; timedatectl has the same limit."""
+"""Clock error in seconds, as estimated by the kernel, from which the clock is not synchronized, as for timedatectl."""
 DRIVER_LOG = "sudo dmesg | grep -iE 'nvrm|nvidia|nouveau' | tail -n 20"
 START = "sudo systemctl enable --now nvidia-fabricmanager; sudo journalctl -u nvidia-fabricmanager -n 20"
 WAITING = (1, 2)
-"""States of the fabric registration, not started and in progress, in which a GPU waits for the fabric manager."""
+"""NVML's fabric states (not started, in progress) in which a GPU waits for its registration by the fabric manager."""
 
 
 def driver(facts: HostFacts) -> Readiness:

@@ -1,4 +1,4 @@
-"""Gathers the facts about this host that the checks of `gpumon doctor` need. Nothing here judges them."""
+"""Gathers the facts about this host from which the checks of `gpumon doctor` determine their answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gpumon.store.store_error import StoreError
 UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
 UNIT_PROPERTIES = "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities"
 COMMAND_SECONDS = 10.0
-"""Maximum seconds for the agent, systemctl and nv-fabricmanager, which do not open the driver."""
+"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager, which do not open the driver."""
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
@@ -42,26 +42,26 @@ UNREADABLE = "this user may not read it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What is known about this host and its agent."""
+    """Facts about this host and its agent, for the checks of `gpumon doctor`."""
 
     configuration: Configuration
-    """The defaults if the configuration is invalid."""
+    """The configuration of this host; the defaults if it is invalid."""
     report: Document
-    """The report as `/api/v1/report` returns it: of the agent or, if it does not answer, of a single reading."""
+    """The agent's `/api/v1/report`; if no agent answers, a report in the same format from a single reading."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why something is not available, by its name: configuration, agent, reading, torch, port, store."""
+    """Error by subject: configuration, agent, reading, torch, port or store. A subject without an error is absent."""
     agent: Path = Path()
-    """The agent's unix socket."""
+    """Path of the agent's unix socket."""
     python: str = ""
-    """The interpreter of probe.python."""
+    """Path of the Python interpreter that runs probes: probe.python or the agent's own."""
     torch: Mapping[str, Any] = field(default_factory=dict)
-    """What probe/worker/torch_report.py printed."""
+    """Versions and GPUs of PyTorch, as probe/worker/torch_report.py prints them; empty if they could not be read."""
     pynvml: bool = False
     """Whether the package pynvml is installed in the agent's own environment."""
     unit: Mapping[str, str] = field(default_factory=dict)
-    """Properties of the agent's systemd unit; empty without systemd or unit."""
+    """Properties of the agent's systemd unit; empty if there is no systemd or no such unit."""
     socket_active: bool = False
-    """Whether systemd listens for the agent."""
+    """Whether the unit gpumon.socket is active, so that systemd listens on the agent's address."""
     kernel_log: bool | None = None
     """Whether this user can read the kernel log; None if there is none."""
     shared_memory: os.statvfs_result | None = None
@@ -72,7 +72,7 @@ class HostFacts:
     """Maximum error of the clock in seconds by the kernel's estimate; None if unknown."""
     schedulers: tuple[str, ...] | None = ()
     fabric_manager: str = ""
-    """What `nv-fabricmanager --version` printed."""
+    """Output of `nv-fabricmanager --version`; empty if the program is not installed."""
     visible_devices: str | None = None
     """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
 
@@ -89,12 +89,15 @@ class HostFacts:
         return bool(self.gpus or sum((self.node["gpus_on_pci_bus"] or {}).values()))
 
     def notice(self, subject: str) -> str:
-        """Return what the agent reports about itself; empty if it reports nothing about this subject."""
+        """Return the notice of the agent about a problem with this subject, such as "store"; empty without one."""
         return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
 
 
 def gather(configuration: Configuration, configuration_error: str, deadline: float) -> HostFacts:
-    """Return the facts. Each call that may hang is in a child process, which is killed after `deadline` seconds."""
+    """Return the facts. Child processes, which are killed after `deadline` seconds, open the driver and load PyTorch.
+
+    `configuration_error`: problems of the configuration; empty if it is valid.
+    """
     errors, address = {"configuration": configuration_error}, local_socket(configuration)
     try:
         report = Client(address, timeout=min(COMMAND_SECONDS, deadline)).get("/api/v1/report", terminal.STATUS)
@@ -144,7 +147,10 @@ def _unit(deadline: float) -> tuple[Mapping[str, str], bool]:
 
 
 def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the agent's user and groups for root, which must not run an interpreter that users may change."""
+    """Return the agent's user and groups, as arguments of Popen, if this process runs as root; else an empty mapping.
+
+    Root must not run an interpreter that other users may be able to change.
+    """
     if os.geteuid() != 0 or not unit.get("User"):
         return {}
     try:
@@ -156,7 +162,7 @@ def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return what PyTorch reports about itself, or why it does not."""
+    """Return the report of torch_report.py about PyTorch and "", or an empty report and the error."""
     output = run_bounded([python, "-I", str(TORCH_REPORT)], deadline, identity)
     try:
         return json.loads(output.text.splitlines()[-1]), ""
@@ -165,7 +171,7 @@ def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[d
 
 
 def _port_error(address: tuple[str, int]) -> str:
-    """Return why the address cannot be bound; empty if it can. No connection is accepted."""
+    """Return why a socket cannot be bound to the address; an empty string if it can."""
     with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -186,5 +192,5 @@ def _store_error(path: Path) -> str:
 
 
 def _clock_error() -> float | None:
-    timex = (ctypes.c_long * 64)()  # C's struct timex is smaller; its modes are 0, which changes nothing
+    timex = (ctypes.c_long * 64)()  # larger than C's struct timex, whose member modes is 0, so that nothing is changed
     return float(timex[3]) / 1e6 if ctypes.CDLL(None).adjtimex(timex) >= 0 else None

@@ -1,4 +1,4 @@
-"""What a check of `gpumon doctor` answers, and the row with which it is in the table."""
+"""The answer of a check of `gpumon doctor`, and the row of such a check in the table of checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Level
 
 __all__ = ["ABSENT", "FAIL", "OK", "UNKNOWN", "WARN", "Readiness", "ReadinessCheck", "count"]
 ABSENT = None
-"""Instead of a level: the question does not apply to this host."""
+"""Value of `Readiness.level` if the question does not apply to this host."""
 
 
 class Readiness(NamedTuple):

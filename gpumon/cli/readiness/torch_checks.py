@@ -1,4 +1,4 @@
-"""READINESS CHECKS: PyTorch, CUDA and NCCL of probe.python, and whether they fit the driver and the GPUs."""
+"""READINESS CHECKS: PyTorch, CUDA and NCCL of the probes' interpreter, and whether they fit the driver and the GPUs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readine
 from gpumon.probe.core.remedies import TORCH, remedy
 
 MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
-"""Oldest driver branch that runs programs built with each major version of CUDA, by SOURCE."""
+"""Oldest driver branch that runs programs built with a major version of CUDA, by that version. See SOURCE."""
 SOURCE = "docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 WHEELS = {11: "cu118", 12: "cu126", 13: "cu130"}
-"""Wheels of PyTorch for the major CUDA version that a driver supports."""
+"""Name of PyTorch's wheel index, by the major CUDA version that the driver supports."""
 ENVIRONMENT = "CUDA_VISIBLE_DEVICES"
 
 
@@ -107,14 +107,14 @@ def pynvml(facts: HostFacts) -> Readiness:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers: (2, 10, 1) for 2.10.1+cu130."""
+    """Return the numbers of a version without its local part: (2, 10, 1) for 2.10.1+cu130."""
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or (0,)
 
 
 def runs_on(architectures: str, capability: str) -> bool:
     """Return whether code for one of these architectures runs on a GPU of this compute capability.
 
-    By NVIDIA's CUDA programming guide sm_80 runs on 8.0 to 8.9, and compute_80 (PTX) on 8.0 and everything later.
+    According to NVIDIA's CUDA programming guide, sm_80 runs on 8.0 to 8.9, and compute_80 (PTX) on 8.0 and all later.
     """
     gpu = numbers(capability)[:2]
     built = [
@@ -124,7 +124,7 @@ def runs_on(architectures: str, capability: str) -> bool:
 
 
 def inapplicable(facts: HostFacts) -> str:
-    """Return why PyTorch cannot be compared with the GPUs; empty if it can."""
+    """Return why the checks of PyTorch with the GPUs do not apply to this host; an empty string if they do."""
     if "torch" not in facts.torch:
         return "PyTorch was not loaded."
     simulated = "The GPUs are simulated." if facts.node["simulated"] else ""
