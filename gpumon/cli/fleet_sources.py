@@ -1,4 +1,4 @@
-"""Reads the verdicts of a fleet from Prometheus or the agents, who acts on them, and which nodes are drained."""
+"""Reads from Prometheus or the agents: the problems of a fleet's nodes, who acts on them, and which are drained."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
-    """Return who silenced an alert, and why, by its labels KEY. Return None if no Alertmanager answers."""
+    """Return, by an alert's values of the labels KEY, who silenced it and why; None if no Alertmanager answers."""
     found: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")

@@ -1,6 +1,6 @@
-"""Runs two sampler child processes that record the driver's answers: one makes a survey of all calls, then one polls.
+"""Runs two sampler child processes that record the driver's answers: the first makes a survey, the second polls.
 
-Only these children load the driver.
+The survey makes calls that polls do not make, but other clients of NVML do. Only these children load the driver.
 """
 
 from __future__ import annotations

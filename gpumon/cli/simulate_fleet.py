@@ -186,7 +186,7 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run the agents within a context. Return them: the healthy agent, then one for each fault of the broken nodes."""
+    """Run the agents within a context. Yield the list of the healthy agent and an agent for each fault of the fleet."""
     faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()

@@ -43,7 +43,7 @@ class ConfigurationSources:
         """Add the settings in environment variables GPUMON_SECTION__KEY.
 
         Other variables that begin with GPUMON_ are ignored, because Kubernetes sets GPUMON_PORT for a service named
-        gpumon. If the name of such a variable is that of a setting with only one underscore, add a problem.
+        gpumon. If such a variable is named like a setting, but with one underscore instead of two, add a problem.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):

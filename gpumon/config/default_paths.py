@@ -17,7 +17,7 @@ HEALTH_FILE_VERSION = 1
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else a user's (XDG_STATE_HOME)."""
+    """Return the state directory: $STATE_DIRECTORY, /var/lib/gpumon for root, or `gpumon` below $XDG_STATE_HOME."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given
@@ -53,8 +53,8 @@ def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
     """Return the path of the unix socket of a running agent: the systemd unit's socket, else the one beside the store.
 
-    If `configured`, because the path of the store is set, the socket beside the store has precedence. If neither socket
-    exists, return the path of the socket with precedence.
+    If the path of the store is `configured`, the socket beside the store has precedence. If neither socket exists,
+    return the path of the socket with precedence.
     """
     unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))

@@ -20,9 +20,8 @@ THRESHOLDS = ("health", "thresholds")
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
     """Add a problem to `sources` for each unknown name of a check, threshold, version or profile.
 
-    Also add one for each threshold that is out of range.
-
-    `profiles` returns the names of all simulated profiles. If it is None, the profile is not checked.
+    Also add one for each threshold that is out of range. `profiles` returns the names of all simulated profiles. If it
+    is None, the profile is not checked.
     """
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)

@@ -92,7 +92,7 @@ class DriverRelease:
         """Start or end the release that the marker file requests, and make the samplers close all released GPUs.
 
         Also end releases whose deadline has passed, and publish which processes of the agent still have a released GPU
-        open. Create the file `<marker>.done` if none has and the marker file releases GPUs, else delete that file.
+        open. If there are none, and the marker file releases GPUs, create the file `<marker>.done`, else delete it.
         """
         if self._stopping:
             return

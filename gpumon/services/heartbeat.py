@@ -34,7 +34,7 @@ class Heartbeat:
         self._put(stopped=time.time())
 
     def beat(self) -> None:
-        """Store the current time as the last at which the agent ran, and whether the node is in maintenance."""
+        """Store the current time as the time at which the agent last ran, and whether the node is in maintenance."""
         self._put(stopped=None)
 
     def _put(self, stopped: float | None) -> None:

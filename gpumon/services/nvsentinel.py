@@ -99,7 +99,7 @@ def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _recommended(action: str) -> int:
-    """Return the number of the RecommendedAction for an action text, whose first sentence is a verdict's action."""
+    """Return the RecommendedAction for an action text that begins with a verdict's action; for other texts, UNKNOWN."""
     word = action.partition(".")[0]
     return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN
 

@@ -27,8 +27,8 @@ from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 10.0
 _REFUSED = frozenset({400, 413, 422})
-"""HTTP statuses that reject the message itself, which is then not sent again. After others, such as 401, it is, because
-the operator can correct the cause.
+"""HTTP statuses with which a receiver rejects the message itself, which is then not sent again. After other statuses,
+such as 401, the message is sent again, because the operator can correct the cause.
 """
 
 

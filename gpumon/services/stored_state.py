@@ -48,7 +48,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
 
 
 def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return those rows of the stored state that WriteBehind keeps to compare new rows with, by table."""
+    """Return, by table, the stored rows that WriteBehind keeps in memory as the rows last submitted to the store."""
     positions = [] if stored.position is None else [stored.position]
     return {
         gpus.TABLE: stored.gpus,

@@ -1,7 +1,7 @@
 """Starts and ends time windows on request: releases, holds and maintenances.
 
 A requested window is in force at once. The request to start it is answered when the window is stored and its effect is
-complete, at the latest after the effect's answer_seconds. A request to end windows is answered when that is stored.
+complete, at the latest after the effect's answer_seconds. A request to end windows is answered when the end is stored.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ class TimeWindows:
         return self._post(lambda future: self._start(request, future))
 
     def end(self, selection: WindowSelection) -> Future[RequestResult]:
-        """End the windows in force that match. Return a future with the result. Any thread may call this."""
+        """End the windows in force that match. Any thread may call this.
+
+        Return a future with the result.
+        """
         end_by = boot_clock() + RECALL_SECONDS
         return self._post(lambda future: self._end(selection, end_by, future))
 

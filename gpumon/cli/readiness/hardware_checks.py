@@ -11,7 +11,7 @@ GIB = 1 << 30
 MIN_SHARED_MEMORY, MIN_FREE_SHARED_MEMORY = GIB, GIB >> 2
 """Minimum size and free space of /dev/shm in bytes. NCCL's documentation recommends 1 GiB for containers."""
 MAX_CLOCK_ERROR = 16.0
-"""Clock error in seconds, as estimated by the kernel, from which the clock is not synchronized, as for timedatectl."""
+"""Clock error in seconds (the kernel's estimate) from which the clock counts as unsynchronized, as in timedatectl."""
 DRIVER_LOG = "sudo dmesg | grep -iE 'nvrm|nvidia|nouveau' | tail -n 20"
 START = "sudo systemctl enable --now nvidia-fabricmanager; sudo journalctl -u nvidia-fabricmanager -n 20"
 WAITING = (1, 2)

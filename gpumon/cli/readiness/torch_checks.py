@@ -124,7 +124,7 @@ def runs_on(architectures: str, capability: str) -> bool:
 
 
 def inapplicable(facts: HostFacts) -> str:
-    """Return why the checks of PyTorch with the GPUs do not apply to this host; an empty string if they do."""
+    """Return why the checks that compare PyTorch with the GPUs do not apply to this host; empty if they do."""
     if "torch" not in facts.torch:
         return "PyTorch was not loaded."
     simulated = "The GPUs are simulated." if facts.node["simulated"] else ""
