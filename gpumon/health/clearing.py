@@ -13,7 +13,7 @@ from gpumon.model.gpu_state import GpuState
 PROOF_AFTER_RESET = 60.0
 PROOF_AFTER_REBOOT = 600.0
 """Seconds for which the check must pass after a reset (PROOF_AFTER_RESET) or a reboot (PROOF_AFTER_REBOOT) before
-that counts as a successful repair.
+the reset or reboot counts as a successful repair.
 """
 SETTLING = 300.0
 """Seconds after a repair in which the fault may still be active, because links train and services start."""
@@ -35,17 +35,17 @@ def is_repaired(verdict: Verdict, facts: Facts) -> bool:
 
 
 def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
-    """Return what cleared a verdict that is not latched: REBOOT or RESET if that was the cause, else RECOVERED.
+    """Return what cleared a verdict that is not latched: REBOOT or RESET if that ended the fault, else RECOVERED.
 
-    A repair counts as the cause if the fault was last active before it or at most SETTLING seconds after it.
+    A repair ended the fault if the fault was last active before the repair, or at most SETTLING seconds after it.
     """
     return _repair(verdict, facts, settling=SETTLING) or Clearance.RECOVERED
 
 
 def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
-    """Return the repair (REBOOT or RESET) that did not end this active verdict; None if no repair was tried since.
+    """Return the repair (REBOOT or RESET) that has not ended this active verdict since it was raised; None without one.
 
-    The fault may remain active for PROOF_AFTER_REBOOT seconds after a boot, and for SETTLING seconds after a reset.
+    Until PROOF_AFTER_REBOOT seconds after a boot, or SETTLING seconds after a reset, the result is still None.
     """
     if verdict.since_boot != facts.boot_id:
         return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
@@ -55,7 +55,7 @@ def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
 
 
 def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
-    """Return the boot clock of the last reset of the verdict's GPU in this boot; None if none was detected.
+    """Return the boot clock time of the last reset of the verdict's GPU in this boot; None if none was detected.
 
     A reset that an earlier agent run detected counts too.
     """
@@ -65,7 +65,11 @@ def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
 
 
 def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None:
-    """Return the repair since the fault was last active, or up to `settling` seconds before; None if there was none."""
+    """Return the repair, REBOOT or RESET, that was made since the fault was last active; None if there was none.
+
+    A repair counts too if the fault was last active less than `settling` seconds after it. A reset does not count if it
+    was made before the verdict was raised.
+    """
     same_boot = verdict.boot_id == facts.boot_id
     if not same_boot or (verdict.since_boot != facts.boot_id and verdict.seen_at < settling):
         return Clearance.REBOOT
@@ -86,7 +90,7 @@ def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
 def is_observed(device: str, facts: Facts) -> bool:
     """Return whether the device can be read now: False for a GPU that has a fault or is released.
 
-    True for ports and the node, whose checks return None if they cannot be read.
+    True for a port or the node: the check functions return None if these cannot be read.
     """
     state = _gpu_state(device, facts)
     return state is None or (state.fault is None and not state.released)

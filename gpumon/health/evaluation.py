@@ -1,7 +1,7 @@
 """Evaluation of the checks: findings that last become verdicts, and verdicts stay until they are cleared. Pure.
 
-A check that cannot be evaluated changes nothing. Transitions of verdicts are stored before they take effect: `evaluate`
-returns them in `Health.due`, and a VerdictTransitions message applies them.
+A check that cannot be evaluated neither raises, changes nor clears a verdict. Transitions of verdicts are stored before
+they take effect: `evaluate` returns them in `Health.due`, and the message VerdictTransitions applies them later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAME_EVENT_SECONDS = 1e-3
 
 
 def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
-    """Evaluate these checks once and return the new health. Its `due` has the transitions that must be stored next."""
+    """Evaluate the enabled checks once and return the new health. `Health.due` has the transitions to store next."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
     passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
@@ -80,7 +80,8 @@ def _findings(
 ) -> Iterator[tuple[Key, Finding | None]]:
     """Yield (key, finding) for each device of the check; the finding is None if the check cannot be evaluated.
 
-    If the check raises an exception, its text is put into `failing_checks`, which `gpumon_check_failing` reports.
+    If the check raises an exception, the text of the exception is put into `failing_checks`. The check
+    `gpumon_check_failing` reports these texts.
     """
     for device, function in _cases(check, devices):
         key, finding = (check.name, device), None
@@ -94,7 +95,8 @@ def _findings(
 def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
     """Yield (device, function) for each device of the check. The function returns the finding.
 
-    If a cause of the check was cleared recently, the function ignores samples from before that time.
+    If a verdict that can inhibit the verdict of this check was cleared recently, the function ignores the samples from
+    before it was cleared.
     """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):
@@ -150,12 +152,12 @@ class _CheckRun:
     verdict: Verdict | None
     pending: Pending | None
     passed: float
-    """Seconds since the last evaluation."""
+    """Seconds since the previous evaluation."""
 
     def evaluate(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
         """Return the updated verdict, the pending findings and the due transitions.
 
-        The verdict is None if there is none yet. The pending findings are None if nothing differs from the verdict.
+        The verdict is None if none is open. The pending findings are None if the verdict is to keep its level.
         """
         finding = self._usable_finding(facts)
         if finding is None:
@@ -176,9 +178,9 @@ class _CheckRun:
         return verdict, waiting, [self._level_change(verdict, finding, facts)]
 
     def _usable_finding(self, facts: Facts) -> Finding | None:
-        """Return the finding; None if it would lower the verdict without sufficient evidence.
+        """Return the finding; None if there is none, or if it would lower the verdict without sufficient evidence.
 
-        Unknown does not clear a verdict, nor does a check whose sample window is not filled yet.
+        A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample window is not filled yet.
         """
         finding, verdict = self.finding, self.verdict
         if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is Clearance.RECOVERED:
@@ -188,8 +190,8 @@ class _CheckRun:
     def _window_is_filled(self, verdict: Verdict, facts: Facts) -> bool:
         """Return whether the samples since the agent's start suffice to lower the verdict. A restart drops all samples.
 
-        The longest window must be filled, or one hour of it. If the fault was last active before the start, the window
-        must not reach back to it.
+        The agent must have run for the length of the check's longest window, at most an hour. If the fault was last
+        active in this boot before the agent's start, the longest window must not reach back to that time.
         """
         now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
         before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
@@ -201,7 +203,9 @@ class _CheckRun:
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict with the changes that need no transition: times, evidence, `active`. None: no verdict."""
+        """Return the verdict with new times, reason, evidence and `active`, none of which is a transition; None if none is
+        open.
+        """
         verdict = self.verdict
         if verdict is None:
             return None
@@ -266,12 +270,12 @@ class _CheckRun:
 
 
 def _as_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
-    """Return the verdict with the time at which it was last active: now, or the time of the finding's event."""
+    """Return the verdict with the time at which the fault was last active: now, or the time of the finding's event."""
     now = facts.now
     if finding.at is None:
         return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, ok_seconds=0.0)
     at = now.at - max(0.0, now.wall - finding.at)
-    boot_id = facts.boot_id if at >= 0 else ""  # some earlier boot
+    boot_id = facts.boot_id if at >= 0 else ""  # the event was in an earlier boot
     return verdict._replace(active=False, seen=finding.at, seen_at=at, boot_id=boot_id, ok_seconds=0.0)
 
 
@@ -282,9 +286,10 @@ def _without_evaluation(
     waiting: Mapping[Key, Pending],
     pending: dict[Key, Pending],
 ) -> Iterator[VerdictTransition]:
-    """Yield transitions of verdicts that no check evaluated, and count missing devices in `pending`.
+    """Yield the transitions that clear verdicts which no check evaluated, or move them to a GPU's uuid.
 
-    Such a verdict is of a disabled check, of a device that is gone, or of a GPU that has reported its uuid since.
+    The check of such a verdict is disabled, or its device is absent. The time for which a device is absent is counted
+    in `pending`. `checks`: names of the evaluated checks. `waiting`: pending findings of the previous evaluation.
     """
     names = {state.unnamed: state.uuid for state in facts.gpus}
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
@@ -310,7 +315,7 @@ def _move_to_uuid(
 ) -> Iterator[VerdictTransition]:
     """Yield the transitions that move a verdict from a GPU's provisional name to its uuid.
 
-    If the uuid has a verdict of this check that is at least as bad, that one stays.
+    If the uuid already has a verdict of this check whose level is at least as high, that verdict stays as it is.
     """
     yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.NAMED)
     other = verdicts.get((verdict.check, uuid))

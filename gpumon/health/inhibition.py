@@ -13,11 +13,11 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 420.0
-"""Maximum seconds by which a consequence may become a verdict before its cause: both must last before that, a missing
-adapter for six minutes.
+"""Maximum seconds by which a consequence may become a verdict earlier than its cause, whose finding may have to last
+longer: a missing adapter becomes a verdict after six minutes.
 """
 LAG_SECONDS = 300.0
-"""Maximum seconds from the end of a cause to the start of a consequence, besides the `after` of its check."""
+"""Maximum seconds from the end of a cause to the start of a consequence, plus `after` of the consequence's check."""
 
 
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
@@ -29,7 +29,7 @@ def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verd
 def transitions_with_causes(
     due: Iterable[VerdictTransition], verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the due transitions with `inhibited_by` of their verdicts updated. Other due verdicts can be the cause."""
+    """Yield the due transitions with `inhibited_by` of their verdicts updated. Verdicts that are due can be causes too."""
     transitions = tuple(due)
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
@@ -38,16 +38,17 @@ def transitions_with_causes(
 
 
 def ends_with_cause(verdict: Verdict) -> bool:
-    """Return whether clearing the cause of this verdict also clears it, because no present condition would raise it.
+    """Return whether this verdict is cleared together with its cause, because it would not be raised again now.
 
-    This holds for a verdict that is not latched, if its windows restart with the cause or if its fault is not active.
+    This is so if its check has no latch, and either the check's sample windows restart when the cause is cleared
+    (Check.ends_with_cause) or the fault is not active.
     """
     check = BY_NAME.get(verdict.check)
     return check is not None and check.latch is None and (check.ends_with_cause or verdict.ok_seconds > 0)
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts to clear because a due transition clears the verdict that inhibits them, directly or not."""
+    """Yield the verdicts to clear because a due transition clears their cause, or a cause of their cause."""
     cleared = {each.verdict.key for each in due if each.cleared_by not in {None, Clearance.NAMED}}
     ended = list(cleared)
     for cause in ended:
@@ -58,10 +59,10 @@ def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[K
 
 
 def counted_from(check: Check, device: str, facts: Facts) -> float | None:
-    """Return the time from which the check's windows count on this device; None if they count as a whole.
+    """Return the time, in seconds since the epoch, from which samples count for a check on a device; None: all count.
 
-    It is the time at which a cause of the check was last cleared, in seconds since the epoch. Earlier samples are
-    consequences of that cause. For a verdict that is not inhibited, windows count as a whole.
+    It is the time at which a cause of the check's verdict was last cleared: earlier samples are consequences of that
+    cause. If the check has a verdict that is not inhibited, all samples count.
     """
     verdict = facts.open.get((check.name, device))
     if not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
@@ -102,9 +103,9 @@ class _Causes:
 
     @cached_property
     def _active_instead(self) -> Mapping[Key, Key]:
-        """Map each verdict for which the node was rebooted to its consequence that is still active after the reboot.
+        """Return, by the key of each verdict for which the node was rebooted, its consequence that is still active.
 
-        That consequence is active, and so is its primary verdict. Neither is a key of this mapping, so there is no
+        The consequence is active, and so is its primary verdict. Neither is a key of this mapping, so there is no
         cycle.
         """
         instead: dict[Key, Verdict] = {}
@@ -115,9 +116,9 @@ class _Causes:
         return {key: verdict.key for key, verdict in instead.items()}
 
     def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
-        """Return those of `causes` whose action, a reboot, was performed without ending this verdict.
+        """Return those of `causes` for which the node was rebooted without ending this verdict.
 
-        The verdict was raised after the reboot, or has not recovered in the time that it has for that. Empty if the
+        The verdict was raised after the reboot, or is still active PROOF_AFTER_REBOOT seconds after it. Empty if the
         verdict is not active.
         """
         check, facts = BY_NAME.get(verdict.check), self._facts
@@ -129,9 +130,9 @@ class _Causes:
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the reboot for `primary` was done, and `verdict` is active on another device.
+        """Return whether the node was rebooted for `primary`, and `verdict` is still active on another device.
 
-        Then `primary` must not hide the fault of the other device.
+        Then `primary` must not inhibit the verdict on the other device.
         """
         other_device = verdict.active and not primary.active and primary.device != verdict.device
         return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
@@ -139,8 +140,8 @@ class _Causes:
     def _listed_cause(self, verdict: Verdict) -> Key | None:
         """Return the key of the verdict that explains this one by `Check.inhibited_by`; None if there is none.
 
-        The first check listed there takes precedence, and the oldest of its verdicts. A verdict is never inhibited by
-        one of a lower level.
+        The check that is listed first takes precedence, then the oldest verdict. A verdict is never inhibited by a
+        verdict of a lower level.
         """
         check = BY_NAME.get(verdict.check)
         if check is None:
@@ -172,7 +173,7 @@ class _Causes:
         return together and (check.latch is None or asks_for_no_less(verdict, self._primary(cause)))
 
     def _primary(self, verdict: Verdict) -> Verdict:
-        """Return the primary verdict that explains this one, or the verdict itself.
+        """Return the primary verdict that explains this one, or this verdict itself if it has no cause.
 
         Causes are earlier in the table of checks, so there is no cycle.
         """
@@ -182,7 +183,8 @@ class _Causes:
     def _overlap_in_time(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
         """Return whether cause and verdict overlap in time.
 
-        They do not if the cause was raised long after the verdict, or was over when the verdict started.
+        They do not if the cause was raised long after the verdict, or was over long before the verdict was raised.
+        `debounce`: `after` of the verdict's check.
         """
         since = self._since(verdict)
         if self._since(cause) > since + _lead(cause):

@@ -1,4 +1,4 @@
-"""Pending findings as they are stored, so that a restart of the agent does not restart their time. Pure."""
+"""Pending findings as rows of the store, so that the time that they have lasted survives an agent restart. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.model.now import Now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingVerdict:
-    """A Pending as the store keeps it, on the boot clock, which stays valid in the next agent run."""
+    """A Pending as it is stored. Its time is on the boot clock, which the next agent run in this boot can compare."""
 
     check: str
     device: str
@@ -20,7 +20,7 @@ class PendingVerdict:
     lasted: Mapping[Level, float]
     patience: float
     seen_at: float
-    """Time of the last such finding on the boot clock."""
+    """Boot clock time of the last of the pending findings."""
     boot_id: str
 
 
@@ -44,7 +44,7 @@ def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
 def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
     """Return the stored pending findings of this boot that are still valid, by key.
 
-    The time in which no agent ran does not count as time that they lasted.
+    The time in which no agent ran is not added to the time that the findings have lasted.
     """
     valid = {}
     for row in stored:

@@ -1,4 +1,4 @@
-"""TABLE: properties of GPU products: the NVLinks in use.
+"""TABLE: the NVLinks that each GPU product uses.
 
 A link that is down is a fault only if the product uses it.
 """
@@ -20,11 +20,11 @@ class Product:
     """Regular expression for the whole product name, as NVML returns it."""
     links: int
     link_speed: float | None = None
-    """Bytes per second and direction of each link; None if it is not documented."""
+    """Speed of each link in bytes per second in each direction; None if it is not documented."""
     boards: tuple[int, ...] = ()
     """Possible numbers of GPUs on a board that connects all links. Empty if links need a separate bridge."""
     fewer: tuple[int, ...] = ()
-    """Other numbers of GPUs in hosts that are sold. Which links are in use there is unknown."""
+    """Other numbers of GPUs in hosts with this product. Which links such a host uses is unknown."""
     source: str
 
 
@@ -91,12 +91,14 @@ PRODUCTS = (
 )
 
 COHERENT = r"NVIDIA (GH|GB)\d+.*"
-"""Names of GPUs that share their memory with a Grace CPU: the kernel may allocate it to any process."""
+"""Regular expression for GPUs that share their memory with a Grace CPU. The kernel may give this memory to any
+process.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """The GPUs of a host, as far as they decide which links of one of them should be up."""
+    """Properties of a host's GPUs that decide which NVLinks of each GPU should be up."""
 
     count: int
     """Number of GPUs of the host."""
@@ -116,10 +118,10 @@ class ExpectedLinks(enum.Enum):
 def link_expectation(
     name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
 ) -> ExpectedLinks:
-    """Return which NVLinks should be up, for a GPU of this product name with `nvlinks` links by NVML's count.
+    """Return the rule for which NVLinks of a GPU should be up. `nvlinks`: number of its links that NVML reports.
 
-    `guest`: whether the agent runs in a guest or container. That may have a part of a board, whose links may be
-    switched off. With MIG, no link is used.
+    `name`: product name. `mig`: whether MIG mode is on, which uses no links. `guest`: whether the agent runs in a guest
+    or container, which may have only some GPUs of a board, with links that are switched off.
     """
     if mig:
         return ExpectedLinks.UNKNOWN
@@ -132,21 +134,21 @@ def link_expectation(
 
 
 def expected_links(what: ExpectedLinks, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
-    """Return those of `links` that should be up by the rule `what`. `been_up`: links up at any time since the start."""
+    """Return those of `links` that should be up by the rule `what`. `been_up`: links that were up before."""
     if what is ExpectedLinks.ALL or (what is ExpectedLinks.ALL_OR_NONE and been_up):
         return links
     return () if what is ExpectedLinks.UNKNOWN else been_up
 
 
 def board_size(name: str | None, count: int) -> int | None:
-    """Return the smallest usual number of GPUs, at least `count`, on hosts with this product; None if there is none."""
+    """Return the smallest usual number of GPUs of this product in a host that is at least `count`; None without one."""
     product = _product(name or "")
     sizes = sorted({*product.boards, *product.fewer}) if product is not None and product.boards else []
     return next((size for size in sizes if size >= count), None)
 
 
 def link_speed(name: str | None) -> float | None:
-    """Return the speed of each NVLink of this product, in bytes per second and direction; None if not documented."""
+    """Return the speed of each NVLink of a product in bytes per second in each direction; None if not documented."""
     product = _product(name or "")
     return None if product is None else product.link_speed
 
@@ -158,5 +160,5 @@ def _product(name: str) -> Product | None:
 
 @cache
 def is_coherent(name: str) -> bool:
-    """Return whether the GPU shares its memory with a Grace CPU: then memory may be in use without a GPU process."""
+    """Return whether the GPU shares its memory with a Grace CPU. Such memory may be in use without a GPU process."""
     return re.fullmatch(COHERENT, name) is not None

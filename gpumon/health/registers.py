@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BitFinding:
-    """The meaning of one register bit, and the operator's action."""
+    """The meaning of one register bit, and the action that the operator should take."""
 
     words: str
     action: str
@@ -66,7 +66,7 @@ TABLE: Mapping[int, Mapping[int, BitFinding]] = {
         **dict.fromkeys((20, 23, 26, 29), THRESHOLD),
     },
 }
-"""Finding by register (counted from 1) and bit. All other bits are UNEXPECTED."""
+"""Meaning by register (counted from 1) and bit. The meaning of all other bits is UNEXPECTED."""
 
 _LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re.IGNORECASE)
 
@@ -80,7 +80,7 @@ class DecodedRegisters:
 
 
 def decode(text: str) -> DecodedRegisters | None:
-    """Decode the registers in the log text of an Xid 74; None for a text without registers."""
+    """Return the decoded registers in the log text of an Xid 74; None for a text without registers."""
     match = _LINE.search(text)
     if match is None:
         return None

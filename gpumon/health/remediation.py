@@ -18,13 +18,13 @@ COVERED = {
     Clearance.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
     Clearance.RESET: frozenset({Action.RESTART, Action.RESET}),
 }
-"""Actions that each repair includes. Inspection and replacement are never included."""
+"""Actions that are done once the repair is made: a reboot includes a reset. No repair includes inspect or replace."""
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
-    """Return the next action for this verdict: `action`, or a stronger one if repairs did not help.
+    """Return the next action for this verdict: `action`, or a stronger one, up to INSPECT, if repairs did not help.
 
-    It exceeds every repair that was tried on the device for checks of the same subject.
+    The next action is stronger than every repair that was tried on the device for checks of the same subject.
     """
     if action not in ESCALATION:
         return action
@@ -37,7 +37,7 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 
 
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
-    """Yield the repairs (RESET or REBOOT) for this check and device that did not help, or not for long."""
+    """Yield the repairs (RESET or REBOOT) of this device that did not end the fault, or only for a short time."""
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
@@ -59,9 +59,9 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
-    """Return the repair since the fault was last active, if it includes the verdict's action; else None.
+    """Return the repair that was made since the fault was last active: REBOOT or RESET.
 
-    `boot_id`: the current boot.
+    None if there was none, or if it is weaker than the verdict's action (COVERED). `boot_id`: the current boot.
     """
     repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     return repair if repair is not None and verdict.action in COVERED[repair] else None
@@ -75,9 +75,9 @@ def _was_reset(verdict: Verdict) -> bool:
 
 
 def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
-    """Yield the verdicts on the device that are a cause of this check and for which the node was rebooted.
+    """Yield the verdicts that can inhibit a verdict of this check on the device, and for which the node was rebooted.
 
-    If the check finds anything now, the reboot did not help.
+    If the check still finds a fault, that reboot did not help.
     """
     for verdict in verdicts:
         same_device = check.inhibited_if is None and verdict.device == device

@@ -1,4 +1,4 @@
-"""Repairs of GPUs since their last all-reduce run, whose results no longer apply. Pure."""
+"""Repairs of GPUs since their last all-reduce run, after which the results of that run no longer apply. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def repairs_since_run(
     wall: Callable[[float], float],
     since: Callable[[VerdictTransition], float],
 ) -> Iterator[RepairSinceRun]:
-    """Yield the repairs of each GPU since its last run: replacements, resets and cleared failures.
+    """Yield the repairs of each GPU since the last run that used it: replacements, resets and cleared failures.
 
     `runs`: complete runs, newest last. `wall` converts a boot clock time to seconds since the epoch, and `since`
     returns the time of a transition in seconds since the epoch.
@@ -55,5 +55,5 @@ def repairs_since_run(
 
 
 def _last_run_end(runs: Sequence[ProbeResult], uuid: str) -> float | None:
-    """Return when the last run with this GPU ended, in seconds since the epoch; None if there is none."""
+    """Return when the last run that used this GPU ended, in seconds since the epoch; None if there is no such run."""
     return next((run.ended for run in reversed(runs) if uuid in run.conditions.gpus), None)

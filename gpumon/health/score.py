@@ -2,9 +2,9 @@
 
     score = 100 - sum over raised verdicts of cost x (1 - age / 30 days), never below 0
 
-A verdict of level fail costs 20, one of level warn 4, and one whose alert has severity info nothing. The same verdict
-costs once a day, and its age is 0 while it is open. Inhibited verdicts cost nothing. Verdicts that were raised in
-maintenance cost nothing either, unless they are open when it ends.
+A verdict of level fail costs 20 and a verdict of level warn 4, but nothing if its alert has severity info. Verdicts of
+one check, device and level cost once per day. The age of an open verdict is 0. Inhibited verdicts cost nothing, nor do
+verdicts that were raised in maintenance, unless they are still open after the maintenance.
 """
 
 from __future__ import annotations

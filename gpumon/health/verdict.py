@@ -10,7 +10,7 @@ from gpumon.model.str_enum import StrEnum
 
 
 class Level(enum.IntEnum):
-    """Severity of a verdict; the highest is the worst, so that `max()` in a query returns the worst."""
+    """Severity of a verdict. A higher number is worse, so that `max()` in PromQL returns the worst level."""
 
     OK = 0
     UNKNOWN = 1
@@ -26,9 +26,9 @@ OK, UNKNOWN, WARN, FAIL = Level
 
 
 HISTORY_UNREAD = "gpumon_history_unread"
-"""Name of the check that reports an unread store. For it `gpumon check` exits with unknown, even with warnings."""
+"""Name of the check for stored health state that is unread or lost. `gpumon check` ranks its verdict above warnings."""
 LOST_TO = "damaged_store"
-"""Evidence of a HISTORY_UNREAD verdict about verdicts that are lost."""
+"""Key in the evidence of a HISTORY_UNREAD verdict: new path of the damaged store, whose verdicts are lost."""
 
 
 class Action(StrEnum):
@@ -79,12 +79,12 @@ CLEARANCE_TEXTS: Mapping[Clearance, str] = {
 """Text of each clearance."""
 
 NODE = ""
-"""The device of a verdict on the node or the agent."""
+"""Value of `Verdict.device` for a verdict on the node or the agent."""
 
 Key = tuple[str, str]
-"""Name of the check, and device. There is at most one open verdict for each key."""
+"""Name of the check, and `Verdict.device`. There is at most one open verdict for each key."""
 Evidence = Mapping[str, float | str]
-"""Values of readings by name, with the unit as suffix as in the metric tables."""
+"""Values that support a finding, by name. A name ends in the unit, as metric names do: `power_watts`."""
 NO_EVIDENCE: Evidence = {}
 
 
@@ -97,9 +97,9 @@ class Finding(NamedTuple):
     action: Action = Action.NONE
     evidence: Evidence = NO_EVIDENCE
     at: float | None = None
-    """Seconds since the epoch of an event; None for a condition that is active now."""
+    """Time of the event that was found, in seconds since the epoch; None for a condition that is active now."""
     ended: Clearance | None = None
-    """For level OK: what ended the fault, which also clears a latched verdict. None: it stays latched."""
+    """For level OK: what ended the fault; then a latched verdict is cleared too. None: a latched verdict stays open."""
 
 
 PASSED = Finding(level=OK)
@@ -111,16 +111,16 @@ def recovered(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
 
 
 OFF = recovered(Clearance.OFF)
-"""Finding of a check whose threshold is null. It clears the verdict of the check."""
+"""Finding that a check returns while its threshold is null. It clears the verdict of the check."""
 
 
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """Return a finding of level WARN, which an operator handles in working hours. `at`: time of its event, if any."""
+    """Return a finding of level WARN, which an operator handles in working hours. `at`: see Finding."""
     return Finding(level=WARN, reason=reason, action=action, evidence=evidence, at=at)
 
 
 def fail(reason: str, action: Action, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """Return a finding of level FAIL: the device or the node is unfit for work. `at`: time of its event, if any."""
+    """Return a finding of level FAIL: the device or the node is unfit for work. `at`: see Finding."""
     return Finding(level=FAIL, reason=reason, action=action, evidence=evidence, at=at)
 
 
@@ -130,7 +130,7 @@ def unknown(reason: str, action: Action = Action.NONE, **evidence: float | str) 
 
 
 class Verdict(NamedTuple):
-    """A finding that has lasted for the time of its check. It stays open until it is cleared."""
+    """A finding that has lasted as long as its check requires (Check.after). It stays open until it is cleared."""
 
     check: str
     device: str
@@ -138,25 +138,29 @@ class Verdict(NamedTuple):
     level: Level
     reason: str
     action: Action
-    """The action of the finding, escalated if that action did not help before on this node."""
+    """The action of the finding, or a stronger one if earlier repairs of the device did not help."""
     since: float
     """Seconds since the epoch at which the verdict was raised."""
     seen: float
     """Seconds since the epoch at which the fault was last active."""
     seen_at: float
-    """`seen` on the boot clock of the boot `boot_id`."""
+    """The time `seen` on the boot clock: seconds since the boot `boot_id`."""
     boot_id: str
     """Boot in which the fault was last active."""
     evidence: Evidence = NO_EVIDENCE
     since_at: float = 0.0
-    """Boot clock, in the boot `since_boot`, at which the verdict was raised."""
+    """The time `since` on the boot clock: seconds since the boot `since_boot`."""
     since_boot: str = ""
     ok_seconds: float = 0.0
-    """Observed seconds since the fault was last active. Time in which the agent was stopped does not count."""
+    """Observed seconds since the fault was last active or, if a repair can clear the verdict, since a later reset or
+    reboot. Time in which the agent was stopped or the device was not read does not count.
+    """
     reset_at: float | None = None
-    """Boot clock of the last GPU reset in this boot, detected by counters that restarted."""
+    """Boot clock time of the last GPU reset in the current boot, detected by restarted counters; None if there is none."""
     active: bool = True
-    """Whether the fault is active now. If False, the verdict is latched or waits to be cleared. Not stored."""
+    """Whether the fault is active now. False if it has ended or was an event (Finding.at), or if the check cannot be
+    evaluated. Not stored.
+    """
     inhibited_by: Key | None = None
     """Key of the verdict that explains this one; None for a primary verdict."""
 
@@ -166,13 +170,13 @@ class Verdict(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the error code of the evidence, such as "Xid 79" or "SXid 12020"; an empty string if it has none."""
+        """Return the error code in the evidence, such as "Xid 79" or "SXid 12020"; "" if the evidence has no code."""
         codes = ((word, self.evidence.get(key)) for word, key in (("Xid", "xid"), ("SXid", "sxid")))
         return next((f"{word} {code:.0f}" for word, code in codes if isinstance(code, float | int)), "")
 
     @property
     def episode(self) -> tuple[Key, float]:
-        """Return what identifies the verdict from when it is raised until it is cleared: its key and `since`."""
+        """Return the key and `since`, which identify this verdict from the time it is raised until it is cleared."""
         return self.key, self.since
 
 
@@ -186,15 +190,15 @@ class VerdictChange(StrEnum):
 
 
 class VerdictTransition(NamedTuple):
-    """One change of one verdict, as the store keeps it."""
+    """One change of one verdict, as it is stored."""
 
     verdict: Verdict
-    """The verdict after the change, or before it was cleared."""
+    """The verdict after the change; for CLEARED, the verdict as it was before."""
     change: VerdictChange
     wall: float
     """Time of the change in seconds since the epoch."""
     at: float = 0.0
-    """`wall` on the boot clock."""
+    """The time `wall` on the boot clock of the boot `boot_id`."""
     boot_id: str = ""
     """Boot in which the change occurred."""
     cleared_by: Clearance | None = None
