@@ -24,9 +24,9 @@ class Alert:
     rule: str
     severity: str
     page: str
-    """When it pages: night, day or never."""
+    """When the alert pages: night, day or never."""
     area: str
-    """Value of the label `class`: what kind of receiver it concerns."""
+    """Value of the label `class`, by which a receiver is chosen."""
     state: str
     """pending, firing or resolved."""
     labels: Labels
@@ -37,7 +37,7 @@ class Alert:
     """The verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
-    """Seconds since the epoch at which the check became active."""
+    """Time at which the verdict was raised or, before that, its findings began, in seconds since the epoch."""
     firing_since: float | None = None
     """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
@@ -47,7 +47,7 @@ class Alert:
 
     @property
     def identity(self) -> Labels:
-        """Return all labels that Prometheus gives this alert, sorted."""
+        """Return the sorted labels, as in Prometheus, that tell this alert from the other alerts on the node."""
         own = ("alertname", self.rule), ("class", self.area), ("page", self.page), ("severity", self.severity)
         return tuple(sorted((*self.labels, *own)))
 
@@ -146,7 +146,7 @@ def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:
 
 
 def _resolve(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
-    """Yield each alert that fired and is no longer active as resolved, until RESOLVED_SECONDS after its end."""
+    """Yield, as resolved, each alert that fired and is no longer active, until RESOLVED_SECONDS after its end."""
     for identity, alert in before.items():
         if identity in active or alert.state == PENDING:
             continue

@@ -1,4 +1,4 @@
-"""TABLE: alert rules that only Prometheus can evaluate; all others derive from the checks."""
+"""TABLE: alert rules that only Prometheus can evaluate. All other alert rules are derived from the checks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RUNBOOKS = "/runbooks"
 STALE_SECONDS = 120.0
 """Age of the last complete poll above which GpumonStale fires."""
 MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
-"""GpumonManyDown fires with MANY agents down if they are more than MANY_SHARE of the agents, or with TOO_MANY."""
+"""GpumonManyDown fires if MANY agents are down and more than MANY_SHARE of all agents, or if TOO_MANY are down."""
 SCALE_OUT, SCALE_IN = 0.85, 0.3
-"""Shares of time that GPUs are busy with which GpumonFleetBusy and GpumonFleetIdle fire."""
+"""Busy share of GPU time in an hour above which GpumonFleetBusy fires, and below which GpumonFleetIdle fires."""
 WATCHDOG = "GpumonWatchdog"
-"""Alert that always fires, for a receiver that pages when it no longer hears of it."""
+"""Name of the alert that always fires, for a receiver that pages when its notifications stop."""
 AGENT_SUBJECT = "Alerts that only Prometheus evaluates"
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
@@ -58,9 +58,9 @@ class AlertRule:
     """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
     instances: str = ""
-    """PromQL for the instances that end the description of an alert about the fleet, with %q for the cluster."""
+    """PromQL for the instances at the end of the description of a fleet alert. %q stands for the cluster."""
     of_fleet: bool = False
-    """Whether the alert is about the fleet. Such an alert has no label `instance`, and its `expr` mutes itself."""
+    """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -183,7 +183,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
 
 
 def _of_fleet(name: str, expr: str, area: str, text: str, steps: str) -> AlertRule:
-    """Return a rule about the fleet that pages nobody. `text`: its summary, and its description."""
+    """Return a rule about the fleet that does not page. `text`: both its summary and its description."""
     return AlertRule(
         name=name,
         section=name,

@@ -1,6 +1,6 @@
 """TABLE: Xids that only some GPU architectures can report, from the columns "applies to" of NVIDIA's Xid catalogue.
 
-The counter of a critical Xid is exported from 0 on for every GPU that can report it, and not for other GPUs.
+The counter of a critical Xid is exported, starting at 0, for every GPU that can report the Xid, and for no other GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explains error events by the shipped Xid table, the operator's own rows, and details decoded from the log line."""
+"""Explains error events: with the shipped Xid table, the operator's own rows, and details decoded from the log line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Catalogue:
         return Catalogue({**self.rows, **rows})
 
     def explain(self, event: ErrorEvent) -> Explanation:
-        """Return the explanation of an event by the worst of its log lines.
+        """Return the explanation of an event, taken from the most severe of its log lines.
 
         An Xid 154 (recovery action changed) is explained by its newest line alone. A cancelled event has severity info
         and needs no action.
@@ -60,10 +60,10 @@ class Catalogue:
         return read if event.cancelled_wall is None else _as_cancelled(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
-        """Return the explanation of an error code by the worst of its log lines.
+        """Return the explanation of an error code, taken from the most severe of its log lines.
 
         `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the code in each line. `fatal`: whether an
-        NVSwitch error is fatal; None if its line does not contain that.
+        NVSwitch error is fatal; None if its line does not state it.
         """
         if kind == SXID:
             return _sxid(code, fatal=fatal)
@@ -113,7 +113,7 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE,),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Verdict action by the text of an Xid's first action. It has every text that a shipped row or a decoder can return."""
+"""Verdict action by the text of an Xid's first action. It has every text of a shipped row or a decoder."""
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 """Xids whose log text is decoded, in addition to those of nvlink5.CODES."""
@@ -154,7 +154,7 @@ def explain(row: Xid, text: str) -> Explanation:
 
 
 def _verdict_action(row: Xid) -> Action:
-    """Return the verdict action of an Xid row; INSPECT if the operator replaced its action by an unlisted text."""
+    """Return the verdict action of an Xid row; INSPECT if the operator set an action that XID_ACTIONS lacks."""
     return XID_ACTIONS.get(row.action, Action.INSPECT) if "action" in row.ordered else XID_ACTIONS[row.action]
 
 

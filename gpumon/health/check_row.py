@@ -32,19 +32,19 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 class Paging(StrEnum):
-    """When an alert reaches a person: value of the label `page` of alerts."""
+    """When an alert pages: value of the label `page` of alerts."""
 
     NIGHT = "night"
-    """At any hour: several GPUs, the data of a job or the building are at risk until somebody acts."""
+    """At any hour: several GPUs, the data of a job or the building are at risk until an operator acts."""
     DAY = "day"
-    """In working hours: schedulers drain what is unfit for work until then."""
+    """In working hours: until then it suffices that the scheduler drains the node."""
     NEVER = "never"
     """Never: only dashboards and the API show the alert."""
 
 
 Where = Literal["same", "node", "peer", "any"]
-"""Device whose verdict inhibits: the same device as the inhibited verdict, the node, a GPU at the other end of one
-of its NVLinks (peer), or any device.
+"""Device whose verdict inhibits: the same device as the inhibited verdict, the node, a GPU at the other end of an
+NVLink of the inhibited GPU (peer), or any device.
 """
 
 
@@ -58,9 +58,9 @@ class XidCause:
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """Rule of a latched check: its verdict stays after the fault has ended, until one of these clears it.
+    """Rule of a latched check: its verdict stays after the fault has ended, until a condition below clears it.
 
-    An operator can clear it too.
+    An operator can clear the verdict too.
     """
 
     quiet: float | None = None
@@ -75,27 +75,27 @@ def same(*checks: str) -> dict[str, Where]:
 
 
 def covers(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether the action of the cause includes that of the verdict, in the order of ACTIONS."""
+    """Return whether the action of the cause includes the action of the verdict, being the same or later in ACTIONS."""
     order = list(ACTIONS)
     return order.index(cause.action) >= order.index(verdict.action)
 
 
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether an operator performs the action of the cause first, which may end the verdict.
+    """Return whether an operator should perform the action of the cause first, because it may end the verdict too.
 
-    True if the action of the cause includes that of the verdict, or if it is a reboot and that of the verdict an
-    inspection.
+    True if the action of the cause includes the action of the verdict (`covers`), or if the cause requires a reboot and
+    the verdict an inspection.
     """
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
 
 
 def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether cause and verdict occurred together and `covers` is true. Value for `Check.inhibited_if`."""
+    """Return whether cause and verdict overlap in time and `covers` is true. Value for `Check.inhibited_if`."""
     return together and covers(verdict, cause)
 
 
 def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the verdict began within ten minutes after its cause. Value for `Check.inhibited_if`.
+    """Return whether both overlap and the verdict began at most 10 minutes after its cause. For `Check.inhibited_if`.
 
     A cause on another device that has been present for days does not explain a new fault.
     """
@@ -103,7 +103,7 @@ def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  #
 
 
 def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
-    """Return a check function for a flag of the GPU.
+    """Return a check function for a flag of the GPU, which `flag` reads.
 
     The function returns `finding` while the flag is set, PASSED while it is not, and None if it cannot be read.
     """
@@ -116,9 +116,10 @@ def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable
 
 
 def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Finding | None:
-    """Return the finding of a check on a port, limited to a warning unless the port is of the fabric.
+    """Return the finding of a check on a port. A failure becomes a warning unless the port has the role `fabric`.
 
-    The reason is completed by the GPUs beside the port, or by why it is not of the fabric. A restricted port passes.
+    The GPUs on the port's PCIe switch, or why the port has another role, are added to the reason. A port that must not
+    be read (`restricted`) passes.
     """
     if port.port.restricted:
         return recovered(Clearance.GONE)
@@ -168,16 +169,16 @@ class Check:
     grace: bool = False
     """Whether the check is skipped for Policy.boot_grace after a boot, while links train and daemons start."""
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
-    """Checks whose verdicts inhibit the verdict of this one, and on which device. They are earlier in the table."""
+    """Checks whose verdicts inhibit this check's verdict, and on which device. They are earlier in the table."""
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
     """Function that returns whether a cause inhibits. Arguments: this check's verdict, the verdict of the cause, and
-    whether they occurred together. None: a cause that occurred together inhibits; for a latched verdict
+    whether both overlap in time. None: a cause that overlaps in time inhibits; for a latched verdict
     `asks_for_no_less` must be true too.
     """
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether the check counts repetitions of its causes. Clearing a cause then clears neither count nor verdict."""
+    """Whether the check counts how often its causes recur. Then clearing a cause clears neither count nor verdict."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""
@@ -185,11 +186,11 @@ class Check:
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
-    """When a failure pages; a warning pages by day at most, and with NEVER it has severity info."""
+    """When a failure pages. A warning pages in working hours or, with NEVER, not at all and has severity info."""
 
     @property
     def alert(self) -> str:
-        """Return the name of the check's alert, without the suffix of its second alert."""
+        """Return the name of the check's alert. The name of a second alert has the suffix `Warning` in addition."""
         return alert_name(self.name)
 
     @property

@@ -30,7 +30,7 @@ class ClearResult:
     refused: tuple[tuple[Verdict, str], ...] = ()
     """Verdicts that cannot be cleared, each with the reason."""
     stored: bool = True
-    """False if the store could not be written. The change is written when the store recovers."""
+    """False if the store could not be written. The clearing is stored when the store can be written again."""
     error: str = ""
     """Why the request was refused as a whole; empty if it was processed."""
 
@@ -56,7 +56,7 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
-    """Return why a verdict cannot be cleared; empty if it can.
+    """Return why a verdict cannot be cleared; "" if it can be cleared.
 
     `named`: whether the request names the verdict's check.
     """

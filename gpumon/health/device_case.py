@@ -34,12 +34,12 @@ class _DeviceCase(ABC):
         return self.facts.growth(window, self.device, since=since)
 
     def mean(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the mean of the series with these labels in the window; None if its samples cover too little of it."""
+        """Return the mean of the series with these labels; None if its samples cover too little of the window."""
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else series.mean
 
     def peak(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the highest value of the series with these labels; None if its samples cover too little of it."""
+        """Return the maximum of the series with these labels; None if its samples cover too little of the window."""
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else max(series.values)
 
@@ -64,13 +64,13 @@ class GpuCase(_DeviceCase):
 
     @property
     def now(self) -> Gpu:
-        """Return the current readings of the GPU. All are None while the GPU does not answer or is released."""
+        """Return the current readings of the GPU. While the GPU does not answer or is released, nearly all are None."""
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
         """Yield the GPU's error events since this check's verdict on it was last cleared, newest last.
 
-        Those in a release of the GPU are left out: a reset logs errors. Those in maintenance count until a reset.
+        Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are not.
         """
         cleared = self.cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
@@ -103,7 +103,7 @@ class PortCase(_DeviceCase):
 
     @property
     def wired(self) -> bool:
-        """Return whether the port should be up: as recorded, else whether it is up or has carried traffic."""
+        """Return whether the port should be up: as its record states, else whether it is up or has carried traffic."""
         record = self.facts.known_ports.get(self.device)
         if record is not None and record.expected is not None:
             return record.expected
@@ -131,7 +131,7 @@ class PortCase(_DeviceCase):
 
 @dataclass(frozen=True, slots=True)
 class DeviceCases:
-    """The GPUs and ports that one evaluation of the checks visits, with its facts."""
+    """The GPUs and ports that the checks evaluate at one time, with the facts of that evaluation."""
 
     facts: Facts
     gpus: tuple[GpuCase, ...]

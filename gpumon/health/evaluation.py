@@ -203,9 +203,7 @@ class _CheckRun:
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict with new times, reason, evidence and `active`, none of which is a transition; None if none is
-        open.
-        """
+        """Return the verdict, if any, with updated times, reason, evidence and `active`, which need no transition."""
         verdict = self.verdict
         if verdict is None:
             return None

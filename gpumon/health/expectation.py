@@ -35,8 +35,8 @@ class Expectation:
     count: int = 0
     basis: Basis = Basis.LEARNED
     may: int | None = None
-    """Number of GPUs above `count` that the physical host may have; None if it has no more. How many of them were
-    given to this guest or container is unknown.
+    """Number of GPUs, higher than `count`, that the physical host may have; None if no source has a higher number. How
+    many of them this guest or container was given is unknown.
     """
     may_basis: Basis = Basis.BUS
     place: str = HOST
@@ -55,12 +55,12 @@ def expectation(
     place: str,
     unlisted: tuple[str, ...] = (),
 ) -> Expectation:
-    """Return the expected number of GPUs, from the numbers that each source gives; None if a source has no number.
+    """Return the expected number of GPUs, chosen from the numbers of several sources. None: the source has no number.
 
     `configured`: number in the configuration. `accepted`: whether an operator accepted `learned`, the highest number
     that was ever present. `product`: number on hosts with this product. `on_bus`: number on the PCI bus. In a guest
-    `product` is the number of the physical host, and in a container `on_bus` is too: the host may have passed on fewer
-    GPUs.
+    `product` is the number of the physical host, and in a container `on_bus` is too; the guest or
+    container may have been given fewer GPUs.
     """
     if configured is not None:
         return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)

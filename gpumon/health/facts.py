@@ -1,4 +1,4 @@
-"""Facts, the input of every check: the state of the node at one time, and its sample windows. Frozen."""
+"""Facts, the input of every check: the state of the node at one time, and recent samples of metrics. Frozen."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Facts:
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
-    """Time (seconds since the epoch) at which a port went missing while others can be read, by `device/port`."""
+    """Time (seconds since the epoch) since which a port is missing while others can be read, by `device/port`."""
     known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
     """Stored record of each port by `device/port`. It survives restarts and reboots."""
     ports_listed: bool = False
@@ -52,7 +52,7 @@ class Facts:
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes that hold a GPU and are blocked in the kernel; None if processes cannot be read."""
     contained: bool | None = None
-    """True if NVML lists the processes of the agent's container only; None if unknown."""
+    """True if NVML lists only the processes of the agent's own container; None if unknown."""
     recalled: bool = True
     """Whether the stored state has been read since the agent's start."""
     lost_to: str = ""
@@ -64,7 +64,7 @@ class Facts:
     catalogue: Catalogue = SHIPPED
     history: SampleHistory = field(default_factory=SampleHistory)
     notices: Mapping[str, str] = field(default_factory=dict)
-    """Text by subject (store, links, driver, ...) of what the agent cannot do at present."""
+    """Texts, by subject (store, links, driver, ...), that state what the agent cannot do at present."""
     excluded: tuple[str, ...] = ()
     """PCI addresses of the GPUs that the configuration excludes."""
     bus: Mapping[str, str] | None = None
@@ -100,7 +100,7 @@ class Facts:
     """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
     """Time at which the verdict of each key was last cleared, in seconds since the epoch on the current wall clock.
-    Earlier events no longer count.
+    Events before that time no longer count for that check and device.
     """
     counted_from: float = 0.0
     """Time in seconds since the epoch before which samples do not count, in any window."""
@@ -108,8 +108,8 @@ class Facts:
     def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
         """Return a stored time on the wall clock as it is set now, in seconds since the epoch.
 
-        `wall`: the time on the wall clock of then. `at`: the same time on the boot clock of the boot `boot_id`. A time
-        of an earlier boot is never after the start of this boot, whatever the wall clock showed then.
+        `wall`: the time that the wall clock showed then. `at`: the same time on the boot clock of the boot `boot_id`.
+        A time of an earlier boot is returned as at most the start of this boot, because that wall clock may be wrong.
         """
         if boot_id == self.boot_id:
             return self.wall(at)
@@ -149,12 +149,12 @@ class Facts:
 
     @property
     def maintenance(self) -> TimeWindow | None:
-        """Return the maintenance window in force, the last to end of several; None if there is none."""
+        """Return the maintenance window in force (of several, the one that ends last); None if none is in force."""
         return last_to_end(self.maintenances, WindowKind.MAINTENANCE)
 
     @cached_property
     def planned_work(self) -> PlannedWork:
-        """Return the times of the maintenance windows and releases."""
+        """Return the object that decides whether an event or verdict belongs to a maintenance window or a release."""
         return PlannedWork(
             self.maintenances, self.releases, self.transitions, self.now.wall, on_this_clock=self.on_this_clock
         )
@@ -196,8 +196,8 @@ class Facts:
     ) -> tuple[CounterGrowth, ...]:
         """Return every counter of the window's metric that increased on this device in the window, with its increases.
 
-        `since`: seconds since the epoch. Increases before it do not count, nor in the STEP seconds after it, in which
-        the newest point of the history may still be replaced. The call is cheap if all counters are constant.
+        `since`: seconds since the epoch. Increases until STEP seconds after it do not count, because the newest point
+        of the history may still be replaced. The call is cheap if all counters are constant.
         """
         if window not in self._growth:
             self._growth[window] = growth_by_device(self.history, window, self.now.at)

@@ -1,4 +1,4 @@
-"""Prometheus recording rules of nodes and of the fleet: GPUs by state, utilization, and all-reduce bandwidth."""
+"""Prometheus recording rules for nodes and for the fleet: GPUs by state, utilization, and all-reduce bandwidth."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _RANKS = 'count_values by (instance) ("ranks", max by (instance) (gpumon_probe_a
 _LAST_RUN = 'max by (instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_bytes_per_second{backend="nccl"})'
 
 GPUS = "instance:gpumon_gpus"
-"""Prefix of the numbers of GPUs of a node: expected, up, healthy, unknown and busy."""
+"""Prefix of the recorded series that count a node's GPUs: expected, up, healthy, unknown and busy."""
 UTILIZATION = "cluster:gpumon_gpu_utilization:ratio_1h"
 _UTILIZATION = "gpumon_gpu_utilization:ratio_5m"
 _PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
 
 
 def _gpus() -> Mapping[str, str]:
-    """Return the rules that count GPUs.
+    """Return the recording rules that count GPUs by state.
 
-    A node that cannot be scraped keeps `expected` while it is a target, and for a day after: all its GPUs are unknown.
+    A node that cannot be scraped keeps its series `expected` while it is a target, and for a day after its last scrape.
+    All its GPUs count as unknown.
     """
     counted = f"count {_PER_GPU} (gpumon_gpu_health)"
     kept = f'last_over_time({GPUS}:expected[1h]) and on (instance, job) ({LAST_SEEN} or up{{job="{JOB}"}})'
@@ -60,7 +61,7 @@ def _utilization() -> Mapping[str, str]:
 RECORDING_RULES: Mapping[str, str] = {
     **_gpus(),
     **_utilization(),
-    # The last run on all GPUs of a node that has one GPU model, labeled with that model and the number of ranks.
+    # The last run on all GPUs of a node, if they are of one model, labeled with that model and the number of ranks.
     BUSBW: f"{_LAST_RUN} * on (instance) group_left (name) ({_ONE_MODEL}) * on (instance) group_left (ranks) {_RANKS}",
     MEDIAN: f"quantile by ({_HARDWARE}) (0.5, {BUSBW}) and count by ({_HARDWARE}) ({BUSBW}) >= {MIN_NODES}",
     RATIO: f"{BUSBW} / on ({_HARDWARE}) group_left () {MEDIAN}",

@@ -7,7 +7,7 @@ from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:
-    """Return since when the node has been free, in seconds on the clock of Now.uptime; None if it is not free."""
+    """Return the time since which the node has been free, on the clock of Now.uptime; None if the node is not free."""
     if not is_free(facts):
         return None
     before = facts.probe.free_since
@@ -15,9 +15,9 @@ def free_since(facts: Facts) -> float | None:
 
 
 def is_free(facts: Facts) -> bool:
-    """Return whether no process uses a GPU and no hold or maintenance is in force.
+    """Return whether all GPUs are healthy, unreleased and unused, and no hold or maintenance is in force.
 
-    A process list that cannot be read does not count as use: another check reports it.
+    A GPU whose process list cannot be read does not count as used: another check reports that.
     """
     reserved = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)
@@ -27,8 +27,8 @@ def is_free(facts: Facts) -> bool:
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
     """Return whether a GPU is read without a fault, is not released, and is not in use.
 
-    If NVML may list only the processes of the agent's container, the GPU must also be idle. `own`: the load on the GPU
-    is the agent's probe, which does not count as use.
+    If NVML may list only the processes of the agent's container, the GPU must also be idle. `own`: whether the
+    load on the GPU is the agent's probe, which does not count as use.
     """
     used = bool(state.gpu.processes) or (facts.contained is not False and state.idle_since is None)
     return state.fault is None and not state.released and (own or not used)

@@ -29,7 +29,7 @@ def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verd
 def transitions_with_causes(
     due: Iterable[VerdictTransition], verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the due transitions with `inhibited_by` of their verdicts updated. Verdicts that are due can be causes too."""
+    """Yield the due transitions with `inhibited_by` of their verdicts updated. Due verdicts can be causes too."""
     transitions = tuple(due)
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)

@@ -10,8 +10,8 @@ JOB = "gpumon"
 """Name of the scrape job in Prometheus."""
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
-"""Metric that an agent exports once it has read its stored verdicts. While it exists, the agent's own series are
-used instead of recorded ones.
+"""Metric that an agent exports once it has read its stored verdicts. While this metric exists, the agent's own
+series are used instead of recorded ones.
 """
 KEEP_SECONDS = DAY
 """Seconds after the last scrape for which the last verdicts are kept."""
@@ -20,7 +20,7 @@ LAST_SEEN = "instance:gpumon_agent:last_seen_timestamp_seconds"
 LAST_MAINTENANCE_END = f"instance:{MAINTENANCE_END}:last"
 LAST_VERDICT = f"instance:{VERDICT}:last"
 LAST_INFO = f"instance:{VERDICT}_info:last_timestamp_seconds"
-"""Time of the last scrape of each info series of a verdict: the newest is the current one."""
+"""Time of the last scrape of each info series of a verdict. The series with the newest time is the current one."""
 
 
 def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:

@@ -25,26 +25,26 @@ MAX_SIGNIFICANT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Findings on one key that differ from its verdict and have not lasted long enough to change it."""
+    """Findings of one check on one device that have not lasted long enough to raise, change or clear a verdict."""
 
     level: Level
     """Level of the current verdict; OK if there is none."""
     lasted: Mapping[Level, float]
-    """By level: seconds for which every finding was at least as far from the verdict's level as this one. Findings
-    that alternate between two levels count for the nearer one. Times without a running agent do not count.
+    """By level: seconds for which every finding was at least as far from the verdict's level as this level. Findings
+    that alternate between two levels count for the nearer level. Times without a running agent do not count.
     """
     seen: float
-    """Time of the last such finding in seconds on the clock of Now.uptime; below 0 if it was before this agent run."""
+    """Time of the last of the findings, on the clock of Now.uptime in seconds; below 0 if before this agent run."""
     patience: float
     """Seconds for which the findings must last to change the verdict."""
 
     def lasted_until(self, uptime: float) -> dict[Level, float]:
-        """Return the seconds that the findings have lasted by level, if they continue at `uptime`."""
+        """Return, by level, the seconds for which the findings have lasted if they continue until `uptime`."""
         elapsed = uptime - max(0.0, self.seen)
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
     def is_valid(self, uptime: float) -> bool:
-        """Return whether `lasted` still counts at `uptime`, although the check cannot be evaluated then.
+        """Return whether the time in `lasted` still counts at `uptime`, at which the check cannot be evaluated.
 
         After a gap of more than `patience` seconds the condition may have ended and started again.
         """
@@ -88,13 +88,14 @@ class Health:
 
     @property
     def stated_reasons(self) -> Mapping[Key, str]:
-        """Return by key the reason at the verdict's last transition. Polls since then may have changed its numbers."""
+        """Return, by key, the verdict's reason at its last transition. The current reason may have newer numbers."""
         return {transition.verdict.key: transition.verdict.reason for transition in self.history}
 
     def coded(self, verdict: Verdict) -> Verdict:
-        """Return the verdict itself, or the first one with an error code that it inhibits on its device if it has none.
+        """Return this verdict if it has an error code; else the first one with a code that it inhibits on its device.
 
-        A GPU that is lost has no code of its own; the Xid that the driver logged when it was lost has.
+        The verdict `gpu_lost` has no code, but inhibits the verdict on the Xid that the driver logged. Without such a
+        verdict, return this one.
         """
         own = (verdict, *(each for each in self.consequences(verdict) if each.device == verdict.device))
         return next((each for each in own if each.code), verdict)

@@ -45,25 +45,25 @@ _SPURIOUS = {0x8000_0000: _NOTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One unit of the NVLink engine: how the log text and its registers code its errors, and what to do about each."""
+    """One unit of the NVLink engine: how a log line encodes the unit and its errors, and the action for each error."""
 
     xid: int
     names: tuple[str, ...]
-    """Names of the unit in the log text, with drivers before and since R575."""
+    """Names by which the log text calls the unit, of drivers before R575 and since R575."""
     before: int
-    """Code of the unit in bits 5 to 9 of the first register, with drivers before R575."""
+    """Code of the unit in bits 5 to 9 of the first register, if the driver is older than R575."""
     since: tuple[int, ...]
-    """Codes of the unit in bits 0 to 6 of the first register, with drivers since R575."""
+    """Codes of the unit in bits 0 to 6 of the first register, if the driver is R575 or newer."""
     by_status: Mapping[int, Outcome]
     """Outcome by the value of the second register."""
     by_reason: Mapping[int, Outcome] | None = None
-    """Outcome by bits 20 to 25 of the first register, for any value of the second. None: these bits must be 0."""
+    """Outcome by bits 20 to 25 of the first register, whatever the second register is. None: these bits must be 0."""
     promoted: frozenset[int] = frozenset()
     """Values of the second register that require a GPU reset if the driver promoted the error to fatal."""
 
     @property
     def group(self) -> int:
-        """Return the value of bits 0 to 4 of the first register, with drivers before R575."""
+        """Return the value of bits 0 to 4 of the first register, if the driver is older than R575."""
         return 0 if self.xid == 150 else self.xid - 143
 
 
@@ -190,7 +190,7 @@ _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
 def decode(xid: int, text: str) -> DecodedEvent | None:
-    """Decode the log text of an Xid from 144 to 150; None if it does not have the form in the module's docstring."""
+    """Return the decoded log text of an Xid from 144 to 150; None if the text has another form."""
     match = _LINE.search(text)
     if match is None:
         return None
@@ -212,7 +212,7 @@ def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
 
 
 def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """Return the bit of the first register that shows a promotion to fatal; None if `info` is not of this unit."""
+    """Return the bit of `info`, the first register, that shows a promotion to fatal; None if another unit's."""
     if info & 0x7F in unit.since:
         return 7
     return 10 if info & 0x3FF == unit.before << 5 | unit.group else None

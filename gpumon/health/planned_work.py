@@ -11,9 +11,9 @@ from gpumon.model.error_event import SXID, XID, ErrorEvent
 from gpumon.model.time_window import Windows
 
 RELEASED_SECONDS = 60.0
-"""Seconds after a release in which the links of a GPU that was reset are trained."""
+"""Seconds after a release for which the NVLinks of a GPU that was reset may still be in training."""
 AFTERMATH = frozenset({43, 45, 74, *range(144, 151)})
-"""Xids that a reset may still cause in that time: of links, and of processes that ended with it."""
+"""Xids that a GPU reset may cause until RELEASED_SECONDS after the release: of links, and of ended processes."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class PlannedWork:
     """`Facts.on_this_clock`."""
 
     def in_maintenance(self, event: ErrorEvent) -> bool:
-        """Return whether the error event began and ended within one maintenance window. Such events do not count."""
+        """Return whether the error event began and ended within one maintenance window."""
         return self._in_maintenance(event.first_wall, event.last_wall)
 
     def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
-        """Return whether the error event occurred in a release of this GPU or of all GPUs; NODE: of any GPU.
+        """Return whether the error event occurred in a release of this GPU or of all GPUs. NODE stands for any GPU.
 
-        A GPU that is reset takes its links down and trains them again, which may end shortly after the release.
+        SXids, and the Xids of AFTERMATH, may be up to RELEASED_SECONDS late: links are trained again after a reset.
         """
         is_aftermath = event.kind == SXID or (event.kind == XID and event.code in AFTERMATH)
         grace = RELEASED_SECONDS if is_aftermath else 0.0
@@ -46,13 +46,13 @@ class PlannedWork:
         )
 
     def contains(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
-        """Return whether the error event occurred in maintenance, or in a release as of `in_release`."""
+        """Return whether the error event occurred in maintenance or in a release. `bus_id`: as in `in_release`."""
         return self.in_release(event, bus_id) or self.in_maintenance(event)
 
     def was_in_maintenance(self, transition: VerdictTransition) -> bool:
-        """Return whether a verdict that this transition cleared was raised and last active in maintenance.
+        """Return whether the cleared verdict was raised in maintenance, and also last active or cleared in maintenance.
 
-        The healthy period that clears it may end after the maintenance.
+        The healthy period before a verdict is cleared may end after the maintenance.
         """
         verdict = transition.verdict
         if verdict.episode not in self._maintenance_episodes:

@@ -30,9 +30,9 @@ class Range(NamedTuple):
 
 
 AMOUNT = Range(0)
-"""Range of an amount: 0 or more. With 0 the first error is too many."""
+"""Range of a maximum amount: 0 or more. With 0 a single error exceeds it."""
 COUNT = Range(1)
-"""Range of a number of events: 1 or more. With 0 the check would always fire."""
+"""Range of a minimum number of events: 1 or more. With 0 the check would always fire."""
 SHARE = Range(0, 1, open_below=True)
 
 
@@ -47,7 +47,7 @@ class Limit(NamedTuple):
     """What the threshold limits, in one sentence."""
     range: Range
     next_threshold: str = ""
-    """Name of the threshold of the next level, which this one must not exceed."""
+    """Name of the threshold for the next severity level. This threshold must not exceed that one."""
 
     @property
     def default_text(self) -> str:
@@ -80,7 +80,7 @@ class Policy:
     """The operator's configuration of the checks."""
 
     thresholds: Mapping[str, float | None] = field(default_factory=dict)
-    """Thresholds that differ from their defaults, by name; None switches off what depends on the threshold."""
+    """Thresholds that differ from their defaults, by name; None switches off whatever depends on the threshold."""
     disabled: frozenset[str] = frozenset()
     """Names of disabled checks."""
     boot_grace: float = BOOT_GRACE

@@ -1,4 +1,4 @@
-"""TABLE: the recovery actions that the driver requests, by NVML's number. Xid 154 reports a change."""
+"""TABLE: the recovery actions that the driver can request, by NVML's number. Xid 154 reports a new request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Recovery(NamedTuple):
     words: str
     """Completes "The driver requests ..."."""
     severity: Severity
-    """Severity of an Xid 154 that reports it."""
+    """Severity of an Xid 154 that reports this action."""
     next_step: str
     """What an operator does, in the words of the Xid table."""
     action: Action
@@ -53,7 +53,7 @@ RECOVERY: Mapping[int, Recovery] = {
 def recovery_of(number: float) -> Recovery:
     """Return the recovery action with this NVML number.
 
-    A number that is not in the table, as a newer driver may return, is for an operator to inspect.
+    A newer driver may return a number that is not in the table. Then the verdict action is INSPECT.
     """
     words = f"an action that is not in the table of this version (action {number:.0f})"
     unknown = Recovery(words, Severity.WARNING, "perform the action that it names", Action.INSPECT)

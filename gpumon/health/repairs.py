@@ -1,4 +1,4 @@
-"""Repairs by operators, derived from transitions: those that belong to one repair count once. Pure."""
+"""Repairs by operators, derived from transitions. If one repair cleared several verdicts, it counts once. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Repair(NamedTuple):
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
     """Yield the repairs of failures in the last `within` seconds, except those in maintenance.
 
-    `after`: seconds since the epoch up to which repairs do not count.
+    `after`: time in seconds since the epoch. Repairs up to that time do not count.
     """
     last: dict[tuple[Clearance, str], Repair] = {}
     for transition in facts.transitions:

@@ -1,4 +1,4 @@
-"""The alert rules as a file for Prometheus, or as an object for the operators of Prometheus and VictoriaMetrics."""
+"""The alert rules as a file for Prometheus, or as a Kubernetes object: PrometheusRule or VMRule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KINDS = {
 }
 """API version and kind of the Kubernetes object by format; empty for a plain rule file."""
 DAILY_SECONDS = 300
-"""Interval at which rules over a day or longer are evaluated: they read many samples."""
+"""Seconds between evaluations of the recording rules over a day or longer, because they read many samples."""
 MAX_INSTANCES = 20
 """Maximum number of instances that a description lists."""
 ANSWERING = f'topk(1, up{{job="{JOB}"}} == 1)'
-"""PromQL for an agent that answers: each serves all runbooks."""
+"""PromQL for one agent that can be scraped. Every agent serves all runbooks."""
 HOST = '{{ reReplaceAll ":[0-9]+$" "" $labels.instance }}'
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
@@ -34,7 +34,7 @@ def render(
     """Return these alert rules and all recording rules as YAML, which Prometheus 2.42 and later accept.
 
     `keep_seconds`: for how long Prometheus keeps the last verdicts of an agent that cannot be scraped. `kind`: a key
-    of KINDS. `runbooks`: URL below which the runbooks are; empty: on the agent that raised the alert.
+    of KINDS. `runbooks`: URL below which the runbooks are; empty: an agent serves them.
     """
     alerts = [*_recorded(recording_rules(keep_seconds)), *(_entry(rule, runbooks) for rule in rows)]
     groups = [
@@ -68,9 +68,10 @@ def _entry(rule: AlertRule, runbooks: str) -> Mapping[str, object]:
 
 
 def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
-    """Yield name and template of each annotation. The texts of a verdict come from its info series, if there is one.
+    """Yield name and template of each annotation. A verdict's texts come from its info series, if any.
 
-    So a changed reason or action changes no label, which would page again, and alerts fire without the series too.
+    Therefore a changed reason or action changes no label, which would page again, and the alert fires even without the
+    info series.
     """
     host, info = "" if rule.of_fleet else f"{HOST}: ", _info_query(rule)
     first = " ".join(rule.steps.split()) if rule.check is None and not runbooks else rule.first_step
@@ -102,7 +103,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
 
 
 def _info_query(rule: AlertRule) -> str:
-    """Return the beginning of a template on the info series of the rule's verdict; empty if the rule has no check."""
+    """Return the start of a template that reads the info series of the rule's verdict; "" for a rule without check."""
     if rule.check is None:
         return ""
     device = ("uuid",) if rule.check.gpu is not None else ("device", "port") if rule.check.port is not None else ()

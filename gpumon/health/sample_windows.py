@@ -17,7 +17,7 @@ from gpumon.health.verdict import NODE
 from gpumon.model.reading import Labels, Sample
 
 STEP = 15.0
-"""Minimum seconds between the stored points of the timeline, except the newest point and the first of each series."""
+"""Minimum seconds between stored points. The newest point, and the first point of a series, may follow earlier."""
 MIN_COVERAGE = 0.9
 """Minimum share of a window that samples must cover. Below it the mean and the peak are unknown."""
 
@@ -26,7 +26,7 @@ class SampleWindow(NamedTuple):
     """A metric and the number of recent seconds of it that a check reads."""
 
     metric: str
-    """Full metric name. Metrics of the detail level are not recorded."""
+    """Full metric name. Metrics that are exported only with the setting `metrics.detailed` are not recorded."""
     seconds: float
 
 
@@ -44,11 +44,11 @@ class WindowSeries(NamedTuple):
     end: float
     """Boot clock of the end of the window."""
     changed_at: float
-    """Boot clock of the first point in the window that has the last value."""
+    """Boot clock of the first point of the last run, at which the series changed to its last value."""
 
     @property
     def gain(self) -> float:
-        """Return the increase within the window of a counter that never decreases while the agent runs."""
+        """Return the increase in the window. The series must be a counter that never decreases while the agent runs."""
         return self.values[-1] - self.values[0]
 
     @property
@@ -88,7 +88,7 @@ class CounterGrowth(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """One stored series: ordinals of the points at which its value changed, and the new values; None: it is absent."""
+    """One stored series: ordinals of the points at which its value changed, and the new values, None while absent."""
 
     starts: tuple[int, ...] = ()
     values: tuple[float | None, ...] = ()
@@ -106,14 +106,14 @@ class SampleHistory:
     """Ordinal of times[0]: points are numbered since the start, and the oldest are dropped."""
     runs: Mapping[str, Mapping[Labels, _Runs]] = field(default_factory=dict)
     begins: bool = False
-    """Whether a series began with the newest point: dropping that point would lose the counter's first increase."""
+    """Whether a series began with the newest point. Then that point is kept, or a first increase would be lost."""
 
     def recording(self, windows: Mapping[str, float]) -> SampleHistory:
         """Return a history with the same samples that records these windows from now on."""
         return replace(self, windows=windows)
 
     def add(self, samples: Iterable[Sample], at: float) -> SampleHistory:
-        """Return the history with one more point; a series that `samples` lacks has ended. `at`: boot clock."""
+        """Return the history with one more point; a series that `samples` lacks has ended. `at`: boot clock time."""
         latest: dict[str, dict[Labels, float]] = {name: {} for name in self.windows}
         for name, labels, value in samples:
             series = latest.get(name)
@@ -131,8 +131,8 @@ class SampleHistory:
     def _extend_timeline(self, at: float) -> tuple[tuple[float, ...], int]:
         """Return the timeline with the new point, and the ordinal of its first point.
 
-        The new point replaces the newest one if that is less than STEP seconds after the one before, unless a series
-        began with it.
+        The new point replaces the newest stored point if that point is less than STEP seconds after its predecessor,
+        unless a series began with the point to be replaced.
         """
         times = self.times
         close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
@@ -152,7 +152,7 @@ class SampleHistory:
     def growth(self, metric: str, seconds: float, at: float) -> Iterator[CounterGrowth]:
         """Yield each counter that increased in the closed interval [at - seconds, at].
 
-        Error counters are constant nearly always. For a constant counter only the time of its last change is compared.
+        This is fast for error counters, which hardly ever change: only the time of their last change is compared.
         """
         low = self.first + bisect_left(self.times, at - seconds)
         high = self.first + bisect_right(self.times, at)
@@ -224,7 +224,7 @@ def _extend_series(runs: _Runs, value: float | None, position: int, oldest: int)
 def series_by_device(
     history: SampleHistory, window: SampleWindow, seconds: float, at: float
 ) -> Mapping[str, tuple[WindowSeries, ...]]:
-    """Return every series of the window's metric over the last `seconds`, by device. `at`: now, boot clock.
+    """Return every series of the window's metric over the last `seconds`, by device. `at`: current boot clock.
 
     Raise LookupError if the history does not record the window.
     """
@@ -238,7 +238,7 @@ def series_by_device(
 def growth_by_device(
     history: SampleHistory, window: SampleWindow, at: float
 ) -> Mapping[str, tuple[CounterGrowth, ...]]:
-    """Return the counters of the window's metric that increased, by device. `at`: now, boot clock.
+    """Return the counters of the window's metric that increased in it, by device. `at`: current boot clock.
 
     Raise LookupError if the history does not record the window.
     """
@@ -266,7 +266,7 @@ def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries |
 
 
 def flag_was_set(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
-    """Return whether a 0/1 series was 1 for at least `seconds` of the window; None if too few samples decide it."""
+    """Return whether a 0/1 series was 1 for at least `seconds` of the window; None if too few samples exist."""
     if series is None:
         return None
     observed = series.observed_seconds(window)

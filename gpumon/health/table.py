@@ -1,4 +1,4 @@
-"""TABLE: all checks, causes before the checks that they inhibit. Add a check as a row of its subject's module."""
+"""TABLE: all checks, causes before the checks that they inhibit. Add a check as a row in the module of its subject."""
 
 from __future__ import annotations
 

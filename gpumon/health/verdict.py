@@ -156,7 +156,7 @@ class Verdict(NamedTuple):
     reboot. Time in which the agent was stopped or the device was not read does not count.
     """
     reset_at: float | None = None
-    """Boot clock time of the last GPU reset in the current boot, detected by restarted counters; None if there is none."""
+    """Boot clock time of the last GPU reset in this boot, detected by restarted counters; None if there is none."""
     active: bool = True
     """Whether the fault is active now. False if it has ended or was an event (Finding.at), or if the check cannot be
     evaluated. Not stored.

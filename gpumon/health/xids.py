@@ -1,8 +1,8 @@
 """TABLE: the Xids, the error codes that the driver reports for a GPU, with severity and actions.
 
-The severity follows the first action: reset, reboot, inspection of the hardware or a failed repair is critical;
-restarting an application is a warning; no action is info. Codes whose severity depends on the event's text, and
-unlisted codes, are a warning. Names and actions paraphrase NVIDIA's Xid catalogue.
+As a rule, an Xid is critical if its first action is a reset, a reboot or an inspection of the hardware, a warning if it
+is the restart of an application, and info if it is none. Codes whose severity depends on the event's text, and unlisted
+codes, are a warning. Names and actions paraphrase NVIDIA's Xid catalogue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Xid:
     if_it_recurs: str
     """The action if the Xid recurs on the same GPU."""
     ordered: frozenset[str] = frozenset()
-    """Names of the fields that the operator set. They take precedence over details decoded from the log text."""
+    """Names of the fields that the operator configured. They take precedence over details decoded from the log text."""
 
 
 NOTHING = "nothing"
@@ -251,7 +251,7 @@ TABLE = (
     *_rows((171,), "Uncorrectable DRAM error (details of Xid 48)", INFO, HARDWARE, "see Xid 48", "see Xid 48"),
     *_rows((172,), "Uncorrectable SRAM error (details of Xid 48)", CRITICAL, HARDWARE, REBOOT, REPLACE),
     *_rows((173,), "Chip-to-chip (C2C) fatal link failure", CRITICAL, LINK, REBOOT, SUPPORT),
-    # Not in NVIDIA's catalogue of October 2025: by the names in nverror.h and the message of 175 (driver 595).
+    # Not in NVIDIA's catalogue of October 2025. Sources: names in nverror.h, and the message of Xid 175 (driver 595).
     *_rows((174,), "The driver ended a process", INFO, APPLICATION, NOTHING, CHECK_APPLICATION),
     *_rows((175,), "GPU memory subsystem timeout", CRITICAL, HARDWARE, RESET, SUPPORT),
     *_rows((176,), "Corrected PCIe errors", WARNING, HARDWARE, NOTHING, "reseat the board or its riser"),
@@ -262,7 +262,7 @@ CRITICAL_XIDS = frozenset(xid.code for xid in TABLE if xid.severity is CRITICAL)
 
 
 def unknown(code: int) -> Xid:
-    """Return a row of severity warning for a code that is not in the table, as a newer driver may report."""
+    """Return a row of severity warning for a code that is not in the table. Newer drivers may report such codes."""
     return Xid(
         code, "Not in the table of this version", WARNING, OTHER, "look it up in NVIDIA's Xid catalogue", SUPPORT
     )

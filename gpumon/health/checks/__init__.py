@@ -1,1 +1,1 @@
-"""The health checks, one module a subject: pure check functions, and below them their rows of the table."""
+"""The health checks, one module per subject: pure check functions, then rows of the table of checks that use them."""

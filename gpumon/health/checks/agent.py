@@ -1,4 +1,4 @@
-"""CHECKS: faults of the agent itself: what it cannot read or store. None of them makes the node unfit for work."""
+"""CHECKS: faults of the agent itself, such as a store that it cannot write. None makes the node unfit for work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BY_FAULTS = frozenset({"crash", "deadline"})
 
 
 def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
-    """Return a check function that warns while the agent has a notice on this subject. `reason` precedes its text."""
+    """Return a check function that warns while Facts.notices has this subject. `reason` precedes the notice's text."""
 
     def evaluate(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
@@ -56,9 +56,9 @@ def stored_state_unread(facts: Facts) -> Finding | None:
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Return a warning if the store cannot be written; None if that is unknown.
+    """Return a warning if the store cannot be written; None if it is unknown whether it can.
 
-    Also return None while the stored state has not been read: `gpumon_history_unread` reports that.
+    Also return None while the stored state has not been read: the check `gpumon_history_unread` reports that.
     """
     if facts.node.store_up is None or not facts.recalled:
         return None
@@ -70,7 +70,7 @@ def store_down(facts: Facts) -> Finding | None:
 def kernel_log_down(facts: Facts) -> Finding | None:
     """Return a warning if the kernel log cannot be read; None if the agent does not read it.
 
-    Also return None without permission to read it: gpumon_collector_denied reports that.
+    Also return None without permission to read it: the metric `gpumon_collector_denied` reports that.
     """
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None

@@ -25,7 +25,7 @@ BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at w
 FEWEST = 3
 """Minimum number of busy GPUs of the same product for a comparison."""
 _HEAVIER = 0.25
-"""Excess over the median share of time at the power limit, above which a GPU runs heavier work than its neighbours."""
+"""A GPU runs heavier work if its share of time at the power limit exceeds its neighbours' median by more than this."""
 _HARDWARE = ("hw_slowdown", "hw_thermal")
 _WORDS = {
     "sw_power_cap": "power limit",
@@ -40,14 +40,14 @@ _WORDS = {
 }
 
 _RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
-"""Clocks event reasons for which the action is a reset, as it is if no reason is reported.
+"""Clocks event reasons for which the action is a reset. The action is a reset too if no reason is reported.
 
 A reset restores settings and may end a slowdown without a reason. It does not fix cooling or power supply.
 """
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the hardware reduced the clocks for too long, a warning if the driver did because of heat.
+    """Return a failure if the hardware reduced the clocks for too long; a warning if the driver did so because of heat.
 
     None if too few samples exist to decide.
     """
@@ -90,9 +90,9 @@ class _Pace(NamedTuple):
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the clock is much lower than the median of busy GPUs of the same product.
+    """Return a warning if the clock is much lower than the median clock of the busy GPUs of the same product.
 
-    None if this GPU is not busy, or if fewer than FEWEST such GPUs are.
+    None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are.
     """
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:
@@ -120,7 +120,7 @@ def _same_product(gpu: GpuCase) -> list[GpuCase]:
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return mean clock and power limitation over the window; None if the GPU was not busy or not read."""
+    """Return the mean clock, and the share of time at the power limit; None if the GPU was not busy or not read."""
     if gpu.now.utilization_ratio is None:
         return None
     busy = gpu.mean(BUSY)

@@ -28,22 +28,22 @@ _CHECKS = {
     "fabric_manager_connected": "the fabric manager has no connection to it",
 }
 _LIMITED = frozenset({"degraded_bandwidth", "route_recovery", "access_timeout_recovery"})
-"""Checks with which jobs still run: limited capacity, and recoveries in progress (nvml.h, k8s-test-infra)."""
+"""Keys of _CHECKS that let jobs still run: limited capacity, and recoveries in progress (nvml.h, k8s-test-infra)."""
 _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return a failure if the fabric manager is stopped and a GPU needs it; None if services are not expected to run.
+    """Return a failure if the fabric manager is stopped and a GPU needs it; None if no service is expected to run.
 
-    PASSED if no GPU needs it: its unit may be installed and unused, on a rack it runs on the switch trays, and for
-    guests without NVSwitches it runs on the host.
+    PASSED if no GPU needs the fabric manager of this host: for a rack it runs on the switch trays, and for guests
+    without NVSwitches on their host. Its unit may be installed all the same.
     """
     if _runs_on_the_host(facts):
         return PASSED
     if not _are_services_expected(facts):
         return None
     if facts.node.fabric_manager_up is None:
-        # One that ran in a container is no longer reported after a restart of the agent.
+        # A fabric manager that ran in a container is no longer reported after a restart of the agent.
         return None if ("fabric_manager_down", NODE) in facts.open else _absent_service(facts)
     if facts.node.fabric_manager_up or not _has_nvswitches(facts):
         return PASSED
@@ -67,7 +67,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
 def registration(gpu: GpuCase) -> Finding | None:
     """Return a failure if the GPU's registration with the NVLink fabric is not complete or not healthy.
 
-    State 0 means that there is no fabric.
+    State 0 means that the GPU is in no fabric.
     """
     fabric = gpu.state.fabric
     if fabric is None or fabric.state is None or not _are_services_expected(gpu.facts):
@@ -85,7 +85,7 @@ def registration(gpu: GpuCase) -> Finding | None:
 def _incomplete(state: float, facts: Facts) -> Finding:
     """Return a failure if no GPU of the node has completed its registration or no fabric manager runs, else a warning.
 
-    On a host whose GPUs are given to guests (FABRIC_MODE=1), a GPU outside any active partition stays so.
+    On a host whose GPUs are given to guests (FABRIC_MODE=1), a GPU outside any active partition remains unregistered.
     """
     reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
     states = [None if other.fabric is None else other.fabric.state for other in facts.gpus]
@@ -98,7 +98,8 @@ def _incomplete(state: float, facts: Facts) -> Finding:
 def _health(fabric: Fabric) -> Finding:
     """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
-    The driver's summary counts only if no single check has failed. Jobs run with less bandwidth and during a recovery.
+    It is a warning if jobs still run, with less bandwidth or during a recovery. The driver's summary counts only if none
+    of its health checks has failed.
     """
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:
@@ -144,7 +145,7 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 def _absent_service(facts: Facts) -> Finding | None:
     """Return the finding on a service that is not reported: PASSED if other services can be read, else None.
 
-    If others can be read, the unit was removed or disabled, which is OK.
+    If other services can be read, the unit of this one was removed or disabled, which is OK.
     """
     readable = facts.contained is not None and "links" not in facts.notices
     return PASSED if readable else None
@@ -153,8 +154,8 @@ def _absent_service(facts: Facts) -> Finding | None:
 def _runs_on_the_host(facts: Facts) -> bool:
     """Return whether this is a guest whose fabric manager runs on its host.
 
-    In a guest that was given the NVSwitches too, as in most clouds, it runs in the guest. From Blackwell on, NVSwitches
-    are not on the PCI bus: the fabric manager reaches them through limited functions of network adapters.
+    If the guest was given the NVSwitches too, as in most clouds, the fabric manager runs in the guest. From Blackwell
+    on, NVSwitches are not on the PCI bus: the fabric manager reaches them through restricted ports of network adapters.
     """
     has_switches = facts.nvswitches or any(port.restricted for port in facts.ports)
     return facts.expectation.place == GUEST and not has_switches
@@ -163,7 +164,7 @@ def _runs_on_the_host(facts: Facts) -> bool:
 def _has_nvswitches(facts: Facts) -> bool:
     """Return whether a GPU needs the fabric manager of this host.
 
-    It does if it is attached to NVSwitches, or has a fabric state, and no GPU is in a multi-node fabric.
+    A GPU needs it if it is attached to NVSwitches or has a fabric state, unless a GPU is in a multi-node fabric.
     """
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
@@ -175,7 +176,7 @@ def _has_nvswitches(facts: Facts) -> bool:
 
 
 def _are_services_expected(facts: Facts) -> bool:
-    """Return whether the fabric manager and IMEX should run: the driver is loaded and no GPU is released."""
+    """Return whether the fabric manager and IMEX should run: the driver is not down, and no GPU is released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
 

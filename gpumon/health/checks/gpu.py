@@ -1,4 +1,4 @@
-"""CHECKS: GPUs that cannot be read, one check for each fault, and a number of GPUs that is too low."""
+"""CHECKS: GPUs that cannot be read (one check for each fault), and fewer GPUs than expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumon.model.snapshot import CONTAINER, SANDBOX
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """Bases of the expected number of GPUs that an operator has set."""
 _OPENING = 2 * MINUTE
-"""Seconds in which the driver opens all GPUs: without persistence mode each takes up to 3 s, one by one."""
+"""Seconds that the driver may take to open all GPUs: without persistence mode up to 3 s for each, one by one."""
 
 
 def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
@@ -35,7 +35,7 @@ def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Calla
 def stuck_gpu(gpu: GpuCase) -> Finding | None:
     """Return a failure for a GPU whose driver call does not return.
 
-    Its action is a reboot, or a reset if an Xid reports that the GPU's firmware does not respond.
+    The action is a reboot, or a reset if an Xid reported that the GPU's firmware does not respond.
     """
     finding = _fault_check("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
@@ -46,7 +46,7 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU that was present and is missing; unknown if this container may not have been given it.
+    """Return a failure for a GPU that was present and is missing; unknown if it may be withheld from this container.
 
     The action is a reboot, or an inspection if the GPU was missing before the last boot.
     """
@@ -66,14 +66,14 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" without one."""
+    """Return a sentence with the driver's last message that one of these GPUs could not be initialised; "" without one."""
     return _message(facts, XID, INIT_FAILED, bus_ids)
 
 
 def nvlink_message(facts: Facts) -> str:
-    """Return a sentence with the driver's last message that it cannot discover NVLinks; "" without one.
+    """Return a sentence with the driver's last message that NVLinks cannot be discovered; "" without such a message.
 
-    A driver that repeats it for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
+    A driver that repeats this message for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
     """
     return _message(facts, DRIVER, NVLINK_DISCOVERY, ("",))
 
@@ -92,8 +92,8 @@ def _message(facts: Facts, kind: str, code: int, bus_ids: tuple[str, ...]) -> st
 def _may_be_withheld(gpu: GpuCase) -> bool:
     """Return whether this container may have been restarted without this GPU, which is still on the host's bus.
 
-    Then the agent cannot decide whether the GPU failed. A GPU that went missing while the agent ran is a fault, and so
-    is one without which fewer GPUs are visible than an operator configured.
+    Then the agent cannot decide whether the GPU failed. False if the GPU went missing while the agent ran, or if fewer
+    GPUs are visible than an operator configured or accepted.
     """
     facts, expected = gpu.facts, gpu.facts.expectation
     if expected.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
@@ -102,10 +102,10 @@ def _may_be_withheld(gpu: GpuCase) -> bool:
 
 
 def count(facts: Facts) -> Finding | None:
-    """Return a failure if the driver reports fewer GPUs than expected, or counts some that it cannot open.
+    """Return a failure if the driver reports fewer GPUs than expected, or counts GPUs that cannot be opened.
 
-    Unknown if a guest or container may have been given fewer. GPUs that are missing do not count, because each has its
-    own verdict.
+    Unknown if this guest or container may have been given fewer GPUs. GPUs with the fault `missing` do not count as
+    lacking, because each has its own verdict.
     """
     expected, visible = facts.expectation, facts.node.gpus_visible
     if visible is None or any(state.released for state in facts.gpus):
@@ -227,7 +227,7 @@ CHECKS = (
             "gpu_init_failed": "any",
             "gpu_stuck": "any",
         },
-        # A GPU that was never opened is not the one that is lost.
+        # A GPU that could never be opened is another one than the lost GPU.
         inhibited_if=lambda verdict, _cause, together: together and "gpus_opened" not in verdict.evidence,
     ),
 )

@@ -1,4 +1,4 @@
-"""CHECKS: the node's history: repairs that do not last, unexpected reboots, an agent that restarts."""
+"""CHECKS: the node's history: faults that return after repairs, unexpected reboots, crashes of the agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
-    """Return the indexes of the GPUs that were repaired each time that this one was: they share the cause."""
+    """Return the indexes of the other GPUs that were repaired whenever this one was: they share the cause. `own`: its
+    repairs.
+    """
 
     def with_it(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]
@@ -89,7 +91,7 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
 
 
 def _downtime_text(down: float) -> str:
-    """Return how long after its last heartbeat the node was booted, as text.
+    """Return, as text, how long after the agent's last heartbeat the node was booted.
 
     `down` is in seconds. It is negative if the clock was set: then the downtime is unknown.
     """

@@ -35,11 +35,11 @@ SPEED = Limit(
 )
 _GIGABIT = 1e9 / 8
 _BEFORE = "speed_before_bytes_per_second"
-"""Key in the evidence for the rate that the port had before or must have."""
+"""Key of the evidence that holds the rate which the port had before or must have."""
 
 
 def missing_adapter(port: PortCase) -> Finding:
-    """Return a failure if the adapter of a port that was active is gone while others can be read."""
+    """Return a failure if the adapter of a port that was in use is gone, while other ports can be read."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
         return PASSED
@@ -68,7 +68,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
 def port_down(port: PortCase) -> Finding | None:
     """Return a failure for a port that is down and should be up; None if its state cannot be read.
 
-    A port that was never up or used on this host is not cabled, which is OK. EFA does not report the state.
+    A port that was never up or used on this host counts as not cabled and passes. A port of an EFA adapter, which does
+    not report the state, passes too.
     """
     up = port.port.link.port_up
     if port.accepted:
@@ -96,7 +97,8 @@ def flapping_port(port: PortCase) -> Finding | None:
 def _times_down(port: PortCase, window: SampleWindow) -> float:
     """Return how often the port went down in the window, except in boot grace and maintenance.
 
-    It is the larger of two counts: the port's own counter, which stops at its maximum, and the observed changes.
+    The result is the larger of two counts: the port's own counter, which stops at its maximum, and the changes of state
+    that the agent observed.
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
@@ -119,9 +121,9 @@ def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = 
 
 
 def slow_port(port: PortCase) -> Finding | None:
-    """Return a failure if the port is slower than before or than required; a warning if slower than its peers.
+    """Return a failure if the port is slower than before or than required.
 
-    It is slower than its peers if more than half of the similar ports are faster.
+    Return a warning if more than half of the host's similar ports are faster.
     """
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
@@ -166,7 +168,7 @@ CHECKS: tuple[Check, ...] = (
 4. If it was removed on purpose: `gpumon inventory accept`.
 """,
         port=missing_adapter,
-        after=6 * MINUTE,  # its firmware is being updated, its driver reloaded, or its DPU restarted
+        after=6 * MINUTE,  # a firmware update, a reload of the driver or a restart of a DPU takes that long
         clear_after=0.0,
         grace=True,
     ),

@@ -41,11 +41,11 @@ _STRESS = (
     ("rnr_nak_retry_err", NOT_READY, "the receiver is not ready"),
 )
 _SLACK = 60.0
-"""Seconds that may be missing from an hour of samples."""
+"""Seconds by which samples may fall short of an hour."""
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a counter of FATAL has increased, or a warning if connections or the link were lost."""
+    """Return a failure if a counter of FATAL has increased, or a warning if connections failed or the link went down."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
@@ -65,9 +65,9 @@ def fatal(port: PortCase) -> Finding | None:
 
 
 def symbols(port: PortCase) -> Finding | None:
-    """Return a failure for too many symbol errors in an hour, or a warning for too many a second in five minutes.
+    """Return a failure for too many symbol errors in an hour, or a warning for too many per second in five minutes.
 
-    A short burst is link training and is ignored.
+    PASSED if there was none in the last five minutes: a short burst is link training.
     """
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None

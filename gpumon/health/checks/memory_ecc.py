@@ -22,7 +22,7 @@ _COUNTS = "gpumon_gpu_ecc_errors_total"
 _GAINED = SampleWindow(_COUNTS, 3 * MINUTE)
 _RATE = SampleWindow(_COUNTS, MINUTE)
 _SHORTEST = MINUTE / 2
-"""Minimum seconds of the last minute that samples must cover to compute a rate."""
+"""Minimum seconds of the last minute that samples must cover, so that a rate can be computed."""
 _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 
 
@@ -31,7 +31,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
     volatile = gpu.state.ecc_volatile
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
-        # With MIG enabled the driver reports no counts: repaired memory is the only evidence.
+        # With MIG enabled the driver reports no counts: only a reset or reboot shows that the errors are over.
         return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {series.labels["location"]: series for series in gpu.series(_GAINED) if _is_new(series, gpu)}
@@ -47,7 +47,8 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     """Return whether a GPU reset is the likely reason that the counters of the verdict's errors are 0 again.
 
     An operator can also clear the counters. False if the agent has run since the errors and can read the energy
-    counter: then it detects a reset by that counter, as GpuState.reset_at.
+    counter: a reset would then be
+    detected by that counter (GpuState.reset_at).
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at
@@ -65,7 +66,7 @@ def _wall(series: WindowSeries, gpu: GpuCase) -> float:
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """Return a warning about errors from before the start of the agent; PASSED if it was cleared in this boot."""
+    """Return a warning about errors from before the agent's start; PASSED if the verdict was cleared in this boot."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED
@@ -128,8 +129,8 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause is a memory verdict whose action includes that of this one. For `Check.inhibited_if`.
 
-    A verdict on Xids is a memory verdict if one of them is about memory. Causes of SPENT need not occur at the same
-    time.
+    A verdict on Xids is a memory verdict if one of the Xids is about memory. A cause must overlap with the verdict in
+    time, unless its check is in SPENT.
     """
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False

@@ -1,4 +1,4 @@
-"""CHECKS: memory repairs that wait for a reset or a reboot, and the driver's recovery action."""
+"""CHECKS: memory repairs that wait for a reset or a reboot, and the recovery action that the driver requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
 
 
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is an uncorrectable error or a memory Xid at the same time. For `Check.inhibited_if`."""
+    """Return whether cause and verdict overlap and the cause is an ECC error or a memory Xid. For `Check.inhibited_if`."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 

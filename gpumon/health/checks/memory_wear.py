@@ -1,4 +1,4 @@
-"""CHECKS: GPU memory that can no longer be repaired, or soon cannot: the board must be replaced."""
+"""CHECKS: GPU memory that can no longer be repaired, or that soon cannot be: the board wears out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _LISTED = Range(0, 63)
-"""Valid numbers of retired pages, of which the GPU's list has at most 64."""
+"""Valid thresholds for the number of retired pages. The GPU's list of them holds at most 64."""
 ROWS = Limit(
     "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors at which spares run out.", COUNT
 )

@@ -12,16 +12,16 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Return a failure if the driver does not answer; None if the agent does not query it.
+    """Return a failure if the driver does not answer; None if the agent does not query the driver.
 
-    It does not during a release, or on a host without GPUs.
+    The agent does not query it during a release, or on a host without GPUs.
     """
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:
         return recovered()  # a driver that answers needs no window of samples
     stuck = facts.node.nvml_stuck_seconds or 0.0
-    # While the sampler is replaced no call is in progress: the last observation counts too.
+    # While the sampler is replaced no call is in progress, so earlier samples count too.
     hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))
     silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")

@@ -16,7 +16,7 @@ from gpumon.health.sxids import LINK_DOWN, is_link_failure
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, recovered, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
-"""Xids of links that blame the GPU at the other end, or that are about chip-to-chip links."""
+"""Xids of links that point to the GPU at the other end, or that are about chip-to-chip links."""
 LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 """Xids with which the driver reports a failed NVLink."""
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
@@ -26,7 +26,7 @@ SPEED = Limit(
 )
 
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
-"""Seconds before and after a detected GPU reset in which its links are down and are trained again."""
+"""Seconds before and after the detection of a GPU reset in which the GPU's links may be down or in training."""
 
 _LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",
@@ -121,8 +121,8 @@ def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
 def switch_link_down(facts: Facts) -> Finding | None:
     """Return a failure for a link of an NVSwitch that failed in this boot and was not repaired.
 
-    The line of the switch does not name the GPU behind the link. No such GPU is left once all links of the node are up
-    and, unless the link just went down, a GPU has been reset.
+    The log line does not name the GPU behind the link. The link counts as repaired once all NVLinks of the node are up,
+    no GPU has a fault and, for an SXid that is not in LINK_DOWN, a GPU was reset after the error.
     """
     last_reset = max((facts.wall(state.reset_at) for state in facts.gpus if state.reset_at is not None), default=0.0)
     events = [
