@@ -1,6 +1,6 @@
 """The store: state that survives a restart, in one SQLite file.
 
-It has events, counters, verdicts, inventory, probe runs, time windows, notified alerts and the audit.
+It contains error events, counters, verdicts, the inventory, probe runs, time windows, notified alerts and the audit.
 """
 
 APPLICATION_ID = 0x67706D6E

@@ -16,7 +16,7 @@ _COLUMNS = tuple(field.name for field in fields(AgentRun))
 
 
 def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
-    """Insert or update one row for each of these runs, and delete the oldest rows beyond MAX_ROWS."""
+    """Insert or update one row for each of these agent runs, and delete the oldest rows beyond MAX_ROWS."""
     for agent_run in agent_runs:
         changed = connection.execute(
             "UPDATE agent_runs SET last = ?, stopped = ?, planned = ? WHERE boot_id = ? AND began_at = ?",

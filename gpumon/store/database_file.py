@@ -1,4 +1,4 @@
-"""Opens the store's file under a lock. Refuses files of other programs, and renames a damaged file."""
+"""Opens the store's file under a lock. Refuses a file of another program, and renames a damaged file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpumon.store.stored_rows import text
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
-"""First characters of every lock file that gpumon has written. The process id follows."""
+"""First characters of a lock file that gpumon has written. The process id of the agent follows."""
 _MAX_DAMAGED = 3
 """Maximum number of damaged database files that are kept. More could fill a failing disk."""
 _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is private
@@ -47,7 +47,7 @@ class OpenFile:
 def open_file(path: Path) -> OpenFile:
     """Open or create the database file.
 
-    Return a copy in memory if it cannot be written. Raise StoreError if it cannot be read.
+    Return a copy in memory if the file cannot be written. Raise StoreError if the file cannot be read.
     """
     with store_errors(path):
         if not path.parent.is_dir():
@@ -68,7 +68,7 @@ def open_file(path: Path) -> OpenFile:
 def examine(path: Path) -> sqlite3.Connection | None:
     """Return a copy of the file in memory; None if there is no file. The file itself is not changed.
 
-    Raise StoreError if it is damaged, cannot be read, or belongs to another program.
+    Raise StoreError if the file is damaged, cannot be read, or belongs to another program.
     """
     with store_errors(path):
         if not _is_intact(path):
@@ -97,7 +97,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _refusal(path: Path) -> StoreError | None:
-    """Return an error that states why the file cannot be written; None if it can."""
+    """Return an error that states why the file cannot be written; None if it can be written."""
     blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
         return _mistrust(path)
@@ -106,9 +106,9 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _mistrust(path: Path) -> StoreError | None:
-    """Return an error if a write could change a file of another user; None if not.
+    """Return an error if writing the store could change a file of another user; None if it cannot.
 
-    A link in this directory could otherwise make the agent, as root, write to any file.
+    Otherwise a symbolic link beside the store could make an agent that runs as root write to any file.
     """
     for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
@@ -124,7 +124,7 @@ def _mistrust(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> OpenFile:
-    """Return a copy of the file in memory. SQLite cannot read a WAL in a directory that it cannot write."""
+    """Return a copy of the file in memory, because SQLite cannot read a WAL in a directory that it cannot write."""
     if not path.exists():
         raise refusal
     try:
@@ -134,7 +134,7 @@ def _copy(path: Path, refusal: StoreError) -> OpenFile:
 
 
 def _copy_to_memory(path: Path) -> sqlite3.Connection:
-    """Return a connection to a copy of the file in memory, migrated. Raise StoreError if it is damaged."""
+    """Return a connection to a migrated copy of the file in memory. Raise StoreError if the file is damaged."""
     memory = sqlite3.connect(":memory:", isolation_level=None)
     memory.text_factory = text
     folder = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
@@ -149,7 +149,7 @@ def _copy_to_memory(path: Path) -> sqlite3.Connection:
 
 
 def _is_intact(path: Path) -> bool:
-    """Return True for a store, or a missing or empty file; False for a damaged store.
+    """Return True for the header of a store, and for a missing or empty file; False for a damaged header.
 
     Raise StoreError if the file belongs to another program.
     """

@@ -55,7 +55,7 @@ class EventQuery:
     limit: int = 100
 
     def matches(self, event: ErrorEvent) -> bool:
-        """Return True if this event meets the conditions, without regard to `before` and `limit`."""
+        """Return True if this event meets all conditions except `before` and `limit`."""
         return (
             (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
             and self.kind in (None, event.kind)
@@ -77,7 +77,7 @@ class StoredEvent:
 def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
     """Write the current state of events, add their new errors to the counters, and store the kernel log position.
 
-    For an event that is already stored, only the excess over the stored count is added. So a change that is recorded
+    For an event that is already stored, only the excess over its stored count is added. Thus a change that is recorded
     twice is counted once.
     """
     for change in changes:
@@ -87,7 +87,7 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
 
 
 def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
-    """Write events without counting them, and raise counters that are below the given ones."""
+    """Write events without counting them, and set stored counters that are lower than the given counters to these."""
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
@@ -136,7 +136,7 @@ def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete events older than `oldest` (Unix time), and the oldest ones beyond `limit`."""
+    """Delete events older than `oldest` (Unix time), and the oldest events beyond `limit` rows."""
     connection.execute(
         "DELETE FROM error_events WHERE last_wall < ? OR number <= (SELECT max(number) FROM error_events) - ?",
         (oldest, limit),
@@ -144,7 +144,7 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 
 
 def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
-    """Write an event. Return by how much its error counter must grow."""
+    """Write an event, and return the number of errors to add to its error counter."""
     event = change.event
     row = connection.execute(
         select("error_events", tuple(map(count_of, _COUNTS)), "WHERE id = ?"), (event.id,)

@@ -13,7 +13,7 @@ from gpumon.store.stored_rows import readable, records
 MAX_GPUS = 256
 """Maximum number of GPUs in the table. A limit is needed because GPUs are replaced over the life of a host."""
 ACCEPTED = "accepted_gpus"
-"""Key in table `meta` under which the number of GPUs that the operator accepted is stored."""
+"""Key in table `meta` of the number of GPUs that the operator accepted."""
 
 _COLUMNS = tuple(field.name for field in fields(StoredGpu))
 _FIRST = frozenset({"uuid", "first_wall"})
@@ -23,7 +23,7 @@ _FIRST = frozenset({"uuid", "first_wall"})
 def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
     """Insert or update one row for each GPU, by uuid.
 
-    Above MAX_GPUS, delete unexpected GPUs first, then those read least recently.
+    Above MAX_GPUS rows, delete GPUs that are no longer expected first, then the GPUs read least recently.
     """
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
     connection.executemany(
@@ -41,7 +41,7 @@ TABLE: StoreTable[StoredGpu] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
-    """Return all stored GPUs, the most recently read last."""
+    """Return all stored GPUs, the most recently read GPU last. Unreadable rows are left out."""
     rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
     return records("gpus", StoredGpu, _COLUMNS, rows)
 
@@ -57,7 +57,7 @@ def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str
 
 
 def accept_lanes(connection: sqlite3.Connection, lanes: Mapping[str, float]) -> None:
-    """Store the accepted number of PCIe lanes of GPUs, by uuid."""
+    """Store the number of PCIe lanes that the operator accepted for GPUs. `lanes`: number by uuid."""
     rows = [(number, uuid) for uuid, number in lanes.items()]
     connection.executemany("UPDATE gpus SET lanes = ?, lanes_accepted = 1 WHERE uuid = ?", rows)
 

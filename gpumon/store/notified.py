@@ -1,4 +1,4 @@
-"""Table `notified`: firing alerts of which a receiver, such as Slack, was notified."""
+"""Table `notified`: which receiver, such as Slack, was notified of which firing alert."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.store.stored_rows import checked, readable
 
 
 def read(connection: sqlite3.Connection) -> tuple[NotifiedAlert, ...]:
-    """Return all alerts in the table. Unreadable rows are left out."""
+    """Return all rows of the table. Unreadable rows are left out."""
     rows = connection.execute("SELECT receiver, alert FROM notified")
     return tuple(readable("notified", rows, lambda row: NotifiedAlert(checked(str, row[0]), _alert(row[1]))))
 

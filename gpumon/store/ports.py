@@ -21,7 +21,7 @@ _COLUMNS = tuple(field.name for field in fields(PortRecord))
 def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
     """Insert or update one row for each port, by `PortRecord.identity`.
 
-    Above MAX_PORTS, delete unexpected ports first, then those read least recently.
+    Above MAX_PORTS rows, delete ports that are not expected first, then the ports read least recently.
     """
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
     connection.executemany(
@@ -40,12 +40,12 @@ TABLE: StoreTable[PortRecord] = StoreTable(
 
 
 def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
-    """Return all stored ports, the most recently read last."""
+    """Return all stored ports, the most recently read port last. Unreadable rows are left out."""
     rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
     return records("ports", PortRecord, _COLUMNS, rows)
 
 
 def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:
-    """Mark the ports `gone` as no longer expected, and store the accepted speed of slower ones, both by identity."""
+    """Mark the ports `gone` as no longer expected, and store the accepted speeds `slow`. Both are by identity."""
     connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[port], port) for port in slow])
     connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(port,) for port in gone])

@@ -13,7 +13,7 @@ from gpumon.store.store_table import count_of
 from gpumon.store.stored_rows import Count, checked, readable
 
 MAX_BASELINE_RUNS = 200
-"""Number of runs with the outcome ok that are kept of each probe for its baseline, regardless of the retention."""
+"""Number of ok runs of each probe that the retention never deletes, because the baseline is computed from them."""
 _RANKED = (
     "ranked AS (SELECT number, outcome AS ending,"
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
@@ -23,7 +23,7 @@ _RANKED = (
 among all its runs.
 """
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
-"""SQL for the JSON in column `document` without its member `log`. Invalid JSON is returned as it is."""
+"""SQL for the JSON in column `document` without its member `log`. Invalid JSON remains as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ProbeCounters:
     outcomes: Mapping[str, int]
     """Number of runs by outcome, such as ok or skipped."""
     reasons: Mapping[str, int]
-    """Number of skipped runs by the reason why they were skipped."""
+    """Number of skipped runs by the reason for skipping them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class RunQuery:
     limit: int = 100
 
     def matches(self, result: ProbeResult) -> bool:
-        """Return True if this run meets the conditions, without regard to `before` and `limit`."""
+        """Return True if this run meets all conditions except `before` and `limit`."""
         return (
             self.id in (None, result.id)
             and self.probe in (None, result.probe)
@@ -67,7 +67,7 @@ class RunPage:
     """The runs, the newest first. They have no logs, unless the query names an id. Unreadable runs are left out."""
     last: tuple[float, int] | None = None
     """Place of the page's last run in the order of all runs: Unix time of its start, and row number. None if the page
-    is not full, so that no runs follow.
+    is not full, because then it is the last page.
     """
 
 
@@ -120,7 +120,7 @@ def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
 def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
     """Return runs of each probe, the newest last.
 
-    These are its `newest` last runs, the last `each` runs with each outcome except skipped, and the last
+    Of a probe, these are the last `newest` runs, the last `each` runs with each outcome except skipped, and the last
     MAX_BASELINE_RUNS runs with the outcome ok.
     """
     rows = connection.execute(
@@ -146,9 +146,9 @@ def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete runs that started before `oldest` (Unix time), and the oldest ones beyond `limit`.
+    """Delete runs that started before `oldest` (Unix time), and the oldest runs beyond `limit` rows.
 
-    The newest run with each outcome and the runs for baselines are kept.
+    Of each probe, the newest run with each outcome and MAX_BASELINE_RUNS ok runs are kept.
     """
     connection.execute(
         "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608

@@ -1,4 +1,4 @@
-"""Deletes rows that are too old or too many. Counters are never deleted."""
+"""Deletes the oldest events, verdict transitions and probe runs. Counters are never deleted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpumon.store.stored_rows import checked, readable
 
 DAY = 86400.0
 MAX_STEP_SECONDS = 6 * 3600.0
-"""Maximum seconds by which the time of pruning may advance between two prunings, which are an hour apart. So a wrong
-clock deletes few rows.
+"""Maximum seconds by which the time used for pruning may advance from one pruning to the next, an hour later. Thus few
+rows are deleted if the clock is wrong.
 """
 
 
@@ -21,7 +21,7 @@ class Retention:
 
     days: float = 90
     rows: int = 100_000
-    """Maximum number of events, of verdict transitions and of probe runs."""
+    """Maximum number of rows in each of the three tables."""
 
 
 def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
@@ -33,7 +33,7 @@ def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> N
 
 
 def _plausible(connection: sqlite3.Connection, now: float) -> float:
-    """Return `now`, but at most MAX_STEP_SECONDS after the last pruning. A clock may be days ahead at boot."""
+    """Return `now`, but at most MAX_STEP_SECONDS after the last pruning: at boot the clock may be days ahead."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
     last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
     plausible = min(now, last + MAX_STEP_SECONDS)

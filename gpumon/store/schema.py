@@ -1,4 +1,4 @@
-"""Schema of the store, as a list of migrations. To change it, add a migration. A released migration is never edited."""
+"""Schema of the store, as a list of migrations. To change the schema, add a migration; never edit a released one."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> object:
-    """Return the number of the last applied migration as it is stored, maybe damaged; None for an empty file."""
+    """Return the stored number of the last applied migration, which may be damaged; None for an empty file."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return None

@@ -1,4 +1,4 @@
-"""The open store file and transactions on it. Each table has a module of its own that reads and writes its rows."""
+"""The open store file, and transactions on it. The module of each table reads and writes the rows of that table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Store:
     def open(cls, path: Path) -> Self:
         """Open or create the store's file. Raise StoreError if it cannot be opened.
 
-        If it cannot be written, the store is a copy in memory, and `writing` raises StoreError.
+        If the file cannot be written, the store is a copy in memory, and `writing` raises StoreError.
         """
         return cls(path, open_file(path))
 
@@ -55,8 +55,8 @@ class Store:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Begin a transaction, and return the connection for it as a context manager.
 
-        The transaction is durable when the block ends, and rolled back if the block raises. Raise StoreError if it
-        fails.
+        The transaction is durable when the block ends, and rolled back if the block raises. Raise StoreError if the
+        transaction fails.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -81,7 +81,7 @@ class Store:
     def prove_in_place(self) -> None:
         """Raise StoreError if the file was deleted, moved or replaced.
 
-        The next agent would not find the rows that are written to it.
+        Rows written to such a file would be lost, because the next agent opens the path.
         """
         with store_errors(self.path):
             prove_in_place(self.path, self._files)

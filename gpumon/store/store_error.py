@@ -18,7 +18,7 @@ _MESSAGES = {
     "is locked": BUSY,
     "disk I/O error": IOERR,
 }
-"""Result code of an error that has none, by a part of its message."""
+"""Result code, by a part of the error's message, for exceptions that have no code."""
 _ELSEWHERE = "or set --store.path to another place"
 _REMEDIES = {
     FULL: ("the disk is full", f"free space on its file system, {_ELSEWHERE}"),
@@ -71,7 +71,7 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def _result_code(error: sqlite3.Error) -> int:
-    """Return the primary result code. Before Python 3.11 exceptions have none: use the class and the message."""
+    """Return SQLite's primary result code; before Python 3.11 it is inferred from the exception's class and message."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None:
         return int(code) & 0xFF

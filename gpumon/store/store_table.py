@@ -1,4 +1,4 @@
-"""Descriptions of tables whose rows are replaced as a whole, by key, and helpers for SQL statements."""
+"""Descriptions of tables in which a newer row replaces the row with the same key, and helpers for SQL statements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ class StoreTable(Generic[R]):
 
     name: str
     key: Callable[[R], Hashable]
-    """Function that returns what identifies a row, such as a uuid. A newer row replaces the older row with the same
-    key.
-    """
+    """Function that returns the key of a row, such as a uuid. A newer row replaces the older row with the same key."""
     put: Callable[[sqlite3.Connection, Iterable[R]], None]
     """Function that writes rows inside the caller's transaction."""
     moving: frozenset[str] = frozenset()
-    """Fields that change at each poll, such as `last_wall`. A change of these fields alone is written once an hour."""
+    """Fields that change at each poll, such as `last_wall`. If only these fields change, the row is written hourly."""
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
@@ -51,5 +49,5 @@ def count_of(column: str) -> str:
 
 
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
-    """Return those attributes of a row object that are named like the columns, in the order of the columns."""
+    """Return the attributes of a row object that have the names of the columns, in the order of the columns."""
     return tuple(getattr(row, column) for column in columns)

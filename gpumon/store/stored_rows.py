@@ -23,13 +23,13 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 log = logging.getLogger("gpumon.store")
 
 MAX_KEY = 100
-"""Maximum number of characters of an unreadable row's first column that are logged."""
+"""Maximum number of characters to log of the first column of an unreadable row."""
 _LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None)
 
 
 @contextmanager
 def count_left_out() -> Iterator[Counter[str]]:
-    """Return a context manager that counts unreadable rows that are left out within its block, by table."""
+    """Return a context manager that counts, by table, the unreadable rows that are left out within its block."""
     left_out = Counter[str]()
     token = _LEFT_OUT.set(left_out)
     try:
@@ -39,7 +39,7 @@ def count_left_out() -> Iterator[Counter[str]]:
 
 
 def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequence[Any]], R]) -> Iterator[R]:
-    """Yield `build(row)` for each row. Leave out rows for which it raises, count them, and log their first column."""
+    """Yield `build(row)` for each row. If `build` raises, leave out the row, count it, and log its first column."""
     for row in rows:
         try:
             yield build(row)
@@ -51,7 +51,7 @@ def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequenc
 
 
 def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
-    """Return an object of type `kind` for each readable row. Its fields have the names of the columns."""
+    """Return an object of type `kind` for each readable row. Its fields are named like the columns."""
     return tuple(readable(table, rows, lambda row: checked(kind, dict(zip(columns, row, strict=True)))))
 
 
@@ -71,7 +71,7 @@ def _adapter(kind: Any) -> TypeAdapter[list[Any]]:
 
 
 def text(stored: bytes) -> str | bytes:
-    """Decode a text cell as UTF-8 for sqlite3. If that fails, return its bytes, which validation then rejects."""
+    """Decode a text cell as UTF-8 for sqlite3. If that fails, return the bytes, which validation then rejects."""
     try:
         return stored.decode()
     except UnicodeDecodeError:

@@ -21,7 +21,7 @@ from gpumon.store.store_table import StoreTable, insert
 from gpumon.store.stored_rows import checked, readable
 
 _NOT_STORED = ("check", "device", "active")
-"""Fields of Verdict that are not in the JSON column `document`: they are columns, or set by the next evaluation."""
+"""Fields of Verdict that are not in the JSON column `document`: they have columns, or the next evaluation sets them."""
 _COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "cleared_by", "note", "muted", "document")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608 - our own names
 _REPAIRS = ", ".join(f"'{cleared_by}'" for cleared_by in sorted(REPAIRS))
@@ -30,18 +30,18 @@ _SIGNIFICANT = (
     f" OR change = '{VerdictChange.RAISED}'"
     f" AND CASE WHEN json_valid(document) THEN json_extract(document, '$.level') END = {FAIL.value})"
 )
-"""SQL condition for transitions on which later evaluations depend, equal to `is_significant` of health.node_health."""
+"""SQL condition for transitions on which later evaluations depend: `is_significant` of health.node_health in SQL."""
 _LAST_CLEARED = (
     f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
 )
-"""SQL for the numbers of the rows that last cleared each verdict. The retention does not delete these rows: without
-them an old event that is still stored would raise its verdict again.
+"""SQL for the row numbers of the transitions that last cleared each verdict. The retention keeps these rows: without
+them, an old event that is still stored would raise its verdict again.
 """
 
 
 def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransition]) -> None:
-    """Store transitions of verdicts, and insert, update or delete the open verdict of each."""
+    """Store transitions of verdicts, and for each transition insert, update or delete the row of the open verdict."""
     for transition in transitions:
         connection.execute(insert("verdict_transitions", _COLUMNS), _row(transition))
         if transition.change is VerdictChange.CLEARED:
@@ -78,7 +78,7 @@ def restore(
 
 
 def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]) -> None:
-    """Update the stored open verdicts. Their JSON contains when each was last observed."""
+    """Update the JSON of stored open verdicts, such as the time at which the fault was last active."""
     connection.executemany(
         "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?",
         [(_document(verdict), *verdict.key) for verdicts in states for verdict in verdicts],
@@ -97,9 +97,9 @@ def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
 def read_transitions(
     connection: sqlite3.Connection, limit: int, *, significant: bool = False
 ) -> tuple[VerdictTransition, ...]:
-    """Return the newest `limit` transitions of verdicts, the newest last.
+    """Return the newest `limit` transitions of verdicts, the newest last. Unreadable rows are left out.
 
-    With `significant`, return only transitions on which later evaluations depend.
+    If `significant` is True, only transitions on which later evaluations depend are read.
     """
     rows = connection.execute(
         f"{_SELECT} {f'WHERE {_SIGNIFICANT}' if significant else ''} ORDER BY number DESC LIMIT ?", (limit,)
@@ -108,14 +108,14 @@ def read_transitions(
 
 
 def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
-    """Return the last transition that cleared each verdict, by check and device."""
+    """Return, by check and device, the transition that last cleared a verdict."""
     rows = connection.execute(f"{_SELECT} WHERE number IN ({_LAST_CLEARED})").fetchall()
     transitions = readable("verdict_transitions", rows, _transition)
     return {transition.verdict.key: transition for transition in transitions}
 
 
 def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
-    """Replace the stored pending verdicts. Each element of `states` has all of them; the last one remains."""
+    """Replace the stored pending verdicts. Each element of `states` is a complete set; the last set remains."""
     for pending in states:
         document = json.dumps([asdict(finding) for finding in pending])
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
@@ -133,7 +133,7 @@ def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
-    """Delete transitions of verdicts older than `oldest` (Unix time), and the oldest ones beyond `limit`.
+    """Delete transitions of verdicts older than `oldest` (Unix time), and the oldest transitions beyond `limit` rows.
 
     The last transition that cleared each verdict is kept.
     """

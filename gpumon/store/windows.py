@@ -23,7 +23,7 @@ _INSERT = (
 def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
     """Insert or update one row for each time window.
 
-    Of each kind, keep only the newest MAX_ENDED windows and active ones.
+    Of the kinds of these windows, older windows than the newest MAX_ENDED are kept only while they are in force.
     """
     for window in windows:
         connection.execute(_INSERT, values(window, _COLUMNS))
@@ -47,7 +47,7 @@ def read(connection: sqlite3.Connection) -> Windows:
 def _window(row: Sequence[Any]) -> TimeWindow:
     """Return the time window in a row. Raise ValueError if one of its times is impossible.
 
-    With a deadline that never comes the samplers would remain stopped.
+    A release with a deadline that never comes would keep the samplers stopped.
     """
     window = checked(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
     moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)

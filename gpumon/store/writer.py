@@ -1,4 +1,4 @@
-"""The thread that owns the store, so that a slow or hung disk never blocks the main loop."""
+"""The thread that reads and writes the store, so that a slow or hung disk never blocks the main loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpumon.store.store_error import StoreError
 T = TypeVar("T")
 
 MAX_QUEUED = 1000
-"""Maximum number of waiting reads and writes. Further ones fail at once."""
+"""Maximum number of queued reads and writes. Further reads and writes fail at once."""
 HUNG_SECONDS = 10.0
 """Seconds that a read or write may take before the disk is reported as hung."""
 BACK_OFF = (1.0, 60.0)
@@ -37,9 +37,9 @@ class _Job:
 
 
 class StoreWriter:
-    """A thread that runs reads and writes of the store in their order, each in a transaction.
+    """A thread that runs queued reads and writes of the store in order, each in a transaction.
 
-    It opens the store, and reopens it after an error.
+    The thread opens the store, and reopens it after an error.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class StoreWriter:
     ) -> None:
         """Create the thread. `post` runs a callback in the loop's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read. After that, `on_reopen` is posted each
-        time that the store can be written again after an error.
+        `on_open` runs in the writer's thread when the store is first read. Later, `on_reopen` is posted to the loop
+        each time that the store can be written again after an error.
         """
         self._path = path
         self._post = post
@@ -82,9 +82,9 @@ class StoreWriter:
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """Queue a function that reads or writes the store. Return at once.
+        """Queue the function `work`, which reads or writes the store. Return at once.
 
-        Post `done` with its result when its changes are durable, or `failed` with the error if it failed.
+        `done` is posted with the result of `work` when its changes are durable, or `failed` with the error.
         """
         job = _Job(work, done, failed)
         try:
@@ -94,7 +94,7 @@ class StoreWriter:
             self._fail(job, StoreError(self._path, problem, "read the kernel log for a slow or hung disk"))
 
     def error(self) -> StoreError | None:
-        """Return why the store cannot be written now; None if it can. Any thread may call this."""
+        """Return why the store cannot be written now; None if it can be written. Any thread may call this."""
         since = self._busy_since
         if since is not None and boot_clock() - since > HUNG_SECONDS:
             problem = f"the disk has not answered for {boot_clock() - since:.0f} s"
@@ -206,7 +206,7 @@ class StoreWriter:
 
 
 def _refusal(store: Store) -> StoreError | None:
-    """Return an error that states why the store cannot be written; None if it can."""
+    """Return an error that states why the store cannot be written; None if it can be written."""
     try:
         store.prove_writable()
     except StoreError as error:

@@ -98,8 +98,8 @@ def _incomplete(state: float, facts: Facts) -> Finding:
 def _health(fabric: Fabric) -> Finding:
     """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
-    It is a warning if jobs still run, with less bandwidth or during a recovery. The driver's summary counts only if none
-    of its health checks has failed.
+    It is a warning if jobs still run, with less bandwidth or during a recovery. The driver's summary counts only if no
+    single check of the driver has failed.
     """
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:

@@ -45,7 +45,7 @@ _SLACK = 60.0
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a counter of FATAL has increased, or a warning if connections failed or the link went down."""
+    """Return a failure if a counter of FATAL has increased, or a warning if connections failed or a link went down."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")

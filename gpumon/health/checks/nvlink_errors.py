@@ -32,15 +32,15 @@ CRC_RATE = Limit(
 )
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
-"""Kinds of errors up to Hopper: packets were lost and sent again. CRC errors are evaluated by their rate."""
+"""Kinds of errors up to Hopper after which packets are sent again. CRC errors are not included: their rate counts."""
 BROKEN = frozenset(
     {
         *("malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"),
         *("effective", "symbol", "receive_remote"),
     }
 )
-"""Kinds of errors from Blackwell on. Effective and symbol errors are those that forward error correction did not fix;
-DCGM fails a link on one of them, and on a remote error: a packet that the sender, or a switch, marked as bad. Not
+"""Kinds of errors from Blackwell on. Forward error correction could not fix effective and symbol errors; a remote error
+is a packet that the sender or a switch marked as bad. DCGM fails a link for a single error of these three kinds. Not
 included: packets that this end discards.
 """
 
@@ -97,7 +97,7 @@ def _link_with_errors(gpu: GpuCase, most: float) -> Finding | None:
 def _flapping_link(gpu: GpuCase, most: float) -> Finding | None:
     """Return a failure if an NVLink went down at least `most` times in half an hour; else None.
 
-    Each outage may be too short for the check `nvlink_down`.
+    Each outage may be too short for a verdict of the check `nvlink_down`.
     """
     downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
     link = max(downs, key=lambda name: downs[name], default=None)
@@ -112,7 +112,7 @@ def _falls(values: Sequence[float]) -> int:
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Return a failure or a warning, by the rate, if an NVLink had CRC errors in each of the last five minutes."""
+    """Return a finding if an NVLink had CRC errors in each of the last five minutes: a failure from CRC_RATE on."""
     if not can_evaluate(gpu):
         return None
     crc = [growth for growth in link_growth(gpu, ERRORS_SOON) if growth.labels.get("kind") == "crc"]

@@ -17,7 +17,7 @@ REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
 ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", HOUR)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", 10 * MINUTE)
 SM_BUSY = SampleWindow("gpumon_gpu_sm_active_ratio", 10 * MINUTE)
-"""For a GPU in MIG mode, which does not report its utilization."""
+"""Window for a GPU in MIG mode, which does not report the metric of BUSY."""
 GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 WIDTH = SampleWindow("gpumon_gpu_pcie_link_width", 10 * MINUTE)
 
@@ -31,22 +31,22 @@ BUSY_SHARE = Limit(
     "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
 )
 SEVERAL = 3
-"""Number of non-fatal errors in an hour that is a warning without a message of the kernel."""
+"""Minimum number of non-fatal errors in an hour for a warning if the kernel reported no PCIe error of the GPU."""
 RECENT = 5 * MINUTE
-"""Seconds for which an error is active."""
+"""Seconds for which an error counts as recent. Older errors raise no verdict."""
 FULL = 255
 """Maximum of the driver's counters of fatal and of non-fatal errors."""
 REPLAYS_A_LANE = 0.48
-"""Normal PCIe replays a minute and lane at generation 3, doubled for each later one, as in DCGM (up to 5)."""
+"""Normal PCIe replays per minute and lane at generation 3. The number doubles with each generation, as in DCGM."""
 _THIRD = 3
 _SLACK = 30.0
 """Seconds that may be missing from a window of samples: readings are 15 s apart."""
 
 
 def width(gpu: GpuCase) -> Finding | None:
-    """Return a finding if a busy GPU has fewer PCIe lanes than it and its slot support.
+    """Return a finding if a busy GPU uses fewer PCIe lanes than GPU and slot support, or than an operator accepted.
 
-    It is a failure if the GPU, or most other GPUs of its product, had more lanes before.
+    It is a failure if the GPU used more lanes before, or if most other GPUs of the product do; else a warning.
     """
     now, most = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
     if gpu.facts.limit(BUSY_SHARE) is None:
@@ -70,7 +70,7 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def _usual_lanes(gpu: GpuCase) -> float | None:
-    """Return the lanes that most other GPUs of the same product have; None if no number has a majority of two."""
+    """Return the number of lanes of most other GPUs of the product, at least two; None without such a majority."""
     others = [
         other.stored.lanes
         for other in gpu.facts.gpus
@@ -83,7 +83,7 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
 
 
 def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
-    """Return the highest value of the last ten minutes, in which the GPU was busy; None if it was not.
+    """Return the highest value in the last ten minutes; None if the GPU was not busy in them, or samples are missing.
 
     A link without load may lower its speed and its width.
     """
@@ -96,9 +96,9 @@ def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -
 
 
 def generation(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a busy GPU has a lower PCIe generation than GPU and slot support.
+    """Return a warning if the link of a busy GPU runs at a lower PCIe generation than GPU and slot support.
 
-    Idle GPUs lower it by design.
+    Idle GPUs lower the generation by design.
     """
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     if gpu.facts.limit(BUSY_SHARE) is None:
@@ -133,7 +133,7 @@ def replays(gpu: GpuCase) -> Finding | None:
 def errors(gpu: GpuCase) -> Finding | None:
     """Return a failure if the GPU counted a fatal error.
 
-    Return a warning if non-fatal errors recur, or if the kernel reported a PCIe error of the GPU in the same hour.
+    Return a warning if SEVERAL non-fatal errors were counted, or one and the kernel reported an error in that hour.
     """
     if gpu.now.pcie_errors_total is None:
         return None
@@ -159,7 +159,7 @@ def _errors(gpu: GpuCase, growth: CounterGrowth, text: str, make: Callable[..., 
 def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
     """Yield the PCIe errors of the GPU that the kernel reported after `since`, in seconds since the epoch.
 
-    Errors of a port that leads only to this GPU count too. Those of planned work are left out.
+    Errors of a port that leads only to this GPU count too. Errors during planned work are left out.
     """
     own, facts = {gpu.state.bus_id, gpu.state.port_above}, gpu.facts
     for event in facts.events:
@@ -169,7 +169,7 @@ def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled its link after an error.
+    """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled the GPU's link after an error.
 
     Errors of a port that leads only to this GPU count too.
     """

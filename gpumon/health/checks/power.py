@@ -21,13 +21,13 @@ MAX_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share o
 LOADED = 0.8
 """Minimum utilization at which a GPU is under load."""
 _TOLERANCE = 0.99
-"""Share of the requested limit below which a limit counts as lower. The rest allows for rounding."""
+"""Share of the requested limit below which a limit counts as too low. A difference of 1 % may be due to rounding."""
 
 
 def brake(gpu: GpuCase) -> Finding | None:
     """Return a failure if the power brake is active or was active in the last minute.
 
-    A brake that is shorter than the poll interval is visible in its counter only.
+    A brake that is shorter than the poll interval is visible only in the counter of its seconds.
     """
     active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
     counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
@@ -41,7 +41,7 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 
 def cap(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a power limit that is too low reduced the clocks for most of half an hour."""
+    """Return a warning if a power limit that is too low reduced the clocks for most of the last half hour."""
     most = gpu.facts.limit(CAPPED_SHARE)
     if most is None:
         return OFF
@@ -62,7 +62,7 @@ def cap(gpu: GpuCase) -> Finding | None:
 
 
 def _too_low(gpu: GpuCase) -> str | None:
-    """Return why the power limit is too low, as text; None if it is not."""
+    """Return a text on why the power limit is too low; None if it is not too low."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, requested, default = (
         now.power_limit_watts or 0.0,
@@ -79,7 +79,7 @@ def _too_low(gpu: GpuCase) -> str | None:
 def implausible_power(gpu: GpuCase) -> Finding | None:
     """Return a warning if the power reading is implausibly high, or implausibly low under load.
 
-    None if it is low on an idle GPU, which may draw almost nothing.
+    None if a low reading is from an idle GPU, which may draw almost nothing.
     """
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)

@@ -1,4 +1,4 @@
-"""CHECKS: results of the all-reduce, as verdicts on the GPU that a run blames, or on the node if it blames none."""
+"""CHECKS: results of the all-reduce, as verdicts on the GPU that a run blames, or else on the node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LASTING_SKIPS = frozenset(
         *("single_gpu", "mig", "exclusive_mode", "no_torch"),
     }
 )
-"""Reasons for skipping a run that last until the configuration, the hardware or a time window is changed."""
+"""Reasons for a skipped run that persist until the configuration, the hardware or a time window changes."""
 
 
 def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
@@ -39,12 +39,12 @@ def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
 
 
 def _last_measurement(facts: Facts) -> ProbeResult | None:
-    """Return the last all-reduce run that measured everything (ok, degraded or wrong); None if there is none."""
+    """Return the last complete all-reduce run: one with the outcome ok, degraded or wrong; None if there is none."""
     return next((run for run in reversed(all_reduce_runs(facts)) if run.outcome in DECISIVE), None)
 
 
 def _blamed_gpu(result: ProbeResult) -> str | None:
-    """Return the uuid of the GPU to which the fault was traced; None unless it is exactly one."""
+    """Return the uuid of the GPU that the run blames for the fault; None unless the run blames exactly one GPU."""
     gpus = () if result.location is None else result.location.gpus
     return gpus[0] if len(gpus) == 1 else None
 
@@ -52,7 +52,7 @@ def _blamed_gpu(result: ProbeResult) -> str | None:
 def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames no single GPU; else PASSED or None.
 
-    None if the run cannot decide: it is older than a repair that the next run will prove, or it has another outcome and
+    None if there is no run, if it is older than a repair that the next run will prove, or if it has another outcome and
     used only some of the GPUs.
     """
     last = _last_measurement(facts)
@@ -68,7 +68,7 @@ def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Findin
 def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames this GPU; else PASSED or None.
 
-    None if the run cannot decide: it is older than a repair that the next run will prove, or did not use this GPU.
+    None if there is no run, if it is older than a repair that the next run will prove, or if it did not use this GPU.
     """
     last = _last_measurement(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
@@ -93,7 +93,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
         return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
     worst = [comparison for comparison in low if comparison.algorithm == low[0].algorithm][
         -1
-    ]  # of the first pass, as in the result
+    ]  # of the first algorithm, as in the result
     usual = worst.usual or worst.busbw
     reference = _REFERENCES[worst.low].format(date=worst.best_date)
     where = f" {last.location.sentence}" if last.location is not None else ""
@@ -113,7 +113,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow_run(facts: Facts) -> Finding | None:
-    """Return a warning if the last run was degraded and blames no GPU. The next run that is not degraded clears it."""
+    """Return a warning if the last run was degraded and blames no single GPU. A later run that is not clears it."""
     result = _node_result(facts, "allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
         return _slow(result, "The all-reduce")
@@ -128,7 +128,7 @@ def slow_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def explains_slow_run(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return `together`: a cause explains a slow run if both occurred at the same time. For `Check.inhibited_if`."""
+    """Return `together`: a cause explains a slow run if both overlap in time. For `Check.inhibited_if`."""
     return together
 
 
@@ -158,9 +158,9 @@ FAULTS_OF_ANY_RUN: tuple[str, ...] = (
     *("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck", "gpu_unreadable"),
     *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "gpu_xid_critical"),
 )
-"""Checks for faults that explain any result of a run, in the order of the table."""
+"""Checks for faults that explain any bad result of a run, in the order of the table of checks."""
 _LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_slow")
-"""Checks for faults that slow a link, and the GPU at its other end."""
+"""Checks for faults that slow an NVLink, and so the GPUs at both of its ends."""
 _SLOWING: tuple[str, ...] = (
     *(
         "pcie_width_degraded",
@@ -171,7 +171,7 @@ _SLOWING: tuple[str, ...] = (
     ),
     *("gpu_memory_temperature_high", "gpu_power_brake", "gpu_power_cap_low"),
 )
-"""Checks for faults that slow one GPU and thereby all; the run then names that GPU."""
+"""Checks for faults that slow one GPU, and thereby the run on all GPUs. The run then blames that GPU."""
 
 
 def any_device(*names: str) -> dict[str, Where]:

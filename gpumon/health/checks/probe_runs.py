@@ -30,13 +30,13 @@ from gpumon.probe.core.result import DECISIVE, ProbeResult
 
 FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
 PERIODS = 2
-"""Number of intervals of the schedule within which a run must have ended."""
+"""Number of intervals between scheduled runs within which a run must end on a free node."""
 
 
 def repeated_failures(facts: Facts) -> Finding | None:
     """Return a failure or a warning after several failed runs in a row; a single failure may be transient.
 
-    It is a warning if the last run failed before its first operation, or without NCCL.
+    It is a warning if the last run failed before its first operation, or if its backend is not NCCL.
     """
     most = facts.limit(FAILURES)
     ran = all_reduce_runs(facts)
@@ -66,9 +66,9 @@ def _is_failure(result: ProbeResult, since: float) -> bool:
 
 
 def unkillable_processes(facts: Facts) -> Finding:
-    """Return a failure if SIGKILL does not end a rank of the probe.
+    """Return a failure if SIGKILL does not end a rank (process) of the probe.
 
-    The node needs a reboot: the next process on that GPU hangs as well.
+    The node needs a reboot: the next process on the GPU of that rank hangs as well.
     """
     pids = facts.probe.unkillable
     if not pids:
@@ -79,9 +79,9 @@ def unkillable_processes(facts: Facts) -> Finding:
 
 
 def missing_runs(facts: Facts) -> Finding | None:
-    """Return unknown if no run has ended for long although the node was free, or none since a repair of a GPU.
+    """Return unknown if no run has ended for long although the node was free, or if none has since a GPU was repaired.
 
-    A skipped run does not count. On a free node its reason explains why there was no run.
+    A skipped run does not count; the finding gives the reason for which the last run was skipped.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return PASSED
@@ -101,8 +101,8 @@ def missing_runs(facts: Facts) -> Finding | None:
 def _is_decided(facts: Facts) -> bool:
     """Return whether the last run was skipped because an operator or the scheduler prevents runs.
 
-    Holds, releases and maintenance are not included, because the node is not free then. A gate command that fails is
-    not a decision, so it does not count.
+    Holds, releases and maintenance are not included, because the node is not free then. A failure of the
+    gate command, which asks the scheduler, is no decision.
     """
     last = facts.probe.last
     if last is None or last.outcome != "skipped":

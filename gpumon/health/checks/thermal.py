@@ -1,4 +1,4 @@
-"""CHECKS: temperature of core and memory."""
+"""CHECKS: temperature of the GPU's core and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumon.health.policy import Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
-"""Valid thresholds in degrees: temperatures, and margins to slowdown, of a working GPU."""
+"""Valid thresholds in degrees Celsius: for temperatures, and for margins (degrees left until the GPU slows down)."""
 MARGIN = Limit("margin_celsius", 0.0, "Margin to slowdown in degrees below which a GPU is too warm.", _MARGINS)
 SLOWDOWN = Limit(
     "slowdown_margin_celsius",
@@ -18,7 +18,7 @@ SLOWDOWN = Limit(
 )
 CORE = Limit("core_celsius", 85.0, "Maximum core temperature if the driver reports no margin.", _DEGREES)
 COOL = 60.0
-"""Core temperature below which a margin of 0 or less is wrong: the hottest spot is some 20 degrees warmer at most."""
+"""Core temperature below which a margin of 0 or less is wrong: the hottest spot is at most some 20 degrees warmer."""
 MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
 _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
@@ -32,7 +32,7 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
     It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. Some boards report a
-    margin of 0 or less while they are cool: then it is ignored, and on warmer boards it is no failure by itself.
+    margin of 0 or less while they are cool: then the margin is ignored. On warmer boards it alone is only a warning.
     """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
@@ -63,7 +63,11 @@ def _small_margin(gpu: GpuCase, margin: float) -> str:
 
 
 def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
-    """Return whether the hardware reduces the clocks: by its clocks event reason, or by a confirmed thermal margin."""
+    """Return whether the hardware reduces the clocks because of heat.
+
+    True if its clocks event reason is active, or if the thermal margin is below the slowdown threshold and another
+    reading confirms the heat.
+    """
     limit = gpu.facts.limit(SLOWDOWN)
     offset = gpu.now.thermal_margin_slowdown_celsius if limit is None else limit
     below = offset is not None and margin < offset

@@ -16,7 +16,7 @@ BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU i
 
 
 def idle(gpu: GpuCase) -> Finding | None:
-    """Return a warning if processes held the GPU for an hour and hardly used it."""
+    """Return a warning if processes held the GPU throughout the last hour and hardly used it."""
     limit = gpu.facts.limit(IDLE)
     if limit is None:
         return OFF
@@ -29,7 +29,7 @@ def idle(gpu: GpuCase) -> Finding | None:
 
 
 def busy(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the GPU was busy for more than the configured share of an hour."""
+    """Return a warning if the GPU was busy for more than the configured share of the last hour."""
     limit = gpu.facts.limit(BUSY)
     if limit is None:
         return OFF
@@ -42,7 +42,7 @@ def busy(gpu: GpuCase) -> Finding | None:
 
 
 def _busy_share(gpu: GpuCase) -> float | None:
-    """Return the busy share of the last hour, 0 to 1; None if the agent has not observed enough of it."""
+    """Return the busy share of the last hour, 0 to 1; None if the agent has observed too little of that hour."""
     busy_seconds, observed = with_labels(gpu.series(BUSY_SECONDS)), with_labels(gpu.series(OBSERVED_SECONDS))
     if busy_seconds is None or observed is None or observed.gain < MIN_COVERAGE * HOUR:
         return None

@@ -12,17 +12,18 @@ from gpumon.health.facts import Facts
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
-"""Name in texts of node software whose version is checked, by key. NCCL's is that of the last probe run."""
+"""Printed name, by key, of node software whose version is checked. NCCL's version is that of the last probe run."""
 OF_GPU: Mapping[str, str] = {"vbios": "VBIOS", "inforom": "InfoROM image", "gsp": "GSP firmware"}
-"""Name in texts, by key, of the GPU firmware whose version is checked."""
+"""Printed name, by key, of the GPU firmware whose version is checked."""
 VERSIONS = (*OF_NODE, *OF_GPU)
 """Keys that `health.versions` accepts."""
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Return a warning if the driver or NCCL does not have the configured version; None if no version is reported.
+    """Return a warning if the driver or NCCL does not have the configured version.
 
-    It also warns if the GPUs of a product have several firmware versions and none has a majority.
+    Return a warning too if the GPUs of a product have several versions of a firmware and no version has a majority.
+    None if neither is so, and versions are configured but none of them is reported.
     """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     reported = {name: facts.versions[name] for name in expected if name in facts.versions}
@@ -39,7 +40,7 @@ def of_node(facts: Facts) -> Finding | None:
 def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
     """Yield (firmware, GPU indexes by version) for each firmware whose version differs between GPUs of one product.
 
-    A firmware with a configured version, or a version that most GPUs have, is left out.
+    Left out is a firmware for which a version is configured, or one version of which most GPUs of the product have.
     """
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
@@ -53,7 +54,7 @@ def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
 
 
 def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
-    """Return as text which GPUs have which version of a firmware."""
+    """Return a sentence on which GPUs have which version of the firmware."""
     has = (
         f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
         for version, indices in groups.items()
@@ -62,7 +63,7 @@ def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a warning if firmware differs from the configured version, or else from most GPUs of the product."""
+    """Return a warning if firmware differs from the configured version; without one, from most GPUs of the product."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))

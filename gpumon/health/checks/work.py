@@ -1,4 +1,4 @@
-"""CHECKS: what occupies a GPU: stuck processes, memory without a process, stalled kernels, pending settings."""
+"""CHECKS: use of a GPU: stuck processes, memory in use without a process, stalled kernels, pending settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def process_stuck(facts: Facts) -> Finding | None:
     """Return a failure if processes are stuck in NVIDIA's driver: their GPUs can be neither assigned nor reset.
 
     A process that waits elsewhere, such as for a file system, or whose kernel stack cannot be read, is a warning.
-    Without permission to read other users' processes there is no verdict; gpumon_collector_denied reports that.
+    None without permission to read other users' processes; the metric gpumon_collector_denied reports that.
     """
     longest = facts.limit(STUCK)
     if longest is None:
@@ -75,7 +75,8 @@ def process_stuck(facts: Facts) -> Finding | None:
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
     """Return a warning if GPU memory is in use without a process.
 
-    None in a container, where NVML lists no other processes, and on Grace, whose kernel uses GPU memory.
+    None in a container, where NVML lists no processes of others, in MIG mode, and with a Grace CPU, whose kernel uses
+    GPU memory.
     """
     now, least = gpu.now, gpu.facts.limit(ORPHANED)
     if least is None:
@@ -93,7 +94,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 def spin(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    Its kernel seems to wait for a peer. There is no verdict if the driver does not report memory reads.
+    Its CUDA kernel seems to wait for a peer. None if the GPU is busy and the driver does not report memory reads.
     """
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
@@ -114,7 +115,7 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 
 def _reads_memory(gpu: GpuCase) -> bool | None:
-    """Return whether the GPU reads its memory, by GPM or else by NVML's memory utilization; None if unknown."""
+    """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown."""
     most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     if most is None:
         return False
@@ -132,7 +133,7 @@ def persistence_off(gpu: GpuCase) -> Finding | None:
 
 
 def settings_pending(gpu: GpuCase) -> Finding | None:
-    """Return a warning for a requested ECC or MIG change, which takes effect at the next reset."""
+    """Return a warning if a change of the ECC or MIG mode was requested, which takes effect at the next GPU reset."""
     now = gpu.now
     pairs = {"ECC": (now.ecc_mode, now.ecc_mode_pending), "MIG": (now.mig_mode, now.mig_mode_pending)}
     reported = {name: pair for name, pair in pairs.items() if None not in pair}

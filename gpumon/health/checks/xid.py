@@ -39,13 +39,13 @@ RECURRING = Limit(
 )
 
 _TIMEOUT, _ADVISES_ON_TIMEOUT = 109, 570
-"""Xid of a context switch that timed out, and the first driver that requests a reset for it, by Xid 154, if needed."""
+"""Xid of a context switch that timed out; first driver that requests a GPU reset after it, by Xid 154, if needed."""
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
-"""Xids of a memory error, and those that the driver reports with it."""
+"""Xids of memory errors, and Xids that the driver reports together with them."""
 LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {RECOVERY_ACTION}
-"""Xids of a link error, and those that the driver reports with it."""
+"""Xids of link errors, and the Xid that the driver reports together with them."""
 
 
 class ExplainedXid(NamedTuple):
@@ -76,8 +76,8 @@ class ExplainedXid(NamedTuple):
 def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[ExplainedXid]:
     """Yield the GPU's Xids since the check's verdict was last cleared, each with its explanation.
 
-    Only those of the last `seconds` count; None: those of this boot. If there are several recovery actions (Xid 154),
-    only the newest is yielded.
+    Only Xids of the last `seconds` are yielded; None: Xids of this boot. If there are several recovery actions (Xid
+    154), only the newest is yielded.
     """
     facts = gpu.facts
     events = [
@@ -92,7 +92,7 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
 
 
 def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:
-    """Yield the same Xids as `explained_xids`, without those in maintenance."""
+    """Yield the same Xids as `explained_xids`, without the Xids that occurred in maintenance."""
     return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.planned_work.in_maintenance(xid.event))
 
 
@@ -110,7 +110,7 @@ def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
 
 
 def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
-    """Return the evidence of a verdict on these Xids: `xid` is the code of the worst, `also` lists the other codes."""
+    """Return the evidence of a verdict on these Xids: `xid` is the code of the worst Xid, `also` lists other codes."""
     first = worst(events).code
     also = sorted({xid.code for xid in events} - {first})
     return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
@@ -123,7 +123,7 @@ def codes(verdict: Verdict) -> set[int]:
 
 
 def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> bool:
-    """Return whether a newer recovery action (Xid 154) supersedes the one that the check's open verdict is about."""
+    """Return whether the check's open verdict is only about a recovery action (Xid 154) that a newer one supersedes."""
     verdict = gpu.facts.open.get((check, gpu.device))
     advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
     return advised and any(xid.code == RECOVERY_ACTION for xid in events)
@@ -135,7 +135,7 @@ def reason(events: Sequence[ExplainedXid]) -> str:
 
 
 def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
-    """Yield the SXids of this boot since the check's verdict was last cleared, without those of planned work."""
+    """Yield the SXids of this boot since the check's verdict was last cleared, except during planned work."""
     cleared = facts.cleared.get((check, NODE), 0.0)
     for events in facts.errors.values():
         for event in events:
@@ -147,7 +147,7 @@ def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
 def nvswitch_error(facts: Facts) -> Finding | None:
     """Return a failure for an SXid of this boot that is fatal to the fabric, or a warning for another of the last day.
 
-    Failures of one link are left to nvswitch_link_down.
+    Failures of one link are left out: the check nvswitch_link_down reports them.
     """
     key = ("nvswitch_error", NODE)
     events = [
@@ -184,7 +184,7 @@ def recurring_xid(gpu: GpuCase) -> Finding | None:
 def critical_xid(gpu: GpuCase) -> Finding | None:
     """Return a failure if critical Xids occurred in this boot since the check's verdict was last cleared.
 
-    Xid 109 counts if the driver is too old to request the reset itself.
+    Xid 109 counts as critical if the driver is too old to request a needed reset by Xid 154.
     """
     events = tuple(explained_xids(gpu, "gpu_xid_critical"))
     major = gpu.facts.versions.get("driver", "").partition(".")[0]
@@ -224,7 +224,7 @@ CHECKS = (
 """,
         node=nvswitch_error,
         latch=Latch(),
-        # A GPU that falls off the bus takes its link down. A code that is always fatal is no consequence of that.
+        # A GPU that falls off the bus takes its links down. An SXid that is always fatal is no consequence of that.
         inhibited_by=dict.fromkeys(("gpu_lost", "gpu_missing"), "any"),
         inhibited_if=lambda verdict, cause, together: (
             verdict.level is WARN and began_together(verdict, cause, together)

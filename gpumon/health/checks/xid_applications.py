@@ -32,7 +32,7 @@ _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
 def repeated_xid(gpu: GpuCase) -> Finding | None:
     """Return a failure (Xid 109) or a warning if an application Xid recurs on this GPU and on no other.
 
-    Software errors occur on several GPUs.
+    An error in software would occur on several GPUs.
     """
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
@@ -51,9 +51,9 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return how often the Xid of these events occurred, and where, as text.
+    """Return how many of these events count, and a text on where on the GPU they occurred. All have the same Xid.
 
-    An Xid 13 counts only in the unit (GPC and TPC) in which it is most frequent: software errors occur in many.
+    Of Xid 13 only the events in the most frequent unit (GPC and TPC) count: software errors occur in many units.
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""

@@ -38,7 +38,7 @@ _SHORTEST = MINUTE / 2
 def warning(gpu: GpuCase) -> Finding | None:
     """Return a warning for Xids of severity warning in this boot and the last day.
 
-    A failure if Xid 94, a contained memory error, occurred more than once.
+    Return a failure if Xid 94, a contained memory error, occurred more than once outside of maintenance.
     """
     catalogue = gpu.facts.catalogue
     recent = [xid for xid in explained_xids(gpu, "gpu_xid") if age(xid.event, gpu.facts) <= DAY]
@@ -57,7 +57,7 @@ def warning(gpu: GpuCase) -> Finding | None:
 def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
     """Return whether the Xid counts as a warning.
 
-    Xids of applications and unlisted Xids do not: they have checks of their own.
+    Xids of applications and unlisted Xids do not count: other checks report them.
     """
     row = catalogue.rows.get(xid.code)
     if row is None or row.kind is Class.APPLICATION:
@@ -96,9 +96,9 @@ def storm(gpu: GpuCase) -> Finding | None:
 
 
 def unplaced_xid(facts: Facts) -> Finding | None:
-    """Return a finding on an Xid at a PCI address where a GPU of this host should be and none answers.
+    """Return a finding on an Xid from a PCI address where a GPU of this host should be, but no GPU answers.
 
-    PASSED in a container, which reads the host's kernel log and PCI bus, and may have been given only some GPUs.
+    PASSED in a container: it reads the host's kernel log and PCI bus, but may have been given only some of the GPUs.
     """
     if facts.bus is None:
         return None
@@ -129,9 +129,9 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return whether a GPU of the agent should be at this PCI address and is not.
+    """Return whether a GPU that the agent should monitor is missing at this PCI address.
 
-    The address is neither excluded nor bound to another driver than NVIDIA's.
+    False if a GPU answers there, or if the address is excluded or bound to another driver than NVIDIA's.
     """
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
@@ -150,7 +150,8 @@ _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause explains the warning. For `Check.inhibited_if`.
 
-    Memory verdicts explain memory Xids, and link verdicts link Xids. Others must occur at the same time.
+    A memory verdict explains memory Xids if its action includes the warning's action. A link verdict explains link Xids
+    if both overlap in time. For any other cause both conditions must hold.
     """
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
@@ -160,7 +161,7 @@ def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool: 
 
 
 def explains_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause has the storm's Xid or the same time, and its action includes the storm's."""
+    """Return whether the cause is about the same Xid or overlaps in time, and its action includes the storm's."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
 
