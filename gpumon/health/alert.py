@@ -37,7 +37,7 @@ class Alert:
     """The verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
-    """Time at which the verdict was raised or, before that, its findings began, in seconds since the epoch."""
+    """Time at which the verdict was raised or, for a pending finding, the finding began, in seconds since the epoch."""
     firing_since: float | None = None
     """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
@@ -47,7 +47,7 @@ class Alert:
 
     @property
     def identity(self) -> Labels:
-        """Return the sorted labels, as in Prometheus, that tell this alert from the other alerts on the node."""
+        """Return the sorted labels, as in Prometheus, that distinguish this alert from the other alerts of the node."""
         own = ("alertname", self.rule), ("class", self.area), ("page", self.page), ("severity", self.severity)
         return tuple(sorted((*self.labels, *own)))
 

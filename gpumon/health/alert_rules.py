@@ -64,7 +64,7 @@ class AlertRule:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return the labels that the rule adds to those of its series."""
+        """Return the labels that the rule adds to the labels of the series in its `expr`."""
         return {"severity": self.severity, "page": self.page, "class": self.area}
 
     @property

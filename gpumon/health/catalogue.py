@@ -46,7 +46,7 @@ class Catalogue:
         return self.rows.get(code) or unknown(code)
 
     def with_rows(self, rows: Mapping[int, Xid]) -> Catalogue:
-        """Return a copy of the catalogue in which these rows override or extend its own."""
+        """Return a copy of the catalogue in which these rows override or extend its rows."""
         return Catalogue({**self.rows, **rows})
 
     def explain(self, event: ErrorEvent) -> Explanation:

@@ -180,7 +180,8 @@ class _CheckRun:
     def _usable_finding(self, facts: Facts) -> Finding | None:
         """Return the finding; None if there is none, or if it would lower the verdict without sufficient evidence.
 
-        A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample window is not filled yet.
+        A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample windows are not filled yet,
+        unless the finding is `recovered()`.
         """
         finding, verdict = self.finding, self.verdict
         if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is Clearance.RECOVERED:

@@ -26,7 +26,7 @@ class PlannedWork:
     now: float
     """Seconds since the epoch."""
     on_this_clock: Callable[[float, float, str], float]
-    """`Facts.on_this_clock`."""
+    """The method `Facts.on_this_clock`, which converts a stored time to the current wall clock."""
 
     def in_maintenance(self, event: ErrorEvent) -> bool:
         """Return whether the error event began and ended within one maintenance window."""
@@ -35,7 +35,7 @@ class PlannedWork:
     def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
         """Return whether the error event occurred in a release of this GPU or of all GPUs. NODE stands for any GPU.
 
-        SXids, and the Xids of AFTERMATH, may be up to RELEASED_SECONDS late: links are trained again after a reset.
+        SXids, and the Xids of AFTERMATH, count up to RELEASED_SECONDS after a release, while links are trained again.
         """
         is_aftermath = event.kind == SXID or (event.kind == XID and event.code in AFTERMATH)
         grace = RELEASED_SECONDS if is_aftermath else 0.0

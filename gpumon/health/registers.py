@@ -1,6 +1,6 @@
 """TABLE: the meaning of each register bit in the log text of Xid 74 (NVLink errors up to Hopper).
 
-It paraphrases NVIDIA's workflow. Example of a text:
+The meanings paraphrase NVIDIA's workflow for Xid 74. Example of a text:
 
 NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)
 """

@@ -37,7 +37,7 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 
 
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
-    """Yield the repairs (RESET or REBOOT) of this device that did not end the fault, or only for a short time."""
+    """Yield the repairs (RESET or REBOOT) of this device that did not end the fault, or only for REMEMBERED seconds."""
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
@@ -59,9 +59,10 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
-    """Return the repair that was made since the fault was last active: REBOOT or RESET.
+    """Return the repair, REBOOT or RESET, that was made since the fault was last active.
 
-    None if there was none, or if it is weaker than the verdict's action (COVERED). `boot_id`: the current boot.
+    None if there was none, or if the repair is weaker than the verdict's action. An inspection or a replacement is
+    covered by no repair (COVERED). `boot_id`: the current boot.
     """
     repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     return repair if repair is not None and verdict.action in COVERED[repair] else None

@@ -17,7 +17,7 @@ from gpumon.health.verdict import NODE
 from gpumon.model.reading import Labels, Sample
 
 STEP = 15.0
-"""Minimum seconds between stored points. The newest point, and the first point of a series, may follow earlier."""
+"""Minimum seconds between stored points. The newest point, and the first point of a series, may be closer."""
 MIN_COVERAGE = 0.9
 """Minimum share of a window that samples must cover. Below it the mean and the peak are unknown."""
 

@@ -4,4 +4,4 @@ It contains error events, counters, verdicts, the inventory, probe runs, time wi
 """
 
 APPLICATION_ID = 0x67706D6E
-"""Application id in the SQLite header of every store ("gpmn"). A file without it belongs to another program."""
+"""Application id in the SQLite header of every store ("gpmn"). A file without it is damaged or not a store."""

@@ -30,7 +30,7 @@ MAX_RESTARTS = Limit(
     "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that is a verdict.", COUNT
 )
 _BY_FAULTS = frozenset({"crash", "deadline"})
-"""Values of the label `reason` of gpumon_sampler_restarts_total that are faults."""
+"""Values of the label `reason` of gpumon_sampler_restarts_total that stand for a fault."""
 
 
 def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:

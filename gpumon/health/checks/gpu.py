@@ -46,7 +46,7 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU that was present and is missing; unknown if it may be withheld from this container.
+    """Return a failure for a GPU that was present and is missing; unknown if the container may lack it by intent.
 
     The action is a reboot, or an inspection if the GPU was missing before the last boot.
     """
@@ -66,7 +66,7 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" if none."""
+    """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" without one."""
     return _message(facts, XID, INIT_FAILED, bus_ids)
 
 

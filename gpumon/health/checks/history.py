@@ -46,9 +46,7 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
-    """Return the indexes of the other GPUs that were repaired whenever this one was: they share the cause. `own`: its
-    repairs.
-    """
+    """Return the indexes of the other GPUs that were repaired each time when this GPU was: they share the cause."""
 
     def with_it(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]

@@ -127,7 +127,7 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is a memory verdict whose action includes that of this one. For `Check.inhibited_if`.
+    """Return whether the cause is a memory verdict whose action includes the verdict's. For `Check.inhibited_if`.
 
     A verdict on Xids is a memory verdict if one of the Xids is about memory. A cause must overlap with the verdict in
     time, unless its check is in SPENT.

@@ -117,7 +117,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
 
 
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
-    """Yield the Xids of this boot and the last day at addresses where a GPU is missing, except application errors."""
+    """Yield the Xids of this boot and the last day at unknown addresses, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
@@ -129,9 +129,9 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return whether a GPU that the agent should monitor is missing at this PCI address.
+    """Return whether no GPU of the inventory has this PCI address, although the agent should monitor a GPU there.
 
-    False if a GPU answers there, or if the address is excluded or bound to another driver than NVIDIA's.
+    False if the address is excluded, or if the GPU there is bound to another driver than NVIDIA's.
     """
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
