@@ -58,7 +58,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     due += _without_evaluation(verdicts, facts, names, health.pending, pending)
     for verdict in tuple(inhibition.ended_with_causes(due, verdicts)):
         due.append(transition(verdict, VerdictChange.CLEARED, facts, clearing.recovery_clearance(verdict, facts)))
-    for key, waiting in unvisited.items():  # devices that are absent now, as they may be after a start
+    for key, waiting in unvisited.items():  # absent devices: after a start they may not have been read yet
         if key[0] in names and waiting.is_valid(facts.now.uptime):
             pending.setdefault(key, waiting)
     return replace(
