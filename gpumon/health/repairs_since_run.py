@@ -33,7 +33,9 @@ def repairs_since_run(
     """
     if not runs or not runs[-1].conditions.gpus:
         return
+    uuids = set()
     for state in gpus:
+        uuids.add(state.uuid)
         end = _last_run_end(runs, state.uuid)
         if end is None:
             if any(run.is_whole for run in runs):
@@ -48,7 +50,7 @@ def repairs_since_run(
         )
         if (
             repaired
-            and transition.verdict.device
+            and transition.verdict.device in uuids
             and since(transition) > (_last_run_end(runs, transition.verdict.device) or runs[-1].ended)
         ):
             yield RepairSinceRun(transition.verdict.device, "a GPU was repaired")

@@ -11,7 +11,8 @@ from sample_windows import HOLD, window
 
 from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
+from gpumon.health.repairs_since_run import repairs_since_run
+from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run
@@ -368,6 +369,25 @@ def test_the_probe_is_stale_half_an_hour_after_a_repair(what: str) -> None:
     assert verdict.reason.startswith("No all-reduce has run since ")
     ward.ran("ok").go_on(10)
     assert ward.level("allreduce_stale") is Level.OK
+
+
+def test_the_repair_of_a_port_asks_for_no_run() -> None:
+    """A failed port that an operator cleared leaves the results of the all-reduce as they are."""
+    ward = Probed()
+    ward.fault(3, "reset_required")
+    [verdict] = ward.go_on().verdicts.values()
+    report = ward.ran("ok").report
+
+    def repairs(device: str) -> list[str]:
+        failed = verdict._replace(device=device)
+        cleared = VerdictTransition(failed, VerdictChange.CLEARED, ward.wall + 1, cleared_by=Clearance.OPERATOR)
+        found = repairs_since_run(
+            report.probe.ran, report.gpus, [cleared], wall=float, since=lambda transition: transition.wall
+        )
+        return [repair.uuid for repair in found]
+
+    assert repairs("mlx5_0/1") == []
+    assert repairs(verdict.device) == [verdict.device]
 
 
 def test_a_run_without_the_repaired_gpu_leaves_the_probe_stale() -> None:
