@@ -119,8 +119,8 @@ class Daemon:
     def _start_watchdog(self) -> None:
         """Begin to send WATCHDOG=1 to systemd from the loop, if systemd's watchdog is on.
 
-        Nothing is sent while the loop hangs, or after a tick that raised an exception until a tick succeeds. A driver
-        call that hangs in a child process does not stop the notifications.
+        Nothing is sent while the loop hangs, or between a tick that raised an exception and the next tick that succeeds.
+        A driver call that hangs in a child process does not stop the notifications.
         """
         interval = systemd.watchdog_interval()
         if interval is not None:

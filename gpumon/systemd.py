@@ -15,7 +15,7 @@ _FIRST = 3
 
 
 def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Send assignments such as "READY=1" to systemd without blocking. Return False if systemd was not reached."""
+    """Send assignments such as "READY=1" to systemd without blocking. Return True if systemd was reached."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -30,7 +30,7 @@ def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
-    """Notify systemd that a reload has begun. READY=1 ends the reload. Return False if systemd was not reached."""
+    """Notify systemd that a reload has begun. READY=1 ends the reload. Return True if systemd was reached."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     return notify("RELOADING=1", f"MONOTONIC_USEC={now}", environ=environ)
 

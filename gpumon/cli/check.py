@@ -1,4 +1,4 @@
-"""`gpumon check`: one line and an exit code, for Nagios, Slurm and node-problem-detector. Reads the health file."""
+"""`gpumon check`: report the content of the health file by one line and an exit code, for Nagios, Slurm and others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpumon.health.verdict import UNKNOWN
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
-"""Environment variable that sets the same path as a flag, by flag. A test compares them with the table of settings."""
+"""Environment variable for the path that a flag sets, by flag. A test compares both with the table of settings."""
 UNKNOWN_HEALTH = 3
 
 

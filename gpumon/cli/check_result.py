@@ -1,4 +1,4 @@
-"""Computes the exit code and the line of `gpumon check` from the content of the health file. Pure."""
+"""Computes the exit code and the line of `gpumon check` from the content of the health file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REPAIRED: Mapping[str | None, str] = {
     Clearance.REBOOT.value: "The node was rebooted",
     Clearance.RESET.value: "The GPU was reset",
 }
-"""Text about the repair that was made after the fault of a verdict was last observed, by its member `repair`."""
+"""Text about the repair that was made after the fault was last observed, by the member `repair` of a verdict."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
-"""Checks that report why a GPU does not answer. If the verdict of such a check is ignored, its GPU does not make the
-result unknown.
+"""Checks that report why a GPU does not answer. If the verdict of such a check is ignored, the GPU that it concerns
+does not make the result unknown.
 """
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that report missing GPUs. If one of them is ignored, missing GPUs do not make the result unknown."""
@@ -41,7 +41,7 @@ class CheckResult(NamedTuple):
     health: NodeHealth
     verdicts: tuple[Document, ...] = ()
     gpus: tuple[GpuHealth, ...] = ()
-    """The selected GPUs; without a selection all GPUs of the node."""
+    """The GPUs of the job, if one was given, else all GPUs of the node."""
 
     @property
     def code(self) -> int:
@@ -69,7 +69,7 @@ def unknown(reason: str) -> CheckResult:
 def check_result(
     health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
 ) -> CheckResult:
-    """Return the result for the node. With `job`, the GPUs of a job, consider only verdicts that concern this job.
+    """Return the result for the node or, if `job` has the GPUs of a job, for this job.
 
     `ignored` contains names of checks whose verdicts do not count.
     """
@@ -165,7 +165,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return the text about the action of a verdict. It mentions a reboot or reset that was already made."""
+    """Return a text with the action of a verdict and, if a reboot or reset was already made, with this repair."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."

@@ -18,7 +18,7 @@ from gpumon.outputs.verdict_text import name
 
 PATH, MEMBERS = "/api/v1/clear", ("cleared", "refused", "stored")
 WAIT_SECONDS = 30.0
-"""Seconds to wait for the agent's response. The agent waits less long for its store."""
+"""Seconds to wait for the agent's response. The agent's own timeout for its store is shorter."""
 STILL_ACTIVE = 1
 
 

@@ -146,9 +146,9 @@ class Client:
             connection.close()
 
     def _authorization(self) -> Mapping[str, str]:
-        """Return the header with the token in the file, or else with the user and password in the URL, if any.
+        """Return the Authorization header with the token or, without a token file, the URL's user and password.
 
-        Raise ClientError if the token cannot be read.
+        Return {} if there are neither. Raise ClientError if the token cannot be read.
         """
         url = urlsplit("" if isinstance(self.address, Path) else self.address)
         try:

@@ -78,7 +78,7 @@ def configuration(args: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(args: argparse.Namespace) -> Configuration:
-    """Return the configuration. Raise UserError if it, or the recording or scenario that it names, is invalid."""
+    """Return the configuration. Raise UserError if the configuration, or its recording or scenario, is invalid."""
     settings = configuration(args)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
@@ -89,9 +89,9 @@ def configuration_to_start(args: argparse.Namespace) -> Configuration:
 
 
 def simulation_problem(profile: str, scenario: Path | None) -> str:
-    """Return the problem of a recording or scenario; an empty string if both are valid.
+    """Return the problem of a recording or scenario; an empty string if there is none.
 
-    `profile`: name of a profile, or path of a recording. A child process checks them, because the check imports the
+    `profile`: name of a profile, or path of a recording. A child process makes the check, because it imports the
     simulation's C functions, which must not be in this process.
     """
     if scenario is None and not is_recording(profile):
@@ -112,7 +112,7 @@ def client(args: argparse.Namespace) -> Client:
 
 
 def local_socket(settings: Configuration) -> Path:
-    """Return the path of the agent's unix socket: the configured path or, without one, a default path that exists."""
+    """Return the path of the agent's unix socket: the configured path or, without one, the path from `find_socket`."""
     if settings.web.socket is not None:
         return settings.web.socket
     configured = settings.origin("store.path") != "default"

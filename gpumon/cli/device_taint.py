@@ -1,4 +1,4 @@
-"""Renders DeviceTaintRules of Kubernetes for failed GPUs: `gpumon check --output devicetaint`. Pure."""
+"""Renders DeviceTaintRules of Kubernetes for failed GPUs: `gpumon check --output devicetaint`."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
 
 
 def _ordered(state: FleetState) -> FleetState:
-    """Return the state with its problems sorted, the worst first, and with the nodes that Slurm drains added."""
+    """Return the state with the problems sorted, the worst first, and with Slurm's drained nodes added to `drains`."""
     slurm, order = slurm_drains(), list(LEVELS)
     problems = sorted(state.problems, key=lambda each: (order.index(each.level), each.since or 0.0, each.node))
     known = state.drains is not None or slurm is not None
@@ -77,13 +77,13 @@ def _ordered(state: FleetState) -> FleetState:
 
 
 def _drained(state: FleetState, node: str) -> str | None:
-    """Return why the scheduler starts no new job on the node; an empty string if it does, None if that is unknown."""
+    """Return why the node is drained or cordoned; an empty string if it is neither, None if that is unknown."""
     host = node.rpartition(":")[0] or node
     return None if state.drains is None else state.drains.get(host, state.drains.get(host.partition(".")[0], ""))
 
 
 def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
-    """Yield a summary line and, if there are problems, a table with a line for each. Lines are cut to `width`."""
+    """Yield a summary line and, if there are problems, a table with one line per problem, all cut to `width`."""
     worst = {problem.node: problem.level for problem in reversed(state.problems)}  # a node's first problem is the worst
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
     yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])

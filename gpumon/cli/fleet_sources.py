@@ -1,4 +1,4 @@
-"""Reads from Prometheus or the agents: the problems of a fleet's nodes, who acts on them, and which are drained."""
+"""Reads a fleet's problems, and who works on them, from Prometheus or the agents; and the drained nodes from Slurm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* 
 
 
 class FleetProblem(NamedTuple):
-    """A problem of a node: a verdict about it, a GPU or a port (`device`), or that its agent does not answer.
+    """A problem of a node: a verdict on the node or on `device` (a GPU or a port), or an agent that does not answer.
 
     `since`: Unix time in seconds. `owner`: who started a silence or maintenance that covers the problem, and why; empty
     if there is none, None if that is unknown.
@@ -107,7 +107,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
-    """Return, by an alert's values of the labels KEY, who silenced it and why; None if no Alertmanager answers."""
+    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers."""
     found: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")

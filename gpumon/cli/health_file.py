@@ -77,13 +77,14 @@ class NodeHealth(NamedTuple):
     maintenance: str | None = None
     """The maintenance in force as text, with its end and reason; None without one."""
     stale: str = ""
-    """Why the content may be out of date, such as a stopped agent; empty if it is current."""
+    """Why the content may be out of date, such as "the agent was stopped"; empty if it is current."""
 
 
 def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     """Return the content of the health file. Raise CheckError if the file cannot be read or is invalid.
 
-    If its checks were evaluated more than `max_age` seconds ago, or its agent has stopped, `stale` states that.
+    If the file may be out of date, for example because the agent has not evaluated its checks for `max_age` seconds,
+    `stale` of the result states why.
     """
     document = _document(path)
     try:
@@ -157,7 +158,8 @@ def _stale(document: Any, max_age: float) -> str:
 def _maintenance(window: Document | None, boot: str) -> str | None:
     """Return the maintenance window as text; None if there is no window or it is over.
 
-    The boot clock or, after a reboot, the wall clock determines whether the window is over.
+    If `boot`, the boot id in the health file, is that of the current boot, the end of the window is compared with the
+    boot clock, otherwise with the wall clock.
     """
     if window is None:
         return None

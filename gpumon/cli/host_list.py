@@ -44,7 +44,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _numbers(brackets: str, word: str) -> list[str]:
-    """Return the numbers of ranges such as 001-032,040, padded with zeros to the width of the first of their range."""
+    """Return the numbers of ranges such as 001-032,040, padded with zeros to the width of the range's first number."""
     numbers: list[str] = []
     for text in brackets.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:[-:](\d{1,9}))?", text.strip())

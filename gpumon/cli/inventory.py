@@ -15,7 +15,7 @@ from gpumon.outputs.inventory_table import render_inventory
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
-"""Seconds to wait for the agent's response. The agent waits less long for its store."""
+"""Seconds to wait for the agent's response. The agent's own timeout for its store is shorter."""
 
 
 def add(parser: CommandParser) -> None:

@@ -1,4 +1,4 @@
-"""Determines the GPUs of a job from flags, or from environment variables that CUDA and Slurm set. Pure.
+"""Determines the GPUs of a job from flags, or from environment variables that CUDA and Slurm set.
 
 A number is the current NVML index of a GPU; in Slurm's variables it is the index at boot, because Slurm counts device
 nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES numbers only these GPUs, from 0, but Slurm's own

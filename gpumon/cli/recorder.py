@@ -44,8 +44,8 @@ class Outcome:
 class Recording:
     """Makes one recording of the answers that NVML gives on this host. Call `run` once.
 
-    `orders` returns the orders of a sampler child. Its argument is the descriptor of the shared memory (call page) in
-    which the child shows its current driver call.
+    `orders` returns the configuration (orders) of a sampler child. Its argument is the descriptor of the shared memory
+    (call page) in which the child shows its current driver call.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the wanted time is over, an error occurs or the operator presses ^C. Return the outcome."""
+        """Record until `seconds` have passed, an error occurs or the operator presses ^C. Return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:

@@ -19,7 +19,7 @@ from gpumon.outputs.window_sentences import releases
 
 PATH, MEMBERS = "/api/v1/release", ("windows",)
 WAIT_SECONDS = 30.0
-"""Seconds to wait for the agent's response. The agent waits less long for its processes to close the GPUs."""
+"""Seconds to wait for the agent's response. The agent's own timeout for closing the GPUs is shorter."""
 STILL_OPEN = 1
 
 

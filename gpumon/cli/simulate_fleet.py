@@ -45,7 +45,7 @@ MAX_PAGES = 64
 """Maximum number of pages in an agent's cache. A full cache is emptied."""
 MAX_PORT = 65535
 FILES_PER_NODE = 4
-"""Open files needed for each node: a listening socket, and connections of two scrape jobs and of a reader."""
+"""Open files needed for each node: a listening socket, and the connections of two scrape jobs and a reader."""
 OTHER_FILES = 200
 
 
@@ -186,7 +186,7 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run the agents within a context. Yield the list of the healthy agent and an agent for each fault of the fleet."""
+    """Run agents within a context. Yield them as a list: a healthy agent, then one for each scenario of broken nodes."""
     faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()

@@ -56,7 +56,7 @@ def bundle(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) -> None:
-    """Add all members (files) to the archive. `report`: the text of each member with the answers of doctor, by name."""
+    """Add all members (files) to the archive. `report`: members with the answers of doctor, as text by name."""
     members = {**report, **dict(_members(facts)), **dict(_from_agent(facts))}
     secrets = sorted(_secrets(facts.configuration), key=len, reverse=True)
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -98,7 +98,7 @@ def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:
 
 
 def _secrets(configuration: Configuration) -> Iterator[str]:
-    """Yield the words in the configured files with secrets, such as web.token_file, that this user may read."""
+    """Yield the words of each configured file with secrets, such as web.token_file, that this user may read."""
     for name in settings():
         path = configuration.value(name)
         if name.endswith("_file") and name != "web.config_file" and isinstance(path, Path):

@@ -97,7 +97,7 @@ def check_policy(configuration: Configuration) -> Policy:
 
 
 def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
-    """Return the orders, the configuration with which a sampler child process is started.
+    """Return the configuration (orders) with which a sampler child process is started.
 
     `page`: descriptor of the shared memory in which the child shows its current driver call. `epoch`: boot clock, in
     seconds, at which the scenario of a simulated node began.
@@ -117,7 +117,7 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
 
 
 def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
-    """Return the orders, the configuration with which the links child process is started.
+    """Return the configuration (orders) with which the links child process is started.
 
     `page`: descriptor of the shared memory in which the child shows its current file read. `epoch`: boot clock, in
     seconds, at which the scenario of a simulated node began.

@@ -21,7 +21,7 @@ CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
 
 class ConfigurationSources:
-    """Merges the values of all sources before validation. A value overrides the value that was added before it."""
+    """Merges the values of all sources before validation. A value overrides an earlier value of the same setting."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}

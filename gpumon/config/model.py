@@ -278,7 +278,7 @@ class KernelLogSection(Section):
 
 
 class XidsSection(Section):
-    """Settings of the table of Xids."""
+    """Settings of the Xid table: the file whose rows override or extend the table that gpumon ships."""
 
     file: SomePath | None = setting(
         None,
@@ -344,7 +344,7 @@ class Configuration(Section):
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
-        """Return a copy with these origins (file and line, variable or flag), by name of the setting."""
+        """Return a copy of the configuration with these origins (file and line, variable or flag), by setting."""
         copy = self.model_copy()
         copy._origins = dict(origins)  # noqa: SLF001 - its own
         return copy
@@ -355,7 +355,7 @@ class Configuration(Section):
         return self._xid_rows
 
     def with_xid_rows(self, rows: Mapping[int, Xid]) -> Self:
-        """Return a copy with these Xid rows from xids.file, by code."""
+        """Return a copy of the configuration with these Xid rows from xids.file, by code."""
         copy = self.model_copy()
         copy._xid_rows = dict(rows)  # noqa: SLF001 - its own
         return copy

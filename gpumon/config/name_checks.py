@@ -47,7 +47,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_ranges(sources: ConfigurationSources) -> None:
-    """Add a problem to `sources` for each threshold out of range. The model reports thresholds that are no numbers."""
+    """Add a problem to `sources` for each threshold out of range. The model reports those that are not numbers."""
     entries = sources.get(*THRESHOLDS)
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}

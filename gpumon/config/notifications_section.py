@@ -21,7 +21,7 @@ def _check_server(text: str) -> str:
 
 
 class NotificationsSection(Section):
-    """Settings of the notifications that the agent sends itself, without a Prometheus. None are sent by default."""
+    """Settings of the notifications that the agent sends directly, without Prometheus. By default it sends none."""
 
     labels: Mapping[str, Annotated[str, BeforeValidator(number_to_text)]] = setting(
         {},

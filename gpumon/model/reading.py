@@ -85,7 +85,10 @@ class LinkField:
 
 @dataclass(frozen=True, slots=True)
 class LinkCall:
-    """Source: a getter of NVML whose argument is the number of an NVLink. `words` maps the returned number to text."""
+    """Source: a getter of NVML whose arguments are a GPU and the number of an NVLink.
+
+    `attribute`: member of the returned struct to use; None if the getter returns a number. `words` maps it to text.
+    """
 
     name: str
     attribute: str | None = None
@@ -168,7 +171,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Integral:
-    """Source: integral over time of the row `of` of the same table, computed at each poll. Gaps are not integrated."""
+    """Source: integral over time of another row of the table, named by `of`. Gaps between polls are not integrated."""
 
     of: str
 

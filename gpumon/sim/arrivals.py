@@ -12,7 +12,7 @@ from gpumon.sim.mig import WHOLE_GPU
 XID, MIG_CHANGED = 0x8, 0x100
 """NVML's event type bits: a critical Xid error, and a change of the MIG configuration."""
 _QUEUE = 1000
-"""Maximum number of undelivered Xids that an event set keeps for one storm. The oldest are dropped."""
+"""Maximum number of undelivered Xids of one repeated ScenarioXid that an event set keeps. It drops the oldest."""
 
 
 class ScenarioXid(NamedTuple):
@@ -23,9 +23,9 @@ class ScenarioXid(NamedTuple):
 
     xid: int
     at: float | None = None
-    """Time of the Xid. If None, a single Xid occurs when its entry is added to the scenario file while the process
-    runs; an entry that is in the file when the process starts is not delivered. With `rate`, it is the start of the
-    repetition, and None is 0.
+    """Time of the Xid or, with `rate`, start of the repetition (None: 0). If a single Xid has no time, it occurs when
+    its entry is added to the scenario file while the process runs; an entry that is in the file when the process starts
+    is not delivered.
     """
     gpu_instance: int = WHOLE_GPU
     compute_instance: int = WHOLE_GPU

@@ -43,7 +43,7 @@ class MigProfile:
     def instance_id(self, start: int) -> int:
         """Return the driver's id of the GPU instance that begins at memory slice `start`.
 
-        Ids number a binary tree: 0 is the whole GPU, 1 and 2 are its halves, 3 to 6 its quarters, 7 to 14 its eighths.
+        Ids form a binary tree: 0 is the whole GPU, 1 and 2 are its halves, 3 to 6 its quarters, 7 to 14 its eighths.
         """
         return 8 // self.slices - 1 + start // self.slices
 
@@ -98,9 +98,8 @@ class Board:
     thresholds_reported: bool = True
     """False on Blackwell, where NVML does not report `thresholds`, only `thermal_limits`."""
     thermal_limits: tuple[int, int, int | None, int] | None = None
-    """Thresholds from Ada on (T.Limit in nvidia-smi): the margin in degrees to the temperature limit at which the GPU
-    shuts down, slows down, and reaches its memory and GPU maximum. Negative margins are above that limit. None on older
-    products.
+    """Thresholds from Ada on (T.Limit in nvidia-smi) as margins in degrees below the GPU's temperature limit: shutdown,
+    slowdown, memory maximum, GPU maximum. A threshold above that limit has a negative margin. None on older products.
     """
 
     links: int = 0

@@ -33,9 +33,9 @@ EVENT = "one event"
 compute instance. An event that equals the previous one is recorded too.
 """
 BUS = "pci functions"
-"""Query for the GPUs on the PCI bus. No inputs. Answer: 0, {bus id: bound kernel driver}."""
+"""Query for the GPUs on the PCI bus. No inputs. Answer: return code 0, {bus id: bound kernel driver}."""
 UUIDS = "known uuids"
-"""Query for the uuids that the kernel module lists. No inputs. Answer: 0, {bus id: uuid}."""
+"""Query for the uuids that the kernel module lists. No inputs. Answer: return code 0, {bus id: uuid}."""
 HANGS = -1
 """Return code that is recorded for a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
@@ -56,7 +56,7 @@ class CapturedQuery(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The recorded answers to a query. Each is valid until the next. Times are seconds since the recording began."""
+    """The recorded answers to a query. Each is valid until the next one. Times: seconds since the recording began."""
 
     times: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Capture:
     unrecorded: tuple[str, ...] = ()
     """Functions that were used but have no signature in signatures.py, so that their calls were not recorded."""
     findings: tuple[tuple[str, str, str], ...] = ()
-    """Observations about the driver as text: question, bus id of the GPU, answer."""
+    """Observations about the driver, each as the texts (question, bus id of the GPU, answer)."""
 
     def timeline(self, function: str, *inputs: Any) -> Timeline | None:
         return self.answers.get(CapturedQuery(function, inputs))

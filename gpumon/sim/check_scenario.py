@@ -1,4 +1,4 @@
-"""`python -m gpumon.sim.check_scenario PROFILE [SCENARIO]`: exit with status 1 and an error if either is invalid."""
+"""`python -m gpumon.sim.check_scenario PROFILE [SCENARIO]`: check both. Exit with status 1 if either is invalid."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
-    """Return the number of ECC errors at an NVML memory location; None if that has no counter or ECC is disabled.
+    """Return the number of ECC errors at an NVML memory location; None if it has no counter or ECC is disabled.
 
     SRAM errors are counted at the location SRAM from Ampere on, and at the location L2 cache on older GPUs.
     """

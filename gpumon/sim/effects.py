@@ -15,7 +15,7 @@ from gpumon.sim.codes import Code
 from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
 
 RECHECK = 0.05
-"""Seconds between two checks by a call that hangs, whether the scenario still has the fault."""
+"""Interval in seconds at which a hanging call checks whether the scenario still has the fault."""
 ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
@@ -114,7 +114,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return the description, validator and effect of a scenario key that sets the quantities with a name prefix."""
+    """Return description, validator and effect of a scenario key for the quantities whose names begin with `prefix`."""
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -125,7 +125,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 
 def growable(name: str) -> shapes.Shape:
-    """Return a validator for a quantity's value: a fixed or growing number in its bounds, or null if not supported."""
+    """Return a validator of values of a quantity: a fixed or growing number in its bounds, or null (not supported)."""
     return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
@@ -175,8 +175,8 @@ def c2c_links(settings: Mapping[int | str, str], state: State, _: float) -> Stat
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""NVML's capabilities of peer access between GPUs. NVML's number of a capability is its index here. ACCESS_STATUSES has
-the statuses in the order of NVML's numbers too.
+"""NVML's capabilities of peer access between GPUs. The index of a capability here, and of a status in
+ACCESS_STATUSES, is its number in NVML.
 """
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),

@@ -35,7 +35,7 @@ def xid(value: Any, path: shapes.Path) -> ScenarioXid:
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Return a mapping validated by `parts`. Raise ShapeError if the mapping is invalid or lacks the key `key`."""
+    """Validate a mapping by `parts` and return it. Raise ShapeError if it is invalid or lacks the key `key`."""
     entry: dict[str, Any] = parts(value, path)
     if key not in entry:
         raise shapes.ShapeError(path, f"needs a key {key!r}")

@@ -67,7 +67,7 @@ def device_function(
     """Return a decorator that exports `f(device, *arguments)` as a C function whose first argument is a device handle.
 
     If `parts` is true, the C function accepts handles of MIG devices too, otherwise it returns INVALID_ARGUMENT for
-    them. `takes` are the C types of the arguments after the handle.
+    them. `takes` are the C types of the arguments after the handle. `since` and `arguments`: see Export.
     """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
@@ -86,7 +86,8 @@ def getter(
     """Return a decorator that exports a getter: `f(device, *arguments)` returns a number, a tuple of numbers, or None.
 
     Each of `layouts` is the struct layout of one output pointer; the numbers fill the outputs in order. If a number is
-    None, the call returns NOT_SUPPORTED. `takes` are the C types of the inputs after the handle.
+    None, the call returns NOT_SUPPORTED. `takes` are the C types of the inputs after the handle. The other parameters
+    are those of `device_function`.
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
     arguments = ("handle", *(_NUMBERS[kind] for kind in takes), *(f"out {layout}" for layout in layouts))

@@ -43,7 +43,7 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """One field. Driver versions from `since` up to, but excluding, `until` have it. `kind` is NVML's value type."""
+    """A field of the table. Drivers from version `since` to before `until` have it. `kind`: NVML's type of the value."""
 
     number: int
     name: str
@@ -141,7 +141,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return a function that sums NVLink 5 counters for one link, whose number is the scope, or for all links."""
+    """Return a function that sums the given NVLink 5 counters of the link with the number `scope`, or of all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)

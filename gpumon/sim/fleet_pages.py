@@ -1,4 +1,4 @@
-"""Makes a page (such as /metrics) for each of many simulated nodes from the page of one agent. Pure.
+"""Makes a page (such as /metrics) for each of many simulated nodes from the page of one agent. Performs no I/O.
 
 The pages differ in uuids, serial numbers and host name.
 """

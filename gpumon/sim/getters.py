@@ -49,9 +49,9 @@ def pci_info(device: SimGpu, out: int | None) -> None:
 
 
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
-    """Write an nvmlPciInfo_t.
+    """Write an nvmlPciInfo_t. `device` and `subsystem` are its PCI ids.
 
-    If `bus_id` is not a PCI address, as for a hidden NVSwitch, domain, bus and device are 0xFFFFFFFF.
+    If `bus_id` is not a PCI address, as for a hidden NVSwitch, the struct's domain, bus and device are 0xFFFFFFFF.
     """
     try:
         place = address(bus_id)
@@ -103,7 +103,7 @@ def _split(device: SimGpu) -> tuple[float, float, float, float]:
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
 def memory(device: SimGpu) -> tuple[float, ...]:
-    """Return the total, free and used memory in bytes. Used memory includes reserved memory, unlike in version 2."""
+    """Return total, free and used memory in bytes. Used memory includes reserved memory, unlike in nvmlMemory_v2_t."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 

@@ -20,7 +20,10 @@ _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,
 
 
 class Metric(NamedTuple):
-    """A GPM metric: NVML's id, and the value under full load, in percent or (per link if `per_link`) in MiB/s."""
+    """A GPM metric: its id in NVML, and its value under full load in percent or MiB/s.
+
+    If `per_link` is true, the value is the data rate of one NVLink.
+    """
 
     number: int
     full: float
@@ -96,5 +99,5 @@ def _load(earlier: GpmSample, later: GpmSample) -> float:
 
 
 def _share(instance: int | None) -> float:
-    """Return a factor from 0.92 to 1 by which the metrics of GPU instances differ; 1 for a whole GPU."""
+    """Return the factor for the metrics of a GPU instance: from 0.92 to 1, by its id. Return 1 for a whole GPU."""
     return 1.0 if instance is None else 1 - instance % 5 / 50

@@ -71,9 +71,9 @@ class GpuStates:
         return state
 
     def sampled_at(self, gpu: int) -> float:
-        """Return when the state that `state` last returned for a GPU was sampled (seconds since the simulation began).
+        """Return the time of a GPU's sample that `state` last returned, in seconds since the simulation began.
 
-        The driver may have taken another sample since then.
+        The driver may have taken newer samples.
         """
         return self._states[gpu][0]
 

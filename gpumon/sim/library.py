@@ -40,7 +40,7 @@ _ALL = (
 
 
 def exports() -> Mapping[str, Export]:
-    """Return all functions of the simulated library, by name, which importing this module has registered."""
+    """Return all functions of the simulated library, by name. They were registered when this module was imported."""
     return EXPORTS
 
 
@@ -90,7 +90,7 @@ class SimulatedNode:
         return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
 
     def nvswitches(self) -> int:
-        """Return the number of NVSwitches of the profile on the PCI bus, also in a guest; 0 in a sandbox."""
+        """Return the number of NVSwitches on the PCI bus: those of the profile, also in a guest; 0 in a sandbox."""
         return 0 if self.place == SANDBOX else len(self._node.profile.switches)
 
     def uuids(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from gpumon.sim.sim_gpu import SimGpu
 _INT = struct.Struct("<i")
 _GSP = struct.Struct("64s")
 _LICENSES = struct.Struct("<iIII128s128sI16x568x")
-"""One licensable feature, and room for two others."""
+"""Layout of nvmlGridLicensableFeatures_t with one licensable feature, and padding for two others."""
 _VGPU = 1
 """NVML's code of the vGPU feature."""
 _NVIDIA, _TESLA = 14, 2

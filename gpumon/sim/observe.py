@@ -28,7 +28,7 @@ from gpumon.sim.quantities import (
 UTILIZATION_HERTZ = 6
 """Number of utilization samples that the driver takes per second."""
 CLOCK_STEP = 15
-"""Difference in MHz between adjacent core clocks."""
+"""Difference in MHz between adjacent core clock frequencies."""
 LINK_KIB_PER_SECOND = 6_000_000
 """Traffic of one NVLink, in each direction, under full load."""
 PCIE_BYTES_PER_SECOND = 200_000_000

@@ -18,7 +18,7 @@ EVENTS_SUPPORTED = 0x1FF
 
 
 class Quantity(NamedTuple):
-    """The unit and bounds of a quantity. They validate scenarios and appear in the documentation."""
+    """The unit and bounds of a quantity, for the validation of scenarios and for the documentation."""
 
     unit: str
     low: float
@@ -99,7 +99,7 @@ class State:
     load_seconds: float = 0.0
     """Integral of the load (0 to 1) over the seconds since the simulation began."""
     own_utilization: float = 0.0
-    """Utilization in percent under the load of the workload, whatever utilization the scenario sets."""
+    """GPU utilization in percent that the workload causes, even if the scenario sets another utilization."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)

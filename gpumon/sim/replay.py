@@ -146,7 +146,7 @@ class Replay:
         return tuple(outputs)
 
     def need_answering(self, device: str) -> None:
-        """Raise Refusal if the recording has a GPU (by handle name) as lost or in need of a reset at this time."""
+        """Raise Refusal if the GPU with this handle name was recorded as lost or in need of a reset at this time."""
         timeline = self._faults.get(device)
         if timeline is not None:
             self.succeed(timeline.at(self.time()))
@@ -161,7 +161,10 @@ class Replay:
 
 
 def _versions(recorded: Capture) -> Mapping[str, set[str]]:
-    """Return the recorded versions of the input struct of each function that has one, in hexadecimal, by function."""
+    """Return, by function, the versions (hexadecimal) with which its input struct was recorded.
+
+    Functions without a versioned input struct are left out.
+    """
     versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
     return {name: {inputs[-1][:VERSION_DIGITS] for inputs, _ in recorded.questions(name)} for name in versioned}
 

@@ -36,7 +36,7 @@ _READS: dict[int, Read] = {
 def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
     """Write the samples newer than `since` (µs). `kind` is NVML's sample type.
 
-    `pointers` are those to the value type, the number of samples and the array. If the array is NULL, write only the
+    `pointers` point to the value type, the number of samples and the array. If the array is NULL, write only the
     type and the maximum number of samples.
     """
     device = node.device("nvmlDeviceGetSamples", handle)

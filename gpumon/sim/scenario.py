@@ -27,7 +27,7 @@ from gpumon.sim.sim_gpu import Identity
 _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
-"""Minimum time in seconds between two checks whether the file has changed."""
+"""Minimum interval in seconds at which the file is checked for changes."""
 MIN_AGE = 0.05
 """Seconds that must pass after a change of the file before it is read, so that no half-written file is read."""
 

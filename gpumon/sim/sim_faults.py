@@ -1,7 +1,7 @@
 """TABLE: the keys that a scenario can set, called faults, one row for each.
 
-A fault delays or fails NVML calls, changes the state of GPUs, or sets their workload. Other modules apply the faults
-without an effect here, such as `ports`. docs/simulation.md describes all faults.
+A fault delays or fails NVML calls, changes the state of GPUs, or sets their workload. Faults without an effect here,
+such as `ports`, are applied by other modules. docs/simulation.md describes all faults.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Identity(NamedTuple):
 
 
 class SimGpu(NamedTuple):
-    """A simulated GPU or MIG device, to which the handle of a call resolves, with the GPU's state at that moment."""
+    """A simulated GPU or MIG device, to which the handle of a call resolves, with the GPU's state during the call."""
 
     profile: Profile
     identity: Identity

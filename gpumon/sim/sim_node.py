@@ -56,7 +56,7 @@ class SimNode:
     def scenario(self) -> Scenario:
         """Return the active scenario. Read the scenario file again if it changed.
 
-        Xids without a time, and changes of MIG layouts, that are new in the file occur at the time of this call.
+        If the new content adds an Xid without a time, or changes a MIG layout, that event occurs at the present time.
         """
         if not self._file.due():
             return self._file.current
@@ -142,10 +142,10 @@ class SimNode:
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
     def device(self, function: str, handle: int | None, *, parts: bool = False) -> SimGpu:
-        """Return the GPU or MIG device that an NVML call of `function` addresses by `handle`, after `gate` let it pass.
+        """Begin an NVML call of `function` by calling `gate`. Return the GPU or MIG device that `handle` addresses.
 
-        Raise Refusal if the NVML call is to fail: NVML is not initialised, the handle is invalid, the scenario fails
-        the call, or the GPU is lost or not listed. If `parts` is false, handles of MIG devices are invalid.
+        Raise Refusal if NVML is not initialised, the handle is invalid, the scenario fails the call, or the GPU is lost
+        or not listed. If `parts` is false, handles of MIG devices are invalid.
         """
         self.need_initialised()
         identity, place = self._identity_of(handle)

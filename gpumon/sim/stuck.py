@@ -71,7 +71,7 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield (path below the host's root, function that returns the content) for each file of these processes in /proc.
 
-    Process 1 and proc/devices are added. The processes always exist; their state is D (uninterruptible sleep) while
+    Yield proc/1/stat and proc/devices too. The processes always exist; their state is D (uninterruptible sleep) while
     they are stuck, otherwise S.
     """
     yield "proc/1/stat", _fixed(f"1 (systemd) S 0 {_UNUSED_FIELDS}")

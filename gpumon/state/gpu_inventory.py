@@ -162,7 +162,10 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
-    """Return the inventory after the store was read: with each stored GPU that is expected, even if not on the bus."""
+    """Return the inventory after the store was read.
+
+    Add each stored GPU that is expected, even if it is not on the bus, unless it is passed through or excluded.
+    """
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
     records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
     inventory = replace(

@@ -264,9 +264,11 @@ def readings(
     slot_lanes: int | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
-    """Return the metric table to export. If the GPU does not answer, it has only identity, state and Xid rows.
+    """Return the metrics to export for a GPU.
 
-    A labelled row that equals the same row of `before` is the same object.
+    For a GPU that is released, does not answer or was never read, only those have values that need no reading:
+    identity, state, health, observed seconds and Xids. The rows with labels that this function computes are the objects
+    in `before` if they are equal to them; rows taken from the reading are not.
     """
     own: dict[str, Any] = {
         **gpu.identity,

@@ -1,4 +1,4 @@
-"""READINESS CHECKS: the agent, its unit, and what it needs from the host."""
+"""READINESS CHECKS of the agent, its systemd unit, and what it needs from the host."""
 
 from __future__ import annotations
 

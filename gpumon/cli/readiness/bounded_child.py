@@ -13,14 +13,14 @@ KILLED_SECONDS = 1.0
 
 
 class ChildOutput(NamedTuple):
-    """The standard output of a command, and why it failed; `error` is empty if the exit code is 0."""
+    """Standard output of a command (`text`), and why the command failed (`error`): empty if the exit code is 0."""
 
     text: str
     error: str
 
 
 def run_bounded(command: Sequence[str], deadline: float, identity: Mapping[str, Any] | None = None) -> ChildOutput:
-    """Return the output of a command, which is killed after `deadline` seconds.
+    """Run a command and return its output. Kill the command if it takes longer than `deadline` seconds.
 
     `identity`: user and groups of the command, as keyword arguments of Popen; by default those of this process.
     """

@@ -1,4 +1,4 @@
-"""READINESS CHECKS: driver, GPUs, fabric manager, network ports and the kernel of the host."""
+"""READINESS CHECKS of driver, GPUs, fabric manager, network ports and the kernel of the host."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from gpumon.store.store_error import StoreError
 UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
 UNIT_PROPERTIES = "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities"
 COMMAND_SECONDS = 10.0
-"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager, which do not open the driver."""
+"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager. None of them opens the driver."""
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
@@ -94,8 +94,9 @@ class HostFacts:
 
 
 def gather(configuration: Configuration, configuration_error: str, deadline: float) -> HostFacts:
-    """Return the facts. Child processes, which are killed after `deadline` seconds, open the driver and load PyTorch.
+    """Gather and return the facts about this host and its agent.
 
+    Only child processes open the driver or load PyTorch. Each is stopped after at most `deadline` seconds.
     `configuration_error`: problems of the configuration; empty if it is valid.
     """
     errors, address = {"configuration": configuration_error}, local_socket(configuration)
@@ -171,7 +172,7 @@ def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[d
 
 
 def _port_error(address: tuple[str, int]) -> str:
-    """Return why a socket cannot be bound to the address; an empty string if it can."""
+    """Return why no socket can be bound to the address; an empty string if one can."""
     with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""READINESS CHECKS: PyTorch, CUDA and NCCL of the probes' interpreter, and whether they fit the driver and the GPUs."""
+"""READINESS CHECKS of PyTorch, CUDA and NCCL for probes: their versions, and whether they fit the driver and GPUs."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
 
 
 class _Names:
-    """Returns the names of ranks and GPUs for sentences: "GPU 3 (UUID)", or "rank 3" on the CPU."""
+    """Names ranks and GPUs in messages: as "GPU 3 (UUID)" or, for a run on the CPU, as "rank 3"."""
 
     def __init__(self, run_pass: Pass, observations: Observations) -> None:
         self._gpus = run_pass.plan.gpus

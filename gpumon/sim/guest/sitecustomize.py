@@ -1,7 +1,7 @@
 """Replaces pynvml's NVML library by the simulated library in each Python program that `gpumon simulate` starts.
 
-Python runs this module at its start, also in child processes that use another virtual environment. There the module
-makes importable only gpumon and, if missing, the YAML reader for scenarios.
+Python runs this module at its start, also in child processes that use another virtual environment. In
+those, the module makes only gpumon and, if missing, the YAML reader for scenarios importable.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, 
 
 
 def _gpus(capture: Capture) -> list[str]:
-    """Return the handle name of each recorded GPU, which is each GPU that was looked up by bus id."""
+    """Return the name of the handle of each GPU that was looked up by bus id while the recording was made."""
     return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
 
 

@@ -24,7 +24,7 @@ Values = tuple[Any, ...]
 MORE = 4
 """Number of spare entries in the buffer for a list, which may grow between the call for its size and the next."""
 ROOM = 96
-"""Size of a text buffer in bytes, which is the largest that NVML's header defines."""
+"""Size of a text buffer in bytes: the largest buffer size that NVML's header defines."""
 
 NODE = (
     "nvmlSystemGetDriverVersion",
@@ -97,7 +97,10 @@ def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Seque
 
 
 def _open(library: Library, bus_id: str) -> int | None:
-    """Look up a GPU by bus id, as a poll does. Return the handle; None if the lookup fails. The first may take long."""
+    """Look up a GPU by bus id, as a poll does. Return the handle; None if the lookup fails.
+
+    The first lookup of a GPU may take long, because the driver then initialises the GPU.
+    """
     try:
         handle = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:

@@ -31,7 +31,7 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run all stages and ordered steps until the agent orders the end. Exceptions of torch are not caught.
+        """Run all stages, and the steps that the agent requests until it ends the pass. Do not catch torch's exceptions.
 
         If torch is not installed, report that to the agent and return.
         """
