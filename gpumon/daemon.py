@@ -119,7 +119,7 @@ class Daemon:
     def _start_watchdog(self) -> None:
         """Begin to send WATCHDOG=1 to systemd from the loop, if systemd's watchdog is on.
 
-        Nothing is sent while the loop hangs, or between a tick that raised an exception and the next tick that succeeds.
+        Nothing is sent while the loop hangs, or between a tick that raised an exception and the next successful tick.
         A driver call that hangs in a child process does not stop the notifications.
         """
         interval = systemd.watchdog_interval()

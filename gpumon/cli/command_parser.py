@@ -20,7 +20,7 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, width=WIDTH)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return a help text with each line wrapped. Indented lines, which are examples, are not changed."""
+        """Return a help text with its lines wrapped, except indented lines, which are examples."""
         lines = text.splitlines()
         return "\n".join(
             line if line.startswith(INDENT) else super(_Formatter, self)._fill_text(line, width, indent)

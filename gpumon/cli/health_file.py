@@ -15,7 +15,7 @@ from gpumon.config.default_paths import HEALTH_FILE_VERSION, StrPath
 from gpumon.health.verdict import Level
 
 Document = Mapping[str, Any]
-"""A JSON object of the health file, such as a verdict; docs/check.md documents them."""
+"""A JSON object in the health file, such as a verdict. docs/check.md documents the file."""
 LEVELS = {level.word: level for level in Level}
 MAX_AGE_SECONDS = 30.0
 """Age in seconds above which the health file is stale. The agent evaluates its checks every 5 s."""

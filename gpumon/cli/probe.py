@@ -26,8 +26,8 @@ from gpumon.probe.core.result import ProbeResult, from_document
 
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Seconds after the start of a run in which a request that gets status 404 is repeated, because the agent may not have
-recorded the run yet.
+"""Seconds after the start of a run during which a request for the run is repeated if it gets status 404, because the
+agent may not have recorded the run yet.
 """
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1

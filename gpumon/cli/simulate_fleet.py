@@ -186,7 +186,7 @@ def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _agents(folder: Path, args: argparse.Namespace) -> Iterator[list[FleetAgent]]:
-    """Run agents within a context. Yield them as a list: a healthy agent, then one for each scenario of broken nodes."""
+    """Run agents within a context. Yield a list of them: a healthy one, then one for each scenario of broken nodes."""
     faults = {} if args.scenario else {folder / f"{i}.yml": FAULTS[i] for i in range(min(args.broken, len(FAULTS)))}
     for path in faults:
         path.touch()

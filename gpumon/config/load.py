@@ -42,8 +42,8 @@ def load(
     """Return the validated configuration. Raise ConfigurationError with all problems that were found.
 
     `path`: the configuration file. `flags` maps flag names to values, None if a flag is not given. `profiles` returns
-    the names of all simulated profiles, and is called only if simulate.profile names one. If `profiles` is None, that
-    name is not checked.
+    the names of all simulated profiles, and is called only if simulate.profile names a profile. If `profiles` is None,
+    that name is not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)

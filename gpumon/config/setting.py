@@ -40,7 +40,8 @@ def setting(
     """Return the pydantic field that declares a setting.
 
     `meaning` describes the setting in the documentation. With `restart`, a change takes effect only at a restart, not
-    at a reload. `limits`: the arguments gt, ge and le of pydantic's Field. The other parameters are attributes of SettingRow.
+    at a reload. `limits`: the arguments gt, ge and le of pydantic's Field. The other parameters are those of SettingRow
+    (settings_table.py).
     """
     row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
     return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]

@@ -87,7 +87,8 @@ class LinkField:
 class LinkCall:
     """Source: a getter of NVML whose arguments are a GPU and the number of an NVLink.
 
-    `attribute`: member of the returned struct to use; None if the getter returns a number. `words` maps it to text.
+    `attribute`: member of the returned struct that has the value; None if the getter returns the value itself. `words`:
+    text for each value; None if the value is a PCI address.
     """
 
     name: str

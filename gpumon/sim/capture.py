@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from gpumon.model.orders import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
-"""First key of a file's first line, and its value, the version of the file format. Other versions are rejected."""
+"""First key in a recording's file, and the value of this key: the format version. Other versions are rejected."""
 LARGEST = 512 * 1024 * 1024
 """Maximum size of an unpacked recording in bytes."""
 

@@ -113,7 +113,7 @@ def getter(
 def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
     """Return a decorator that exports a getter of a text: `f(device) -> str`.
 
-    The C function writes the text into the caller's buffer.
+    The C function writes the text into the caller's buffer. `name` and `parts`: see `device_function`.
     """
 
     def export(written: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -43,7 +43,7 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """A field of the table. Drivers from version `since` to before `until` have it. `kind`: NVML's type of the value."""
+    """A field of the table. Drivers from version `since` to before `until` have it. `kind`: NVML's value type."""
 
     number: int
     name: str

@@ -41,7 +41,7 @@ class ComputeInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A GPU instance: a part of a GPU's memory and engines, as its MIG profile defines.
+    """A GPU instance: the part of a GPU's memory and engines that its MIG profile defines.
 
     `compute` has the number of compute slices of each of its compute instances.
     """

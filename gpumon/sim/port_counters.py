@@ -100,12 +100,12 @@ def guid(number: int, *, replaced: bool = False) -> str:
 
 
 def narrowed(name: str, value: int) -> int:
-    """Return what a counter of limited size shows for a value: at most STOPS_AT, and modulo WRAPS_AT."""
+    """Return what a counter shows for the count `value`: it may stop (STOPS_AT) or wrap to 0 (WRAPS_AT)."""
     return min(value, STOPS_AT.get(name, value)) % WRAPS_AT.get(name, 2**64)
 
 
 def check(ports: Mapping[str, Any], nics: Iterable[str], profile: Profile) -> None:
-    """Raise ShapeError if `ports` (a key of the scenario) names a device that the node does not have."""
+    """Raise ShapeError if `ports`, a key of the scenario, has a device that neither `profile` nor `nics` provides."""
     names = [*devices(profile), *(NIC_KINDS[kind].device for kind in nics)]
     for name in ports:
         if name not in {"*", *names}:

@@ -34,7 +34,7 @@ from gpumon.store.store_error import StoreError
 UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
 UNIT_PROPERTIES = "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities"
 COMMAND_SECONDS = 10.0
-"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager. None of them opens the driver."""
+"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager. None of these opens a GPU."""
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"

@@ -22,7 +22,7 @@ from gpumon.sim.signatures import SIGNATURES, signature
 Values = tuple[Any, ...]
 
 MORE = 4
-"""Number of spare entries in the buffer for a list, which may grow between the call for its size and the next."""
+"""Number of spare entries in the buffer for a list, because a list may grow after the call for its size."""
 ROOM = 96
 """Size of a text buffer in bytes: the largest buffer size that NVML's header defines."""
 

@@ -31,7 +31,7 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run all stages, and the steps that the agent requests until it ends the pass. Do not catch torch's exceptions.
+        """Run all stages, and the steps that the agent requests until it ends the pass. Exceptions of torch are raised.
 
         If torch is not installed, report that to the agent and return.
         """
