@@ -1,4 +1,4 @@
-"""`gpumon check`: report the content of the health file by one line and an exit code, for Nagios, Slurm and others."""
+"""`gpumon check`: report the health file as a line and an exit code, for Nagios, Slurm, node-problem-detector."""
 
 from __future__ import annotations
 

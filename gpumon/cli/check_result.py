@@ -165,7 +165,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return a text with the action of a verdict and, if a reboot or reset was already made, with this repair."""
+    """Return a text with the action of a verdict. If a reboot or reset was already made, the text mentions it."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."

@@ -148,7 +148,7 @@ class Client:
     def _authorization(self) -> Mapping[str, str]:
         """Return the Authorization header with the token or, without a token file, the URL's user and password.
 
-        Return {} if there are neither. Raise ClientError if the token cannot be read.
+        Return {} if there is neither. Raise ClientError if the token cannot be read.
         """
         url = urlsplit("" if isinstance(self.address, Path) else self.address)
         try:

@@ -91,8 +91,8 @@ def configuration_to_start(args: argparse.Namespace) -> Configuration:
 def simulation_problem(profile: str, scenario: Path | None) -> str:
     """Return the problem of a recording or scenario; an empty string if there is none.
 
-    `profile`: name of a profile, or path of a recording. A child process makes the check, because it imports the
-    simulation's C functions, which must not be in this process.
+    `profile`: name of a profile, or path of a recording. A child process makes the check, because the check
+    imports the simulation's C functions, which must not be in this process.
     """
     if scenario is None and not is_recording(profile):
         return ""

@@ -83,7 +83,7 @@ def _drained(state: FleetState, node: str) -> str | None:
 
 
 def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
-    """Yield a summary line and, if there are problems, a table with one line per problem, all cut to `width`."""
+    """Yield a summary line and, if there are problems, a table with one line per problem. Cut lines to `width`."""
     worst = {problem.node: problem.level for problem in reversed(state.problems)}  # a node's first problem is the worst
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
     yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])

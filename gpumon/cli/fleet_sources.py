@@ -1,4 +1,4 @@
-"""Reads a fleet's problems, and who works on them, from Prometheus or the agents; and the drained nodes from Slurm."""
+"""Reads a fleet's problems, who works on them, and which nodes are drained, from Prometheus, the agents and Slurm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FleetProblem(NamedTuple):
 
 
 class FleetState(NamedTuple):
-    """The nodes of a fleet and their problems. `drains`: why nodes are drained, by node; None if that is unknown."""
+    """The nodes of a fleet and their problems. `drains`: reason of each drained node, by node; None if unknown."""
 
     nodes: Sequence[str]
     problems: Sequence[FleetProblem]
@@ -149,7 +149,7 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 
 def slurm_drains() -> Mapping[str, str] | None:
-    """Return why Slurm drains nodes, by node. Return None if this host has no scontrol or Slurm does not answer."""
+    """Return, by node, why Slurm drains it. Return None if this host has no scontrol or Slurm does not answer."""
     output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
     found = (_SLURM_NODE.match(line) for line in output.text.splitlines())
     return None if output.error else {each["node"]: each["reason"] or "drained" for each in found if each}

@@ -62,7 +62,7 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until `seconds` have passed, an error occurs or the operator presses ^C. Return the outcome."""
+        """Record until the given duration is over, an error occurs or the operator presses ^C. Return the outcome."""
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:

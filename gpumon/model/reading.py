@@ -172,7 +172,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Integral:
-    """Source: integral over time of another row of the table, named by `of`. Gaps between polls are not integrated."""
+    """Source: integral over time of another row of the table, named by `of`. Gaps are not integrated."""
 
     of: str
 

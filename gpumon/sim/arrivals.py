@@ -12,7 +12,7 @@ from gpumon.sim.mig import WHOLE_GPU
 XID, MIG_CHANGED = 0x8, 0x100
 """NVML's event type bits: a critical Xid error, and a change of the MIG configuration."""
 _QUEUE = 1000
-"""Maximum number of undelivered Xids of one repeated ScenarioXid that an event set keeps. It drops the oldest."""
+"""Maximum number of undelivered Xids of a repeated ScenarioXid in an event set. The oldest are dropped."""
 
 
 class ScenarioXid(NamedTuple):

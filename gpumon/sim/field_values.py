@@ -43,7 +43,7 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """A field of the table. Drivers from version `since` to before `until` have it. `kind`: NVML's value type."""
+    """A field of the table. Driver versions from `since` on, but before `until`, have it. `kind`: NVML's value type."""
 
     number: int
     name: str

@@ -266,9 +266,9 @@ def readings(
 ) -> Gpu:
     """Return the metrics to export for a GPU.
 
-    For a GPU that is released, does not answer or was never read, only those have values that need no reading:
-    identity, state, health, observed seconds and Xids. The rows with labels that this function computes are the objects
-    in `before` if they are equal to them; rows taken from the reading are not.
+    If the GPU is released, does not answer or was never read, only the rows that need no reading have values: identity,
+    state, health, observed seconds and Xids. If a labelled row that this function computes equals that of `before`, it
+    is the same object. This is not so for labelled rows that are taken from the reading unchanged.
     """
     own: dict[str, Any] = {
         **gpu.identity,

@@ -96,7 +96,7 @@ class HostFacts:
 def gather(configuration: Configuration, configuration_error: str, deadline: float) -> HostFacts:
     """Gather and return the facts about this host and its agent.
 
-    Only child processes open the driver or load PyTorch. Each is stopped after at most `deadline` seconds.
+    Only child processes open the driver or load PyTorch. Each of these is stopped after at most `deadline` seconds.
     `configuration_error`: problems of the configuration; empty if it is valid.
     """
     errors, address = {"configuration": configuration_error}, local_socket(configuration)
@@ -163,7 +163,7 @@ def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the report of torch_report.py about PyTorch and "", or an empty report and the error."""
+    """Return (report of torch_report.py about PyTorch, ""), or ({}, error) if the program prints no report."""
     output = run_bounded([python, "-I", str(TORCH_REPORT)], deadline, identity)
     try:
         return json.loads(output.text.splitlines()[-1]), ""

@@ -43,7 +43,7 @@ class MeasurementResponse(_RunPart):
 
 
 class ConditionsResponse(_RunPart):
-    """Hardware and driver of a run: a part of the conditions, which must be equal for runs to be compared."""
+    """Hardware and driver of a run: a part of the conditions that must be equal in runs that are compared."""
 
     model: str
     gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")

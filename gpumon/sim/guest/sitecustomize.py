@@ -1,7 +1,7 @@
 """Replaces pynvml's NVML library by the simulated library in each Python program that `gpumon simulate` starts.
 
-Python runs this module at its start, also in child processes that use another virtual environment. In
-those, the module makes only gpumon and, if missing, the YAML reader for scenarios importable.
+Python runs this module at its start, also in child processes that use another virtual environment. To
+these it adds only two packages that can be imported: gpumon and, if missing, the YAML reader for scenarios.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # other environments may have an old Python
     from types import ModuleType
 
 SIMULATION = "GPUMON_SIMULATION"
-"""Environment variable with the profile and scenario and the folders of gpumon and its YAML reader, as JSON."""
+"""Environment variable with a JSON object: the profile, the scenario, the folders of gpumon and of a YAML reader."""
 BINDINGS = ("pynvml", "pynvml.nvml")
 """Modules that may have pynvml's library object `nvmlLib`. The second belongs to the older distribution `pynvml`."""
 OLDEST = 3, 11
