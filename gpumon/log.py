@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 
 
 def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of the setting
-    """Write messages of at least this level to standard error, as logfmt or json. Call it again to change the settings."""
+    """Write messages of at least this level to standard error, as logfmt or json. Call it again to change this."""
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _StandardErrorHandler)]:
         root.removeHandler(old)

@@ -139,7 +139,7 @@ class CallRecorder:
     def _output(
         self, name: str, described: Signature, inputs: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """Return the outputs of a successful call for the call log. If they cannot be read, log an error and return None.
+        """Return a successful call's outputs for the call log. If they cannot be read, log an error and return None.
 
         The NVML client gets its answer in both cases.
         """
