@@ -1,4 +1,4 @@
-"""Access control for reading over TCP, as configured: names in client certificates, users with passwords, a token."""
+"""Access control for requests over TCP: names in client certificates, users with passwords, and tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Signature = tuple[tuple[int, int, int], ...]
 
 
 class Access:
-    """Decides which requests over TCP may be answered. Requests over the unix socket are never refused here."""
+    """Decides whether a request over TCP may be answered. It never refuses a request over the unix socket."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Access:
     ) -> None:
         """Read the web configuration. Raise WebConfigError if it cannot be used.
 
-        `token` and `read_token` return the tokens that permit changes and reading, or None if the token file cannot be
-        read. `read_token` is None if no token for reading is configured.
+        `token` returns the token that permits changes, and `read_token` the token that permits reading; both return
+        None if their file cannot be read. `read_token` itself is None if no token for reading is configured.
         """
         self._path = web_config
         self._refusals = refusals
@@ -45,7 +45,8 @@ class Access:
         self.config, self.tls = (WebConfig(), None) if web_config is None else _load(web_config)
         self._signature = self._sign()
         self.notice: str | None = None
-        """Why changed files of the web configuration are not used; None if they are."""
+        """Reason why the changed files of the web configuration are not in use; None if the current files are in use.
+        """
 
     def refresh(self) -> bool:
         """Read the web configuration again if it or a file that it names has changed. Return True if it was read.
@@ -72,7 +73,7 @@ class Access:
         return () if self._path is None else tuple(_status(each) for each in files(self._path, self.config))
 
     async def refusal(self, scope: Scope) -> Problem | None:
-        """Return the error to send instead of an answer to this request; None if the request may be answered."""
+        """Return the error with which to refuse this request; None if the request may be answered."""
         connection, config = scope["state"]["connection"], self.config
         if connection.peer is not None or scope["path"].startswith(OPEN_PATHS):
             return None

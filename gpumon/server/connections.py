@@ -1,4 +1,4 @@
-"""HTTP connections: their deadlines, their maximum number, and the user at the other end of a unix socket."""
+"""HTTP connections: their time limits, their maximum number, and the user at the other end of a unix socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REASONS = ("connections", "credentials", "descriptors", "token", "user")
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59
 _MAX_BYTES = 1024
-"""Size in bytes of the longest group list that Python's getsockopt reads: 256 group ids."""
+"""Maximum size in bytes of the list of a user's groups, because getsockopt returns no more: 256 group ids."""
 
 _DISCARD = struct.pack("ii", 1, 0)
 _NO_LOGIN = 0xFFFFFFFF
@@ -52,11 +52,11 @@ class Peer(NamedTuple):
     uid: int
     groups: frozenset[int]
     login_uid: int | None
-    """Id of the user who logged in to the session; None for a service. Read at connect time."""
+    """Id of the user who logged in to the process's session; None for a service. Read at connect time."""
 
     @property
     def may_write(self) -> bool:
-        """Return True if the process may change state: as root, as the agent's user, or in the agent's group."""
+        """Return True if the process may change state: it runs as root or the agent's user, or in the agent's group."""
         return self.uid in {0, os.geteuid()} or os.getegid() in self.groups
 
 
@@ -95,9 +95,9 @@ def _login_uid(pid: int) -> int | None:
 
 
 class Connection(H11Protocol):
-    """An HTTP/1.1 connection with deadlines for requests and responses.
+    """An HTTP/1.1 connection that limits the time for receiving a request and for sending a response.
 
-    uvicorn alone has only a keep-alive timeout, which begins after the first response.
+    uvicorn itself limits only the time between requests (keep-alive).
     """
 
     def __init__(self, refusals: Refusals, **values: Any) -> None:
@@ -109,7 +109,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return True if the connection waits for its client: for a request, or for the client to read the response."""
+        """Return True if the connection waits for its client to send a request or to read the response."""
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -122,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True if this is a TCP connection and fewer than KEPT_FOR_METRICS TCP connections are not in use."""
+        """Return True for a TCP connection if fewer than KEPT_FOR_METRICS of all MAX_CONNECTIONS are not busy."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
@@ -159,7 +159,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _alike(self) -> list[Connection]:
-        """Return the open connections, including this one, that have the `kind` of this one and share its limit."""
+        """Return all open connections of the same `kind`, including this one. They share one maximum number."""
         everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
         return [other for other in everyone if other.kind == self.kind]
 
@@ -169,7 +169,7 @@ class Connection(H11Protocol):
         return None if self.peer is None else self.peer.may_write
 
     def _make_room(self) -> None:
-        """Close the longest idle connection of the user who has the most connections of this kind.
+        """Close the connection that was idle longest, of the user who has the most connections of this kind.
 
         Close this new connection if that user has no other idle one. All TCP connections count as those of one user.
         """
@@ -195,7 +195,7 @@ class Connection(H11Protocol):
             )
 
     def reset(self) -> None:
-        """Close the connection, and discard unread data, which the kernel would otherwise keep for minutes."""
+        """Close the connection and discard unsent data, which the kernel would otherwise keep for minutes."""
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         self.transport.abort()

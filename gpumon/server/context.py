@@ -32,7 +32,7 @@ class Filter(BaseModel):
 
 
 class AuditedFilter(Filter):
-    """Base of the query parameters of requests that change state or start work, with the reason for the audit."""
+    """Query parameters of every request that changes state or starts work: a reason, which the audit records."""
 
     reason: str = Field("", max_length=MAX_REASON_LENGTH, description="Why. It is kept in the audit log.")
 
@@ -60,8 +60,8 @@ def rendered(request: Request) -> RenderedDocuments:
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
     """Return the JSON response that `build` makes from the latest Report, rendered once per Report.
 
-    `name` is the cache key. Only routes without `async` may call this function, because it blocks the calling thread
-    while another request renders.
+    `name` is the cache key. Do not call this function from a coroutine: it blocks the calling thread while another
+    request renders.
     """
     latest = sources(request).latest()
     body = rendered(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))

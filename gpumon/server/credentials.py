@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 MAX_WAITING = 16
-"""Maximum number of passwords that wait to be verified. Each costs tens of milliseconds of one core."""
+"""Maximum number of passwords that wait to be verified. Each verification takes tens of milliseconds of one core."""
 _DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
 """Hash that is checked for a user who does not exist, so that the response time does not reveal which users exist."""
 
@@ -21,7 +21,7 @@ class TooManyPasswordsError(Exception):
 
 
 class Passwords:
-    """Verifies passwords against bcrypt hashes. A password that matched is remembered until its hash changes."""
+    """Verifies passwords against bcrypt hashes, and caches each user's last right password until the hash changes."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
@@ -30,9 +30,9 @@ class Passwords:
         """For each user, the bcrypt hash and the SHA-256 of the password that last matched it."""
 
     async def verify(self, user: str, password: str, users: Mapping[str, str]) -> bool:
-        """Return True if the user exists and the password is right. Raise TooManyPasswordsError.
+        """Return True if the user exists and the password is right.
 
-        `users`: bcrypt hashes by user name.
+        Raise TooManyPasswordsError if MAX_WAITING passwords already wait. `users` maps user names to bcrypt hashes.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
         known = self._right.get(user)

@@ -117,7 +117,7 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
 
 
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Return the PCI address and the uuid of a GPU. The address selects the GPU's events without a uuid.
+    """Return the PCI address and the uuid of a GPU. The address is needed for stored events that have no uuid.
 
     The address is None for a GPU that was removed. `text` is the uuid, index or PCI address in the request.
     """

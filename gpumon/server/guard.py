@@ -33,7 +33,7 @@ TOKEN_ERRORS: Mapping[int, str] = {
     403: "The request comes from a page of another origin, or from a local user who may not change state.",
     503: "The main loop does not answer, or the agent has no token.",
 }
-"""Errors of every route with `needs_token`, by HTTP status."""
+"""Descriptions of the errors, by HTTP status, that every route with the dependency `needs_token` can return."""
 
 
 class Guard:
@@ -159,7 +159,7 @@ async def _require_token(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
 ) -> None:
-    """Call `authorize` as a dependency of a route, before FastAPI validates the parameters of the request."""
+    """Raise a Problem unless the client may change state. FastAPI calls this before it validates the parameters."""
     authorize(request)
 
 

@@ -13,7 +13,8 @@ LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
     """Return localhost, the listen address, and the short and fully qualified names of this host, in lower case.
 
-    Fully qualified names come from resolv.conf and hosts in `etc`. DNS is not queried: it could delay the start.
+    Fully qualified names come from resolv.conf and hosts in `etc`. DNS is not queried, because that could delay the
+    start.
     """
     name = socket.gethostname()
     short = name.partition(".")[0]

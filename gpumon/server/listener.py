@@ -96,7 +96,7 @@ def _token(path: Path) -> str | None:
 
 
 def _inherited(web: WebSection) -> socket.socket | None:
-    """Return the TCP socket of the systemd socket unit, which stays open while the agent restarts; None without one."""
+    """Return the TCP socket that a systemd socket unit passed to the agent; None if it passed none."""
     given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
     configured = "listen_address" in web.model_fields_set
     if given is not None and configured and given.getsockname()[:2] != web.address:

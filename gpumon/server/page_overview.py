@@ -25,11 +25,11 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE
 
 HOT_RATIO = 0.95
-"""Ratio of a temperature to the slowdown temperature from which the bar has the color of a warning."""
+"""The bar of a temperature has the warning color if temperature / slowdown temperature is at least this ratio."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
 LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 EVENT_KINDS = {AER: "PCIe", NIC: "adapter", DRIVER: "driver", OVERRUN: "kernel log"}
-"""Text for each kind of event that has neither an Xid nor an SXid."""
+"""Text for each kind of event whose code is neither an Xid nor an SXid."""
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 
@@ -50,7 +50,7 @@ class Bar:
     text: str
     limit: str = ""
     ratio: float | None = None
-    """Filled part of the bar from 0 to 1; None draws no bar, because the reading or its limit is absent."""
+    """Filled part of the bar from 0 to 1; None if the reading or its limit is absent, so that no bar is drawn."""
     tone: str = ""
 
     @property
@@ -76,7 +76,7 @@ def tiles(document: Document) -> list[Tile]:
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
-    """Return all GPUs: first those that are neither up nor released. In both groups the worst verdict comes first."""
+    """Return all GPUs: first those neither up nor released, then the others; in both groups, worst verdicts first."""
     return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
@@ -102,14 +102,14 @@ def instance(mig: Document) -> Fact:
 
 
 def event_code(event: Document) -> str:
-    """Return the code of an event, such as "Xid 79" or "SXid 20034"; the kind of an event without a code."""
+    """Return the code of an event, such as "Xid 79" or "SXid 20034"; if it has no code, a text for its kind."""
     if event["xid"] is not None:
         return f"Xid {event['xid']}"
     return EVENT_KINDS[event["kind"]] if event["sxid"] is None else f"SXid {event['sxid']}"
 
 
 def event_place(event: Document) -> str:
-    """Return the GPU of an event by index, with its MIG instance if reported; without a GPU, the PCI address."""
+    """Return the index of an event's GPU as text, with its MIG instance if reported; without a GPU, the PCI address."""
     if event["gpu"] is None:
         return event["pci_bus_id"] or ""
     instance = event["gpu_instance_id"]
@@ -126,7 +126,7 @@ def level_tone(transition: Document) -> str:
 
 
 def transition_note(transition: Document) -> str:
-    """Return, as text, what cleared the verdict; for any other transition, the action that the verdict recommends."""
+    """Return what cleared the verdict, as text; for any other transition, the action that the verdict recommends."""
     cleared = transition["change"] == "cleared"
     return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
 
@@ -144,7 +144,7 @@ def readings_age(node: Document) -> float | None:
 
 
 def current_result(document: Document) -> Document | None:
-    """Return the run that determines the state of the all-reduce probe; None without one. It is never a skipped run."""
+    """Return the run that determines the state of the all-reduce probe; None if no run does. Skipped runs never do."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
@@ -155,7 +155,7 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """Return a run's measurement of the largest message size; None without a run that measured and checked its data."""
+    """Return a run's measurement of the largest message size; None without a run, or if it did not check its data."""
     if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])
@@ -233,7 +233,7 @@ def _bar(value: float | None, limit: float | None, unit: Callable[[float | None]
 
 
 def _activity(readings: Document) -> tuple[Bar, ...]:
-    """Return a bar for each GPU performance monitoring (GPM) reading of a GPU or a MIG instance that is not absent."""
+    """Return a bar for each GPU performance monitoring (GPM) reading that a GPU or a MIG instance has."""
     ratios = ((label, readings[key]) for label, key in ACTIVITY.items() if readings[key] is not None)
     return tuple(Bar(text=f"{label} {share(ratio)}", ratio=ratio) for label, ratio in ratios)
 

@@ -45,7 +45,8 @@ class PlotSeries:
     line: str
     """Points of an SVG polyline."""
     medians: tuple[str, ...]
-    """SVG polylines of this host's median over time. A gap, where there was no median, begins another polyline."""
+    """SVG polylines of this host's median over time. Where runs have no median, one polyline ends and the next begins.
+    """
     bands: tuple[str, ...]
     """SVG polygons of the spread around the median."""
     label: float
@@ -70,7 +71,7 @@ class Plot:
     first: str
     last: str
     size: str
-    """Largest message size of the newest run that the lines connect, as text."""
+    """Largest message size, as text, of the newest run that the lines connect."""
     summary: str
     width: int = WIDTH
     height: int = HEIGHT

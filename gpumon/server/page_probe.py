@@ -47,7 +47,7 @@ class PairRow:
 
 
 def groups(run: Document) -> list[MeasurementGroup]:
-    """Return the measurements of a run by collective, algorithm and data type. A single group has no title."""
+    """Return the measurements of a run, grouped by collective, algorithm and data type. A single group has no title."""
     measurements = run["measurements"]
     ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["bytes"]))
     by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
@@ -59,7 +59,7 @@ def groups(run: Document) -> list[MeasurementGroup]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return a bandwidth as a percentage of this host's median, and the CSS class of that text ("" or "warning").
+    """Return a measured bandwidth as percentage of this host's median, and the CSS class of the text: "" or "warning".
 
     Return two empty strings if there is no median.
     """
@@ -86,7 +86,7 @@ def conditions(run: Document) -> list[str]:
 
 
 def progress(probe: Document) -> Bar:
-    """Return a bar with the progress of the probe run in progress."""
+    """Return a bar that shows the progress of the probe's current run."""
     current = probe["progress"] or {"message": "starting", "ratio": 0.0}
     ratio = current["ratio"]
     return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)
@@ -111,7 +111,7 @@ def pairs(run: Document, report: Document) -> list[PairRow]:
 
 
 def requested_probes(report: Document) -> list[str]:
-    """Return a sentence about the last run of each probe that runs only on request, if it has run."""
+    """Return a list with one sentence for each probe that runs only on request and has run: about its last run."""
     now, sentences = report["node"]["time"], []
     for name, probe in PROBES.items():
         run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
@@ -128,7 +128,10 @@ def _group_key(measurement: Document) -> tuple[str, str, str]:
 
 
 def _title(key: tuple[str, str, str], several: list[bool]) -> str:
-    """Return the algorithm, with the collective and the data type if the run has several collectives or data types."""
+    """Return the algorithm of a group of measurements, preceded by its collective and followed by its data type.
+
+    `several` is a pair: omit the collective unless the first item is True, and the data type unless the second is.
+    """
     collective, algorithm, dtype = key
     parts = (collective if several[0] else "", algorithm, dtype if several[1] else "")
     return ", ".join(filter(None, parts))

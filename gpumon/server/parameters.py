@@ -1,6 +1,6 @@
 """Parses request parameters: durations, times, GPUs and probes.
 
-Raises a Problem with status 400 for an invalid text, and with 404 for an unknown GPU or probe.
+The functions raise a Problem: with status 400 for invalid text, with 404 for an unknown GPU or probe.
 """
 
 from __future__ import annotations

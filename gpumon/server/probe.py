@@ -111,7 +111,7 @@ def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: 
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
     """Return a sentence on why the assertion failed: no run, a run that is not ok, or one older than `max_age` seconds.
 
-    Return an empty string if it did not fail. `partial` is a note on a newer run with fewer GPUs, or empty.
+    Return an empty string if the assertion holds. `partial` is a note on a newer run with fewer GPUs, or empty.
     """
     if result is None:
         return NO_RUN

@@ -9,7 +9,7 @@ from gpumon.state.report import Report
 
 
 class RenderedDocuments:
-    """The last rendering of each document. Only one thread renders at a time; others that must render wait for it."""
+    """Cache of the last rendering of each document. While one thread renders, others that must render wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""HTML pages of the runbooks, which the agent serves or `static_pages` exports for another web server."""
+"""HTML pages of the runbooks. The agent serves them, or `static_pages` exports them for another web server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def runbook(request: Request, name: str) -> Response:
 
 
 def static_pages() -> Iterator[tuple[str, bytes]]:
-    """Yield the path and the content of each page for another web server: an index, and a folder for each runbook."""
+    """Yield the path and content of each file to export: index.html, and NAME/index.html for each runbook."""
     style = static_files()["gpumon.css"].decode()
     yield "index.html", _page(style=style)
     for name in runbooks():
@@ -44,7 +44,7 @@ def static_pages() -> Iterator[tuple[str, bytes]]:
 
 
 def _page(name: str = "", style: str = "") -> bytes:
-    """Return the HTML page of a runbook; without a name, the list of all. `style`: CSS to include in a static page."""
+    """Return the HTML page of a runbook; without `name`, the list of all. `style`: CSS to include in a static page."""
     root = "" if style else f"{RUNBOOKS}/"
     context = {"runbook": runbooks().get(name), "runbooks": runbooks(), "style": style, "root": root}
     return html("runbook.html", context)

@@ -30,7 +30,7 @@ class Sources:
     exposition: Mapping[Page, Callable[[], Exposition]]
     """For each page for Prometheus (/metrics and /metrics/links), the function that returns its content."""
     dcgm: Callable[[Report], str]
-    """Returns the page /metrics/dcgm, which has the names of dcgm-exporter, for a Report."""
+    """Returns the text of the page /metrics/dcgm, whose metrics are named as by dcgm-exporter, for a Report."""
     ready: Callable[[], bool]
     """Returns True after the first poll has ended or its deadline has passed, or if the whole node is released."""
     token: Callable[[], str | None]
@@ -43,16 +43,15 @@ class Sources:
     allowed_hosts: frozenset[str]
     """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""
     allowed_hosts_to_read: frozenset[str]
-    """Names that the Host header of a request that changes nothing may have. "*" if remote hosts can connect, because
-    they may use names that the agent cannot determine.
+    """Names that the Host header may have if the request changes nothing. Contains "*" if remote hosts can connect,
+    because they may use names that the agent cannot determine.
     """
     request_probe: Callable[[str], Future[ProbeRequest]]
-    """Requests a run of the probe with this name. When the future of an accepted request is done, `latest` contains the
-    run under its id.
+    """Requests a run of the probe with this name. The future is done when the run is refused, or when the Report that
+    `latest` returns contains the run under its id.
     """
     start_window: Callable[[WindowRequest], Future[RequestResult]]
-    """Starts a time window. The future is done when the window is stored and its effect is complete, or after a
-    timeout.
+    """Starts a time window. The future is done when the window is stored and has its full effect, or after a timeout.
     """
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
     """Ends time windows. The future is done when the change is stored, or cannot be stored."""
@@ -69,8 +68,8 @@ class Sources:
     record_change: Callable[[AuditEntry], None]
     """Records in the audit an authorized request that changes state or starts work."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
-    """Reads the newest audit entries, up to the given number. The future raises StoreError if the store cannot be
-    read.
+    """Reads the newest audit entries. The argument is their maximum number. The future raises StoreError if the store
+    cannot be read.
     """
     runbook_url: str | None
     """Base URL of the runbooks; None if the agent serves them itself."""

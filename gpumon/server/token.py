@@ -13,7 +13,7 @@ from gpumon import trusted_file
 MODE = 0o640
 MAX_BYTES = 4096
 MIN_LENGTH = 16
-"""Minimum number of characters. A token that `ensure` creates has 43."""
+"""Minimum number of characters of a token. A token that `ensure` creates has 43."""
 
 
 class TokenError(Exception):
@@ -21,7 +21,7 @@ class TokenError(Exception):
 
 
 def ensure(path: Path) -> str:
-    """Return the token in the file, which is created if it does not exist. Raise TokenError if that fails.
+    """Return the token in the file; create the file if it does not exist. Raise TokenError if no token is usable.
 
     Two agents that start at the same time read the same token.
     """
@@ -68,7 +68,7 @@ def warning(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """Write a new token to a temporary file and link that to `path`. Keep a file that another agent created first."""
+    """Write a new token to a temporary file, and link that file to `path` unless another agent created `path` first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)

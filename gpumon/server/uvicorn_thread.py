@@ -47,9 +47,9 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket. Raise ListenError.
+    """Return a listening TCP socket. Raise ListenError if that fails.
 
-    An empty host means every address, IPv6 too. Port 0 means any free port.
+    An empty host means all addresses, including IPv6. Port 0 means any free port.
     """
     every = not host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in host else socket.AF_INET
@@ -68,7 +68,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_locally(path: Path) -> socket.socket:
-    """Return a listening unix socket to which every local user can connect. Raise ListenError."""
+    """Return a listening unix socket to which every local user can connect. Raise ListenError if that fails."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -85,14 +85,14 @@ def listen_locally(path: Path) -> socket.socket:
 
 
 def _refuse_foreign(folder: int) -> None:
-    """Raise OSError if the folder belongs to another user, who could replace the socket."""
+    """Raise OSError if neither root nor the agent's user owns the open folder: its owner could replace the socket."""
     owner = os.fstat(folder).st_uid
     if owner not in {0, os.geteuid()}:
         raise OSError(errno.EPERM, f"its folder belongs to uid {owner}, who could replace the socket")
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Bind the socket, and replace a socket file that a killed agent left. Raise OSError if another agent listens."""
+    """Bind the socket to the path, and replace the socket file of a killed agent. Raise OSError if an agent listens."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as other:
         other.connect(str(path))
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -128,9 +128,9 @@ class Server:
         self._thread: threading.Thread | None = None
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Start the server.
+        """Start the server, and return when requests are accepted. Raise RuntimeError if the start fails.
 
-        Return when requests are accepted; raise RuntimeError if the start fails. The server closes the sockets.
+        The server closes the sockets.
         """
         self._thread = threading.Thread(target=self._serve, args=(list(sockets),), name="serve", daemon=True)
         self._thread.start()
@@ -153,7 +153,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that signals the end of its start, stops at once when asked, and updates the TLS context."""
+    """A uvicorn server that signals that its start has ended, stops without delay, and updates the TLS context."""
 
     def __init__(self, config: uvicorn.Config, refusals: Refusals, access: Access | None) -> None:
         super().__init__(config)
@@ -166,7 +166,7 @@ class _Uvicorn(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     def ask_to_stop(self) -> None:
-        """Ask the server to stop, and return at once. Any thread may call this."""
+        """Make the server begin to stop, and return at once. Any thread may call this."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
@@ -181,7 +181,7 @@ class _Uvicorn(uvicorn.Server):
         self.start_finished.set()
 
     async def _listen(self) -> None:
-        """Accept new connections with the current TLS context; those of the unix socket never use TLS.
+        """Use the current TLS context for new TCP connections from now on. The unix socket never uses TLS.
 
         Open connections keep the context with which they were accepted.
         """

@@ -1,4 +1,4 @@
-"""TLS and users of the HTTP server: the file of --web.config.file, in the format of Prometheus's exporter-toolkit."""
+"""TLS and users of the HTTP server, from the web configuration file in the format of Prometheus's exporter-toolkit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _VERIFY = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""OpenSSL's verify mode for each `client_auth_type`. Go has two more types, which do not verify the certificate."""
+"""OpenSSL's verify mode for each supported `client_auth_type`. Not supported: two types of exporter-toolkit that do not
+verify the certificate.
+"""
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
 
@@ -36,7 +38,8 @@ class TlsConfig(_Part):
     client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
     client_ca_file: Path | None = None
     client_allowed_sans: tuple[str, ...] = ()
-    """Subject alternative names, one of which a client certificate must have; empty to allow any certificate."""
+    """Subject alternative names; a client certificate must have at least one of them. Empty to allow any certificate.
+    """
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
     max_version: Literal["TLS12", "TLS13"] = "TLS13"
     prefer_server_cipher_suites: bool = True

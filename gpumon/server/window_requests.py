@@ -1,4 +1,4 @@
-"""Code that all routes for time windows share: it sends requests to the main loop and converts their results."""
+"""Functions that the routes for time windows share: send requests to the main loop, and convert their results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpumon.server.context import main_loop_answer, sources
 from gpumon.server.problem import Problem
 
 TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. The main loop itself waits for a shorter time for a GPU to be closed."""
+"""Maximum seconds to wait for the main loop. The main loop itself waits a shorter time until GPUs are closed."""
 COMMAND_USER_AGENT = "gpumon/"
 """Prefix of the User-Agent header that the gpumon command sends."""
 STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
     WindowKind.RELEASE: ("Still held", "Still held by {}."),
     WindowKind.HOLD: ("Not free", "No run begins, but a run that was ended still has: {}."),
 }
-"""Title and detail of the error if a process still has a GPU open, by kind of time window."""
+"""Title and detail of the error that states that a process still has a GPU open, by kind of time window."""
 MISSING_GPU = "No such GPU; `gpus` lists those that exist."
 STILL_OPEN_TEXT = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
 
@@ -91,5 +91,5 @@ def marker_present(after: Mapping[str, Any]) -> Problem:
 
 
 def client(request: Request) -> str:
-    """Return the origin of the request for the window's attribute `by`: COMMAND for the gpumon command, else API."""
+    """Return the value of the window's attribute `by`: COMMAND if the gpumon command sent the request, else API."""
     return COMMAND if request.headers.get("user-agent", "").startswith(COMMAND_USER_AGENT) else API

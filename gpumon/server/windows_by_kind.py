@@ -81,7 +81,10 @@ async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
     responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
 )
 async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
-    """Release one GPU or all, and answer when no process of the agent has it open. A new request restarts it."""
+    """Release one GPU or all. This replaces an earlier release of that GPU, or of all.
+
+    The answer is sent when no process of the agent has a released GPU open, or 409 if that takes too long.
+    """
     result = await start(request, WindowKind.RELEASE, chosen.for_seconds, gpu=chosen.gpu)
     after = _releases(request)
     check_complete(WindowKind.RELEASE, result, {"release": after.model_dump(mode="json", exclude_unset=True)})
@@ -204,7 +207,7 @@ def _maintenance(request: Request, result: RequestResult) -> MaintenanceChangeRe
 def _released_bus_id(request: Request, gpu: str) -> str:
     """Return the PCI address of the GPU whose release is to end. `gpu` is its uuid, index or PCI address.
 
-    For a GPU that was bound to another driver during its release, only the PCI address is accepted.
+    For a GPU that was bound to another driver after its release began, only the PCI address is accepted.
     """
     address = parse_bus_id(gpu)
     if address is not None and address in released(sources(request).latest().windows):
