@@ -14,7 +14,9 @@ from gpumon.state.report import Report
 
 PATH = "/metrics/dcgm"
 _DIGITS = 9
-"""Decimal places to which values converted to another unit are rounded, so that 1980000000 Hz is exactly 1980 MHz."""
+"""Decimal places to which a value is rounded after conversion to another unit, so that 1980000000 Hz is exactly 1980
+MHz.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class DcgmPage:
     canonical: bool = False
     """True for the names and units of dcgm-exporter 4.9; False for those of 4.8 and earlier."""
     host_label: str | None = None
-    """Label for the host name; None for the label of dcgm-exporter, which is hostname if `canonical`, else Hostname."""
+    """Label for the host name; None for the label that dcgm-exporter has: hostname if `canonical`, else Hostname."""
 
     def render(self, report: Report) -> str:
         """Return the page of a Report as text."""
@@ -48,9 +50,9 @@ class DcgmPage:
 
 
 def _instance_values(field: DcgmField, state: GpuState) -> Values:
-    """Yield the value of each MIG GPU instance. It replaces the value of the GPU, because a sum would count both.
+    """Yield the value of each MIG GPU instance, which the page exports in place of the GPU's own value.
 
-    Only one compute instance of each GPU instance is read, because all of them have the values of the GPU instance.
+    Of each GPU instance only one compute instance is read, because all of them have the values of the GPU instance.
     """
     instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
     for number, mig in sorted(instances.items()):
@@ -59,7 +61,7 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
 
 
 def _labels(state: GpuState, common: Mapping[str, str | None]) -> Labels:
-    """Return the labels of a GPU, then the labels in `common`; labels without a value are omitted."""
+    """Return the labels of a GPU, then the labels in `common`. Omit labels without a value."""
     device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
     identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
     labels = {**identity, "device": device, "modelName": state.gpu.name, **common}

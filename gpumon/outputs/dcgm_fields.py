@@ -1,4 +1,4 @@
-"""TABLE: the metrics of dcgm-exporter on /metrics/dcgm. To add a metric, add a row to FIELDS.
+"""Table of the metrics of dcgm-exporter on /metrics/dcgm. To add a metric, add a row to FIELDS.
 
 NVIDIA calls the names and units of dcgm-exporter up to 4.8 `legacy`, and those of 4.9 `canonical`.
 """
@@ -17,7 +17,7 @@ from gpumon.outputs.dcgm_values import Values
 from gpumon.state.report import Report
 
 UNITS: Mapping[str, float] = {"": 1, "%": 100, "MHz": 1e-6, "mJ": 1e3, "MiB": 2**-20, "MB/s": 1e-6, "ns": 1e9}
-"""Factor by which a value in gpumon's base unit is multiplied, by unit of the result; "" is the base unit itself."""
+"""For each unit of dcgm-exporter, the factor that converts a value in gpumon's base unit; "" is the base unit."""
 
 
 Read = Callable[[Report, GpuState], Values]
@@ -30,11 +30,13 @@ class DcgmField(NamedTuple):
     canonical: str
     help: str
     unit: str
-    """Unit of the legacy metric, a key of UNITS. A canonical metric with another name has the base unit."""
+    """Unit of the metric under its legacy name, a key of UNITS. Under a different canonical name it has the base unit.
+    """
     read: Read
     """Function that yields the values for a GPU in gpumon's base unit; it yields nothing if they are unknown."""
     source: str = ""
-    """Name of the row of `Gpu`, with a colon and a label value if the row has labels; empty for a computed value."""
+    """Name of a row of `Gpu`; if the row has labels, followed by a colon and a label value. Empty for a computed value.
+    """
 
     def type(self, name: str) -> str:
         """Return the Prometheus type of the metric under its legacy or canonical name, as dcgm-exporter declares it."""
@@ -51,14 +53,14 @@ def values_of(table: object, source: str) -> Values:
 
 
 def _row(legacy: str, source: str, unit: str = "", canonical: str = "") -> DcgmField:
-    """Return a metric with the value of the row `source` of `Gpu`. The names are given without the prefix DCGM_FI_."""
+    """Return a metric with the value of the row `source` of `Gpu`. The given names lack the prefix DCGM_FI_."""
     text = rows(Gpu)[source.partition(":")[0]].help
     names = (f"DCGM_FI_{legacy}", f"DCGM_FI_{canonical or legacy}")
     return DcgmField(*names, text, unit, lambda _, state: values_of(state.gpu, source), source)
 
 
 def _computed(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
-    """Return a metric with values that `read` computes. The names are given without the prefix DCGM_."""
+    """Return a metric with values that `read` computes. The given names lack the prefix DCGM_."""
     return DcgmField(f"DCGM_{legacy}", f"DCGM_{canonical or legacy}", text, unit, read)
 
 

@@ -1,4 +1,4 @@
-"""Computes the values of those dcgm-exporter metrics that are not in a metric table, for one GPU of the Report."""
+"""Computes, for one GPU of the Report, the values of dcgm-exporter metrics that no metric table contains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gpumon.model.reading import Labels
 from gpumon.state.report import Report
 
 Values = Iterator[tuple[Labels, float]]
-"""Pairs of a series's labels, without those that identify the GPU, and its value; empty if the value is unknown."""
+"""Pairs of labels and value, one for each series; empty if no value is known. The labels of the GPU itself are omitted.
+"""
 XID_WINDOW_SECONDS = 300
 """Length of the window of DCGM_EXP_XID_ERRORS_COUNT in seconds: the default of dcgm-exporter."""
 WATCHES = {
@@ -25,7 +26,7 @@ WATCHES = {
     "THERMAL": ("thermal", "clocks"),
     "ALL": ("xid",),
 }
-"""Subjects of gpumon's checks, by DCGM health watch. DCGM reports Xids that belong to no other watch as ALL."""
+"""Subjects of gpumon's checks, by DCGM health watch. DCGM reports Xids that belong to no other watch under ALL."""
 RESULTS = {OK: 0.0, WARN: 10.0, FAIL: 20.0}
 """DCGM's health result by level of a verdict. DCGM has no result for the level unknown."""
 
@@ -51,14 +52,17 @@ def recent_xids(report: Report, state: GpuState) -> Values:
 
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
-    """Return the last burst of each Xid of a GPU."""
+    """Return the last burst of each Xid that occurred on a GPU since the agent's first start."""
     names = {state.uuid, state.unnamed}
     own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
     return list({event.code: event for event in own}.values())
 
 
 def health_status(report: Report, state: GpuState) -> Values:
-    """Yield DCGM's result for the worst verdict of each health watch, 0 without one. Omit a watch of unknown health."""
+    """Yield DCGM's result for each health watch: that of its worst verdict, or 0 if it has no verdict.
+
+    Omit a watch whose health is unknown, for example because the GPU has a fault.
+    """
     own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.unnamed}]
     for watch, subjects in WATCHES.items():
         verdicts = [verdict for verdict in own if SUBJECT_OF.get(verdict.check) in subjects]  # the worst first
@@ -89,7 +93,7 @@ def gpu_count(report: Report, state: GpuState) -> Values:
 
 
 def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
-    """Yield the sum of DRAM and SRAM ECC errors: over the lifetime for the period AGG, else since the last reset."""
+    """Yield the sum of DRAM and SRAM ECC errors: of the lifetime if `period` is AGG, else since the last GPU reset."""
     errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:

@@ -14,7 +14,7 @@ MAX_SHOWN = 5
 def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, Any]]:
     """Return the events of the 24 hours before `now` (RFC 3339).
 
-    Omit events from before the agent's first start (historical) and those that another Xid ended (cancelled).
+    Omit events from before the agent's first start (historical) and those whose end another Xid reported (cancelled).
     """
     return [
         event
@@ -39,7 +39,7 @@ def title(event: Mapping[str, Any]) -> str:
 
 
 def occurrence(event: Mapping[str, Any]) -> str:
-    """Return when an event occurred, as text: the time or, for a burst, the number of times and the interval."""
+    """Return when an event occurred, as text: its time or, for a burst, the number of errors, first and last time."""
     day, clock = event["time"][:10], event["time"][11:19]
     if event["count"] == 1:
         return f"{day} {clock} UTC"
@@ -47,7 +47,7 @@ def occurrence(event: Mapping[str, Any]) -> str:
 
 
 def advice(event: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the numbers in the event's kernel message mean, if that is documented, then what to do."""
+    """Yield a text on the numbers in the event's kernel message, if their meaning is documented, then what to do."""
     if event["detail"]:
         yield str(event["detail"])
     yield f"Do: {event['action']}"

@@ -99,7 +99,8 @@ def stage(name: str, count: int | None, algorithm: str) -> str:
 def participants(run: Mapping[str, Any]) -> str:
     """Return the number of ranks of a run as text, such as `8 ranks`.
 
-    For a run without all GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the indexes at that time.
+    For a run without all GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the GPU indexes during the
+    run.
     """
     conditions = run["conditions"]
     if not is_partial(run):

@@ -15,7 +15,7 @@ _ERROR_COUNTERS = {
     for name, row in rows(Nvlink).items()
     if metric_type(name) == "counter" and len(row.labels) == 1
 }
-"""For each response field with an NVLink counter by one label: the noun for what the field counts, such as `errors`."""
+"""For each field of an NVLink's response that counts by one label: what it counts, as a noun such as `errors`."""
 
 
 def link_state(link: Document) -> str:
@@ -24,7 +24,7 @@ def link_state(link: Document) -> str:
 
 
 def link_errors(link: Document) -> list[str]:
-    """Return the error counts of an NVLink that are not 0 as phrases, such as `12 replay errors`."""
+    """Return a list with a phrase for each error count of an NVLink that is not 0, such as `12 replay errors`."""
     return [
         f"{count(number)} {kind.replace('_', ' ')} {noun}"
         for name, noun in _ERROR_COUNTERS.items()
@@ -34,7 +34,7 @@ def link_errors(link: Document) -> list[str]:
 
 
 def nvlink_sentences(document: Document) -> list[str]:
-    """Return a sentence with the number of NVLinks that are up, then one for each GPU with links down or errors.
+    """Return a list of sentences: how many NVLinks are up, then one for each GPU with links down or with errors.
 
     Return an empty list if there are no NVLinks.
     """
@@ -62,7 +62,7 @@ def _link_faults(links: list[Document]) -> Iterator[str]:
 
 
 def fabric_fault(gpu: Document) -> str:
-    """Return, as text, what is wrong with a GPU's registration in the NVLink fabric or with the health of the fabric.
+    """Return a text on what is wrong with the NVLink fabric or with a GPU's registration in it.
 
     Return an empty string if nothing is wrong, or if NVML reports nothing about a fabric.
     """
@@ -80,12 +80,12 @@ SERVICES = {"fabric_manager_up": "NVIDIA fabric manager", "imex_up": "NVIDIA IME
 
 
 def stopped_services(node: Document) -> list[str]:
-    """Return a sentence for each NVIDIA service of the host that is installed but not running."""
+    """Return a list with one sentence for each NVIDIA service of the host that is installed but not running."""
     return [f"The {name} is not running." for row, name in SERVICES.items() if node[row] == 0]
 
 
 def port_sentences(document: Document) -> list[str]:
-    """Return a sentence with the number of InfiniBand and RoCE ports that are up, then one for each port that is down.
+    """Return a list of sentences: how many InfiniBand and RoCE ports are up, then one for each port that is down.
 
     Return an empty list if there are no ports.
     """

@@ -55,13 +55,13 @@ class CatalogueEntry:
     labels: tuple[str, ...]
     help: str
     sources: tuple[str, ...]
-    """Sources of the value: NVML functions and fields, sysfs files, the metric that is integrated, or `the agent`."""
+    """Sources of the value: NVML functions and fields, sysfs files, the row that is integrated, or `the agent`."""
     tier: str
     """How often the value is read: fast, slow, rare or once; empty if the agent itself provides it."""
     note: str
     detail: bool | tuple[str, ...]
-    """True if /metrics exports the metric only with the setting DETAILED (`metrics.detailed`); a tuple if this applies
-    only to the series with these label values.
+    """True if /metrics exports the metric only with the setting DETAILED (`metrics.detailed`). A tuple lists the label
+    values whose series are exported only with that setting.
     """
     page: str
     """Path of the page that exports the metric."""
@@ -75,7 +75,7 @@ def catalogue() -> list[CatalogueEntry]:
 
 
 def unit(name: str) -> str:
-    """Return the unit of a metric by its name; an empty string for a plain number."""
+    """Return the unit of the metric with this name; an empty string for a plain number."""
     bare = name.removesuffix("_total")
     return next((name for suffix, name in UNITS if bare.endswith(suffix)), "")
 
@@ -99,7 +99,7 @@ def text(entries: Iterable[CatalogueEntry]) -> str:
 
 
 def entries_of(table: type[Table]) -> Iterator[CatalogueEntry]:
-    """Yield the metrics of one table. If the table has an info metric, it is the first."""
+    """Yield an entry for each metric of one table. The info metric comes first, if the table has one."""
     identities = {name: row for name, row in rows(table).items() if row.identity}
     if identities:
         yield _info(table, identities)
@@ -141,7 +141,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
 
 
 def _source_names(source: Source) -> Iterator[str]:
-    """Yield the names of the NVML functions, NVML fields and sysfs files of a source, in the order of preference."""
+    """Yield the names of the parts of a source, such as NVML functions, fields and sysfs files, the preferred first."""
     for part in primary_sources(source):
         match part:
             case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
@@ -164,7 +164,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return text with a metric's note, its page if that is not /metrics, and which of its series are not exported."""
+    """Return a text about a metric: its note, its page if that is not /metrics, and which of its series are omitted."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
     return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)

@@ -1,4 +1,4 @@
-"""A note for the case that the newest run of a probe is not the run that determines the probe's state."""
+"""A note about the newest run of a probe, for when an older run determines the probe's state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpumon.probe.core.state import ProbeState
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return a sentence that the newest run of a probe had fewer GPUs than the run that determines the probe's state.
+    """Return a sentence which states that the newest run of a probe had too few GPUs to determine the probe's state.
 
-    Return an empty string if no run is newer than the run that determines the state.
+    Return an empty string if the newest run determines the state.
     """
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:

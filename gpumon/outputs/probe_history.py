@@ -1,4 +1,4 @@
-"""Stored runs of probes as a table for a terminal, and the selection of a run's measurements, from API responses."""
+"""Formats stored probe runs as a table for a terminal, and selects measurements of a run, from API responses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NO_RUNS = "No run is stored."
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """Return a run's measurements of the largest message size, by algorithm, or by collective if there are several.
+    """Return a run's measurements of the largest message size, by algorithm; by collective if the run has several.
 
     Only the data type float32 is used, if the run measured it. The result is empty for a run that failed, timed out or
-    was skipped, because its largest size may be too small to show the bandwidth.
+    was skipped, because the largest size that it measured may be too small to show the bandwidth.
     """
     if run["outcome"] not in DECISIVE:
         return {}
@@ -25,23 +25,23 @@ def largest(run: Document) -> Mapping[str, Document]:
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:
-    """Return a run's comparison of this measurement with reference values; None if the run has no such comparison."""
+    """Return the run's comparison of this measurement with reference values; None if the run has none."""
     key = ("collective", "algorithm", "dtype", "bytes")
     matching = (item for item in run["comparisons"] if all(item[name] == measurement[name] for name in key))
     return next(matching, None)
 
 
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
-    """Return a measured bus bandwidth divided by this host's median at that time; None if there was no median."""
+    """Return a measured bus bandwidth divided by this host's median at the time of the run; None without a median."""
     compared = comparison(run, measurement)
     baseline = None if compared is None else compared["baseline"]
     return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
 
 
 def history(runs: Sequence[Document]) -> str:
-    """Return a table with a line for each run.
+    """Return a table with a line for each run; a sentence if there are no runs.
 
-    A line has, for each algorithm, the bus bandwidth at the largest message size and its share of this host's median.
+    A line has, for each algorithm, the bus bandwidth at the largest message size, and its ratio to this host's median.
     """
     if not runs:
         return NO_RUNS + "\n"

@@ -18,7 +18,7 @@ _MAX_RANKS = 16
 
 
 def table(result: ProbeResult) -> str:
-    """Return the whole result of a run as text. Times are per operation; a GB is 1e9 bytes."""
+    """Return the whole result of a run as text. Times are per operation; 1 GB is 1e9 bytes."""
     lines = [f"# {_title(result)}"]
     if result.measurements:
         lines += ["#", "#" + _line(_COLUMNS)[1:], "#" + _line(_UNITS)[1:]]
@@ -36,9 +36,9 @@ def table(result: ProbeResult) -> str:
 
 
 def comparison_sentence(comparison: Comparison) -> str:
-    """Return a sentence with a measured bandwidth and its share of each reference value.
+    """Return a sentence with a measured bandwidth, as an absolute value and as a percentage of each reference value.
 
-    If the bandwidth is too low against one of them, the sentence ends with that reference.
+    If the bandwidth is too low compared with one of them, the end of the sentence names that one.
     """
     busbw, low = comparison.busbw, comparison.low
     references = [
@@ -65,7 +65,7 @@ def _title(result: ProbeResult) -> str:
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """Yield a heading for each collective, algorithm and data type, then a line for each of its message sizes."""
+    """Yield lines for each collective, algorithm and data type: a heading, then a line for each message size."""
     ordered = sorted(result.measurements, key=lambda item: item.key)
     for (collective, algorithm, _), sizes in groupby(ordered, lambda item: item.key[:3]):
         yield f"# {collective}, {algorithm}"
@@ -119,9 +119,10 @@ def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
 
 
 def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
-    """Yield a heading, then a line for each rank with the bandwidths of its pairs in GB/s. `!` marks wrong elements.
+    """Yield a heading, then a line for each rank with the bandwidths of its pairs in GB/s.
 
-    `numbers` has the number to show for each rank: the index of its GPU, or the rank itself.
+    `!` follows the bandwidth of a pair that received wrong data. `numbers` has the number to show for each rank: the
+    index of its GPU, or the rank itself.
     """
     yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
     for row in ranks:

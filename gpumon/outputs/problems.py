@@ -1,4 +1,4 @@
-"""The list of a node's problems, worst first, with actions. The page, the terminal and the API show the same list."""
+"""Lists the problems of a node, worst first, with what to do. The page, the terminal and the API show this list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.state.report import Report
 
 DRIVER = "driver"
-"""Subject of the notice with which the agent reports that the driver cannot be used."""
+"""Subject of the agent's notice that the NVIDIA driver cannot be used."""
 NOT_EVALUATED = "unknown"
 """State of a node that has no problem and whose checks have not run since the agent started."""
 MAX_CONSEQUENCES = 4
@@ -52,8 +52,8 @@ class NodeProblem:
 def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
 
-    They are ordered by severity, worst first. Within a severity, problems that can be observed now come first. Among
-    those, and among the others, older problems come first.
+    They are sorted by severity, the worst first. In each severity, problems that cannot be observed now come last;
+    apart from that, older problems come first.
     """
     unordered = (
         *_verdicts(report),
@@ -70,9 +70,9 @@ def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
-    """Return the state of the node: critical, warning or ok; unknown without a problem if no check has run yet.
+    """Return the state of the node, critical or warning, from its problems. Ignore problems of severity info.
 
-    Problems of severity info do not count.
+    Without a problem, return ok if checks have run (`evaluated`), else unknown.
     """
     severities = {problem.severity for problem in node_problems}
     healthy = "ok" if evaluated else NOT_EVALUATED
@@ -117,7 +117,7 @@ def _with_device(verdict: Verdict, report: Report, text: str) -> str:
 def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
     """Return a sentence on how a latched verdict is cleared.
 
-    Return an empty string if the check does not latch, or if the fault is still present.
+    Return an empty string if the check does not latch its verdicts, or if the fault is still present.
     """
     if verdict.active or check.latch is None:
         return ""
@@ -143,7 +143,7 @@ def _consequences(verdict: Verdict, report: Report) -> str:
 
 
 def _action(verdict: Verdict, report: Report) -> str:
-    """Return the action of a verdict as a sentence; an empty string for none.
+    """Return the action of a verdict as a sentence; an empty string if the action is none.
 
     While a repair is being verified, the sentence begins with "If it recurs".
     """
@@ -154,7 +154,7 @@ def _action(verdict: Verdict, report: Report) -> str:
 
 
 def _what_to_do(action: str, first_step: str) -> str:
-    """Return the action and the first step of the runbook; only the step if it already begins with the action."""
+    """Return the action and the first step of the runbook; only the step if the step begins with the action."""
     return first_step if first_step.startswith(action.rstrip(".")) else f"{action} {first_step}"
 
 
@@ -177,7 +177,10 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
 
 
 def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem if the driver counts fewer GPUs than expected and no verdict or GPU fault reports this yet."""
+    """Yield a problem if the driver counts fewer GPUs than expected.
+
+    Ignore GPUs that have the fault `missing`. Yield none if a verdict reports the problem, or while a GPU is released.
+    """
     expectation, visible = report.expectation, report.node.gpus_visible
     has_verdict = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
     if visible is None or has_verdict or any(state.released for state in report.gpus):
@@ -194,7 +197,7 @@ def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
 
 
 def _probe(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem if the all-reduce probe failed, unless a verdict reports it or an operator has cleared it."""
+    """Yield a problem if the all-reduce probe failed, unless a verdict reports it or an operator cleared that."""
     run = current_result(report.probe.ran, ALL_REDUCE)
     has_verdict = any(
         SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
@@ -212,7 +215,7 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
 
 
 def _is_cleared(run: ProbeResult, report: Report) -> bool:
-    """Return True if an operator has cleared a verdict about a probe since this run ended."""
+    """Return True if an operator has cleared a verdict on a probe since this run ended."""
     return any(
         transition.cleared_by is Clearance.OPERATOR
         and SUBJECT_OF.get(transition.verdict.check) == "probe"
@@ -222,7 +225,7 @@ def _is_cleared(run: ProbeResult, report: Report) -> bool:
 
 
 def _notices(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem for each notice of the agent that no open verdict reports."""
+    """Yield a problem for each notice of the agent that is not already reported by an open verdict."""
     with_verdict = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
     for subject, message in report.notices.items():
         if subject not in with_verdict:

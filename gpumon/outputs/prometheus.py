@@ -52,17 +52,17 @@ TABLES: tuple[type[Table], ...] = (
     InfinibandPort,
     AllReduce,
 )
-"""Metric tables, in the order of their metrics on the pages."""
+"""All metric tables. The pages export their metrics in this order."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
 """Tables that rarely change: their rendered lines are reused while the Report has the same table object."""
 EXACT = 1e15
 """Whole numbers below this value are written without a fraction, because a float represents them exactly."""
 GZIP_LEVEL = 1
-"""Compression level. Level 9 takes twelve times as long, and makes the page a third smaller."""
+"""Compression level. Level 9 takes twelve times as long, and makes the page only a third smaller."""
 
 
 SPARE = 64
-"""A row's cache of line prefixes is cleared if it has this many more entries than twice the current label values."""
+"""Number of line prefixes, beyond twice a row's current number of label values, that the row's cache may hold."""
 
 _Place = tuple[type[Table], Labels]
 
@@ -76,7 +76,7 @@ class Exposition:
 
 
 class Renderer:
-    """Renders one page. It caches the latest page, each series's name and labels, and the lines of CACHED tables."""
+    """Renders one page. It caches the latest page, the name and labels of series, and the lines of CACHED tables."""
 
     def __init__(self, latest: Callable[[], Report], page: Page = METRICS) -> None:
         self._latest, self._path = latest, page
@@ -118,7 +118,7 @@ class Renderer:
             self._cached_lines.pop(gone, None)
 
     def _lines(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
-        """Return the lines of a table by metric, from the cache if the table is the same object as last time."""
+        """Return the lines of a table by metric, from the cache if the table is still the same object."""
         cached_table, lines = self._cached_lines.get(place, (None, {}))
         if cached_table is not table:
             families: dict[str, list[str]] = {name: [] for name in _families(type(table), self._path)}
@@ -156,7 +156,7 @@ class Renderer:
 
 @cache
 def _exported_rows(table: type[Table], page: Page, *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
-    """Return the name of each row that a page exports, the row, and the label values whose series are not exported."""
+    """Return, for each row that a page exports: its name, the row, and the label values whose series are omitted."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
         for name, row in rows(table).items()

@@ -1,4 +1,4 @@
-"""Runbooks: what an operator reads about an alert. The alert rules of one check share one runbook."""
+"""Runbooks: texts that explain an alert to an operator and list what to do. The alerts of one check share a runbook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Runbook:
 
     @property
     def description(self) -> str:
-        """Return what is wrong, in Markdown; placeholders for labels and values of an alert are in italics."""
+        """Return what is wrong, in Markdown. Placeholders for labels and values of the alert are in italics."""
         rule = self.alerts[0]
         if rule.check is not None:
             return rule.check.help
@@ -41,7 +41,7 @@ class Runbook:
 
     @property
     def facts(self) -> str:
-        """Return a line of Markdown: severities, time until the alert fires, what clears the verdict, thresholds."""
+        """Return a line of Markdown: severities, delay until the alert fires, what clears the verdict, thresholds."""
         rule = self.alerts[0]
         if rule.check is None:
             after = f"fires after {duration(rule.for_seconds)}" if rule.for_seconds else ""
@@ -56,7 +56,7 @@ class Runbook:
 
 @cache
 def runbooks() -> Mapping[str, Runbook]:
-    """Return all runbooks by name, in the order of the checks."""
+    """Return all runbooks by name, in the order of the alert rules."""
     grouped = groupby(rules(), lambda rule: (rule.section, rule.subject))
     return {section: Runbook(section, subject, tuple(sharing)) for (section, subject), sharing in grouped}
 
@@ -79,7 +79,7 @@ def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return a phrase for what clears a verdict of the check; empty for the default, passing for one minute."""
+    """Return a phrase for what clears a verdict of the check; empty for the default, that it passed for one minute."""
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

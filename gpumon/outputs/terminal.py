@@ -49,7 +49,8 @@ class Column:
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
     """Returns the text for a MIG instance of a GPU."""
     bar: tuple[str, ...] = ()
-    """Fields for the bar in a live view: one field with a ratio, or a value and its maximum; empty for no bar."""
+    """Fields that determine the bar in a live view: one that is a ratio, or a value and its maximum; empty for no bar.
+    """
 
 
 def _memory(readings: Document) -> str:
@@ -301,10 +302,10 @@ def _wrap(text: str, width: int, *, indent: str) -> list[str]:
 
 
 def paint(text: str, code: str, *, color: bool) -> str:
-    """Return the text in a color or style of ANSI terminals; unchanged without `color`."""
+    """Return the text in the color or style of an ANSI code; return it unchanged if `color` is False."""
     return f"\x1b[{code}m{text}\x1b[0m" if color else text
 
 
 def cut(line: str, width: int) -> str:
-    """Return the line, or its beginning with an ellipsis if it has more than `width` characters."""
+    """Return the line; if it has more than `width` characters, its beginning and an ellipsis."""
     return line if len(line) <= width else line[: width - 1] + "…"

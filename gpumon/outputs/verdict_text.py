@@ -15,13 +15,13 @@ from gpumon.state.report import Report
 
 
 def title(verdict: Verdict) -> str:
-    """Return the help text of a verdict's check as a title; the check's name if this version does not have it."""
+    """Return the help text of a verdict's check as a title; the check's name if this version lacks the check."""
     check = BY_NAME.get(verdict.check)
     return check.help.rstrip(".") if check else verdict.check
 
 
 def is_unobserved(verdict: Verdict, report: Report) -> bool:
-    """Return True if a verdict stays open only because its GPU, which has a fault or is released, cannot be read now.
+    """Return True if a verdict is open only because its GPU cannot be read now: it has a fault or is released.
 
     A latched or active verdict is never unobserved.
     """
@@ -39,7 +39,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:
-    """Return phrases for what clears a latched verdict of this check, besides an operator.
+    """Return one phrase for each event, apart from an operator's request, that clears a latched verdict of this check.
 
     Return an empty sequence for a check that does not latch.
     """
@@ -62,7 +62,7 @@ def name(verdict: Document) -> str:
 def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[str, Any]:
     """Return the fields action, action_text, repair and repaired_at of a verdict's response.
 
-    While a repair is being verified the action is none, so that automation does not repair in a loop. `boot_id` is the
+    While a repair is being verified, `action` is none, so that automation does not repair in a loop. `boot_id` is the
     id of the current boot, and `booted` the time at which that boot began, in seconds since the epoch.
     """
     repair = performed_repair(verdict, boot_id)

@@ -6,18 +6,18 @@ from gpumon.outputs.formatting import duration, seconds_between
 from gpumon.outputs.responses.base import Document
 
 CLOCK_TOLERANCE_SECONDS = 60.0
-"""Seconds by which the wall clock may contradict a time window before the sentence mentions the contradiction."""
+"""A sentence mentions that the wall clock contradicts a time window if they differ by more than these seconds."""
 MAX_HOLDS = 3
 """Maximum number of holds that a sentence names."""
 
 
 def releases(windows: list[Document]) -> list[str]:
-    """Return a sentence for each window in which GPUs are released."""
+    """Return a list with one sentence for each of these windows, which release GPUs."""
     return [_release(window) for window in windows]
 
 
 def maintenance(window: Document | None, now: str | None = None) -> list[str]:
-    """Return a sentence about the maintenance window; an empty list without one.
+    """Return a list with one sentence about the maintenance window; an empty list if there is no window.
 
     If `now`, the time of the response, is given, the sentence includes the remaining time.
     """
@@ -28,7 +28,7 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
 
 
 def holds(hold: Document | None, now: str | None = None) -> list[str]:
-    """Return a sentence about the holds on probes; an empty list without any.
+    """Return a list with one sentence about the holds on probes; an empty list if there are no holds.
 
     If `now`, the time of the response, is given, the sentence includes the remaining time.
     """

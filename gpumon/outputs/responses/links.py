@@ -27,7 +27,10 @@ class NvlinksResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
-        """Return the NVLinks of the GPU with this uuid, or of all GPUs. The state of a lost GPU's links is null."""
+        """Return the NVLinks of the GPU with this uuid, or of all GPUs if `uuid` is None.
+
+        The state of the links of a lost GPU is null.
+        """
         return cls(
             links=[
                 NvlinkResponse(
@@ -45,7 +48,7 @@ class NvlinksResponse(ResponseModel):
 
 
 def _stored_links(state: GpuState) -> list[str]:
-    """Return the numbers of the NVLinks of a GPU that the agent has not read since it started, from the store.
+    """Return the NVLink numbers that the store has for a GPU that has not been read since the agent started.
 
     Return an empty list for any other GPU.
     """

@@ -121,7 +121,7 @@ class RunResponse(_RunPart):
 
     @classmethod
     def from_result(cls, result: ProbeResult) -> Self:
-        """Return the response of a run without the log, because the log names processes."""
+        """Return the response of a run. It lacks the log, because the log names processes."""
         names = cls.model_fields.keys() - {"started", "log"}
         return cls.model_validate(
             {name: getattr(result, name) for name in names} | {"started": rfc3339(result.started)}
@@ -161,7 +161,7 @@ class ProgressResponse(ResponseModel):
 
 
 class CurrentResultResponse(ResponseModel):
-    """The run that determines the outcome: the newest one, or an older one whose fault no later success covers."""
+    """The run that determines the outcome: the newest one, or an older one whose GPUs had no successful run since."""
 
     id: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]

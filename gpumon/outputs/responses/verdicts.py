@@ -49,7 +49,7 @@ class VerdictResponse(ResponseModel):
 
     @classmethod
     def as_recorded(cls, verdict: Verdict, report: Report) -> VerdictResponse:
-        """Return the response of a verdict as a transition recorded it, with the reason and action of that time."""
+        """Return the response of a verdict in a transition, with the reason and action that the transition recorded."""
         return cls(**_recorded_values(verdict, report))
 
 

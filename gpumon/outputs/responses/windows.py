@@ -1,6 +1,6 @@
 """Responses about time windows. WindowResponse describes a window of any kind, for /api/v1/windows.
 
-The routes for only releases, maintenance or holds have their own models.
+The routes for windows of only one kind (release, maintenance or hold) have their own models.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class MaintenanceResponse(RequestedResponse):
 
     @classmethod
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
-        """Return the response of the maintenance in force, of several the one that ends last; None if there is none."""
+        """Return the response of the maintenance in force that ends last; None if no maintenance is in force."""
         return None if report.maintenance is None else cls.from_window(report.maintenance)
 
     @classmethod
