@@ -15,7 +15,9 @@ class AuditEntry:
     wall: float
     """Time of the entry in seconds since the epoch."""
     request: str
-    """HTTP method and path with parameters, `SIGHUP`, or path of the marker file with the GPU that it names."""
+    """The request: HTTP method and path with parameters; `SIGHUP`; or the path of the marker file with the GPU that it
+    names.
+    """
     reason: str = ""
     """Reason or note that the client gave; empty if none."""
     client: str = ""

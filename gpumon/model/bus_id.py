@@ -10,8 +10,8 @@ _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\
 def parse_bus_id(text: str) -> str | None:
     """Convert a PCI address of any usual form (1b:00.0, 0000:1b:00.0) to NVML's form; return None for other text.
 
-    Return None for FFFFFFFF:FF:FF.0 too, which NVML returns for a device on no bus of this host: a PCI bus has only
-    32 devices.
+    FFFFFFFF:FF:FF.0 too counts as other text: NVML returns it for a device on no bus of this host, and device numbers
+    on a PCI bus end at 1F.
     """
     address = _ADDRESS.fullmatch(text)
     return None if address is None else f"{int(address[1] or '0', 16):08X}:{address[2].upper()}"

@@ -1,4 +1,4 @@
-"""Call page: a small shared memory file in which a child process shows the daemon its call in progress.
+"""Call page: a small shared memory file in which a child process records its current call for the daemon.
 
 The daemon reads which call it is, on which GPU and since when, even while the child is blocked in the kernel.
 """
@@ -17,14 +17,14 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Suffix of the call name when the handle of a GPU with a fault is looked up again. This lookup has the deadline of an
-ordinary call, not the longer one of a call that opens a GPU.
+"""Suffix of the call name when the child looks up the handle of a GPU with a fault again. This lookup has the time
+limit of an ordinary call, not the longer one of a call that opens a GPU.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CallInProgress:
-    """The driver call or file access that a child has in progress, or the last one if none is.
+    """The driver call or file access that a child has in progress; if it has none, its last one.
 
     `calls` is the number of calls that the child has begun, and `since` the boot clock at which this call began.
     """
@@ -52,7 +52,7 @@ def create() -> int:
 def created() -> Iterator[int]:
     """Yield the descriptor of a new call page, and close the descriptor on exit.
 
-    By then the child must have inherited the descriptor, and the `Reader` must have mapped the page.
+    Before the exit, the child must inherit the descriptor, and the `Reader` must map the page.
     """
     descriptor = create()
     try:
@@ -87,9 +87,10 @@ class Reader:
         self._last: CallInProgress | None = None
 
     def read(self) -> CallInProgress:
-        """Return the call that the child began last; `running` is False if the call has returned.
+        """Return the call that the child began last. If the call has returned, its `running` is False.
 
-        A read during a write may be inconsistent. That does no harm, because only calls that last for seconds matter.
+        The data is inconsistent if the child writes at the same moment. That does no harm, because only calls that last
+        for seconds matter.
         """
         if self._last is not None:
             return self._last

@@ -17,11 +17,11 @@ NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
-"""Prefix of the id that replaces the uuid of a GPU until the uuid has been read. The bus id in lower case follows."""
+"""Prefix of the substitute for the uuid of a GPU whose uuid has not been read yet. The bus id in lower case follows."""
 AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
 NVLINK_DISCOVERY = 1
-"""Code of an error of kind driver: the driver cannot discover which NVLinks lead to which GPU."""
+"""Code of an error of kind driver: the driver cannot find out which NVLinks lead to which GPU."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 INIT_FAILED = 143
@@ -54,7 +54,7 @@ class ErrorObservation:
     text: str = ""
     """Newest kernel message, without process names."""
     texts: tuple[str, ...] = ()
-    """The first kernel messages that differ from each other, at most MAX_TEXTS."""
+    """The first kernel messages about the error that differ from each other; at most MAX_TEXTS."""
     numbered: bool = True
     """False if the kernel message has no Xid and `code` is inferred from its text. A line with the Xid may follow."""
     uuid: str | None = None
@@ -63,7 +63,7 @@ class ErrorObservation:
     fatal: bool | None = None
     """True if an error of kind sxid, aer or nic is fatal; None if that is not reported."""
     historical: bool = False
-    """True if the kernel log record is older than the installation of the agent."""
+    """True if the kernel log record is from before the first start of the agent on this host."""
     pid: int | None = None
     """Id of the process that the kernel log names; None if none is named. It is neither stored nor exported."""
 
@@ -72,8 +72,8 @@ class ErrorObservation:
 class ErrorEvent:
     """A burst of one error of one device. The burst ends when the error has not recurred for three minutes.
 
-    NVML and the kernel log report the same errors. Therefore the reports of each are counted separately, and `count`
-    is the higher number.
+    NVML and the kernel log report the same errors. Therefore the agent counts the reports of each source separately,
+    and `count` is the higher number.
     """
 
     id: str
@@ -90,23 +90,22 @@ class ErrorEvent:
     nvml: int = 0
     """Number of times that NVML reported the error."""
     kmsg: int = 0
-    """Number of lines about the error in the kernel log, except lines without an Xid (`unnumbered`)."""
+    """Number of lines about the error in the kernel log. A line without an Xid does not count (see `unnumbered`)."""
     unnumbered: bool = False
     """True if the kernel log has a line about this error that names no Xid."""
     texts: tuple[str, ...] = ()
-    """The first kernel messages that differ from each other, at most MAX_TEXTS."""
+    """The first kernel messages about the error that differ from each other; at most MAX_TEXTS."""
     text: str = ""
     """The newest kernel message."""
     fatal: bool | None = None
     historical: bool = False
-    """True if the error is older than the installation of the agent: it is listed, but not counted, and raises no
-    alert.
+    """True if the error is from before the first start of the agent on this host: it is listed, but not counted, and
+    causes no alert.
     """
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     cancelled_wall: float | None = None
-    """Wall time of the Xid that reported the end of this error (CANCELLED_BY); None if there is none. Derived, not
-    stored.
+    """Wall time of the Xid that reported the end of this error (CANCELLED_BY); None if none did. Derived, not stored.
     """
 
     @property
@@ -128,7 +127,7 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance id that a GPU's errors have in common, ignoring errors without an id.
+    """Return the MIG instance id that all errors of a GPU have, apart from errors without an id.
 
     Return None if no error has an id, or if the ids differ: the errors then concern the whole GPU.
     """
@@ -146,7 +145,7 @@ class ErrorChange:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Last record of the kernel log that was processed, as the id of its boot and its sequence number."""
+    """Position in the kernel log: boot id and sequence number of the last record that the agent processed."""
 
     boot_id: str
     sequence: int

@@ -8,7 +8,8 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Call, Checks, RowCheck, identity, reading
 
 COMPLETED = 3
-"""Value of `Fabric.state` when registration is completed. Only then are the other rows of Fabric valid."""
+"""Value of `Fabric.state` when registration is completed. With any other value, the other rows of Fabric are invalid.
+"""
 STATES = {1: "has not started", 2: "is in progress"}
 """Text for each value of `Fabric.state` below COMPLETED, except 0, which means that the GPU has no fabric."""
 HEALTHY, LIMITED = 1, 3

@@ -1,8 +1,8 @@
 """Frames: messages of a child process to the daemon, one JSON object per line.
 
-The key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot also omits readings of
-a GPU that equal those in the child's previous reading of this GPU: the daemon takes them from the previous reading.
-In "gpu", a metric that became None is null.
+The key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot also omits those parts
+of a GPU's reading that have not changed since the child's previous reading of this GPU; the daemon takes them from
+there. In "gpu", null stands for a metric that has become None.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
 SCHEMA = 8
-"""Version of the messages. Increase it when a message changes: a daemon and a child whose versions differ must not
-communicate.
+"""Version of the messages. Increase it with each change of a message, so that daemons and children of different
+versions do not exchange messages.
 """
 
 LIMIT = 16 * 1024 * 1024

@@ -37,7 +37,7 @@ MEMORY_V2 = 0x02000028
 MIB = 1 << 20
 
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
-"""Reasons why a GPU is not `up`. The agent detects stuck and missing; NVML reports the others."""
+"""Reasons why a GPU is not `up`. The agent itself detects stuck and missing; NVML reports the others."""
 
 CLOCK_EVENTS: Mapping[str, int] = {
     "idle": 0x001,
@@ -54,10 +54,10 @@ CLOCK_EVENTS: Mapping[str, int] = {
 }
 
 _RARE_REASONS = ("idle", "applications_clocks", "sync_boost", "display_clocks")
-"""Clock event reasons that are normal, rare on compute GPUs, or set by the operator: detailed metrics."""
+"""Clock event reasons that are exported only with detailed metrics: normal, rare, or caused by the operator."""
 
 _POLICIES = ("thermal", "board_limit", "low_utilization", "reliability")
-"""Performance policies of the driver, without those, such as POWER, that count the same as a clock event reason."""
+"""Performance policies of the driver that are exported. POWER, for example, is not: it equals a clock event reason."""
 
 # The counters are in nanoseconds: nvidia-smi divides them by 1000 to print microseconds.
 _CLOCK_EVENT_SOURCES = {
@@ -86,9 +86,8 @@ PCIE_ERRORS = {
     "lane": Field("PCIE_COUNT_LANE_ERROR", bits=16),
     "l0_to_recovery": Field("PCIE_L0_TO_RECOVERY_COUNTER", bits=16),
 }
-"""NVML field of each PCIe error counter, by label value.
-
-The widths in bits are those of NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS in NVIDIA's kernel module.
+"""Source (an NVML field) of each PCIe error counter, by label value. The widths in bits are those of
+NV2080_CTRL_BUS_GET_PEX_COUNTERS_PARAMS in NVIDIA's kernel module.
 """
 
 _SPARE_ROWS = ("max", "high", "partial", "low", "none")

@@ -18,8 +18,8 @@ from gpumon.model.stored_gpu import StoredGpu
 class GpuState:
     """One GPU of the inventory, as outputs and checks read it.
 
-    If the GPU does not answer, its identity, `fault`, verdict level and Xid counters remain, and the last values of
-    `peers`, `peer_access`, `platform` and `stored`. All other readings are then None or empty.
+    For a GPU that does not answer, these keep their last value: identity, verdict level, Xid counters, `peers`,
+    `peer_access`, `platform` and `stored`; `fault` has the reason. All other readings are None or empty.
     """
 
     bus_id: str
@@ -35,7 +35,7 @@ class GpuState:
     since: float | None = None
     """Wall time in seconds at which the fault was detected; None without a fault."""
     released: bool = False
-    """True from the release of the GPU until its next reading. `fault` then remains as it was before the release."""
+    """True from the start of the GPU's release until its next reading. Meanwhile `fault` remains as it was before."""
     restored: bool = False
     """True if the uuid is from the store, because the driver has not reported it since the agent started."""
     reset_at: float | None = None
@@ -54,18 +54,20 @@ class GpuState:
     fabric: Fabric | None = None
     platform: Platform | None = None
     stored: StoredGpu | None = None
-    """The GPU's row for the table `gpus` of the store; None until the uuid has been read or found in the store."""
+    """The GPU's row in the table `gpus` of the store; None until the uuid has been read or found in the store."""
     migs: tuple[MigReading, ...] = ()
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since which no process but the probe uses the GPU; None while another does. Read before probe runs."""
+    """Boot clock since which only the probe, if any process, uses the GPU; None if another does. Read before probe
+    runs.
+    """
     pids: tuple[int, ...] | None = None
     """Ids of processes that use the GPU, from NVML; None if unknown. Read before a probe run; not exported."""
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
+    """Bytes moved by each NVLink in both directions, by link number. Read only while a probe runs; not exported."""
 
     @property
     def unnamed(self) -> str:

@@ -35,8 +35,8 @@ HARDWARE_ERRORS: Mapping[str, int] = {
     "rx_icrc_encapsulated": 64,
     **dict.fromkeys(("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"), 64),  # EFA
 }
-"""Width in bits of each counter of lost or retransmitted packets, by its file name in hw_counters/. Which of these
-files exist depends on the device's driver. A counter of 32 bits wraps to 0.
+"""Width in bits of each counter of lost or retransmitted packets, by its file name in hw_counters/. The device's driver
+determines which of these files exist. A 32-bit counter wraps to 0.
 """
 DEVICE_ERRORS: Mapping[str, int] = {"no_completion_cmds": 64, "cmds_err": 64}
 """Width in bits of each counter of failed admin commands of an EFA device, by its file name in hw_counters/."""
@@ -49,7 +49,7 @@ FABRIC, OTHER = ROLES = ("fabric", "other")
 BOND, DPU = ("its network interface belongs to a bond", "it is a DPU")
 """Two of the values of Placement.kind."""
 SWITCH, NUMA, APART = ("switch", "numa", "apart")
-"""Positions of an adapter: below the same PCIe switch as a GPU, only on the same NUMA node as a GPU, or neither."""
+"""Positions of an adapter relative to a GPU: below the same PCIe switch, only on the same NUMA node, or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,9 @@ class Placement:
     gpus: tuple[str, ...] = ()
     """PCI addresses of the GPUs below the same PCIe switch, in NVML's form."""
     kind: str = ""
-    """Why an Ethernet port of the adapter is probably not a fabric port; "" if nothing indicates that.
-
-    The adapter is a DPU, or its network interface belongs to a bond or to a virtual machine's synthetic
-    interface. This reason is ignored if the adapter is below the same PCIe switch as a GPU.
+    """Why an Ethernet port of the adapter is probably not a fabric port; "" if nothing indicates that. Reasons: the
+    adapter is a DPU, or its network interface belongs to a bond or to a virtual machine's synthetic interface. The
+    reason is ignored if the adapter is below the same PCIe switch as a GPU.
     """
 
 

@@ -10,7 +10,7 @@ from gpumon.model.reading import SLOW, agent, reading, rows
 
 
 def _as_of_the_gpu(name: str) -> Any:
-    """Return the dataclass field of a metric that `Gpu` also has, with the tier changed to SLOW."""
+    """Return the dataclass field of a metric that `Gpu` also has, with the tier SLOW and a note for MIG instances."""
     row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later, for the whole GPU instance.")
     return field(default=None, metadata={"row": row})
 

@@ -85,5 +85,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Return the row for an error code, or a generic row if only another version of the agent defines the code."""
+    """Return the row for an error code; a generic row if this version of the agent does not define the code."""
     return NIC_ERRORS.get(code, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""A firing alert as it is sent to receivers, and the record that a receiver was notified of it."""
+"""A firing alert as it is sent to receivers, and the record that a receiver was notified of the alert."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SentAlert:
     """A firing alert with all its labels and texts, as it is sent to receivers."""
 
     labels: Labels
-    """Labels that the same alert has in Prometheus, sorted by name. They identify the alert."""
+    """Labels of the alert, the same as in Prometheus, sorted by name. They identify the alert."""
     summary: str
     description: str
     action: str
@@ -46,7 +46,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedAlert:
-    """An alert of which a receiver was notified that it fires, and not yet that it is resolved."""
+    """Record that a receiver was notified of a firing alert, and has not been notified yet that it is resolved."""
 
     receiver: str
     alert: SentAlert

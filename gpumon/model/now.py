@@ -14,4 +14,4 @@ class Now:
     wall: float
     """Wall time in seconds since the epoch, for display."""
     uptime: float
-    """Seconds that this daemon has run, excluding time in which it was stopped (SIGSTOP, suspend)."""
+    """Seconds that this daemon has run, without the time in which it was stopped (SIGSTOP, suspend)."""

@@ -41,8 +41,8 @@ class Nvlink:
     PREFIX: ClassVar[str] = "gpumon_nvlink_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
     COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
-    """Field with the number of NVLinks of the GPU. pynvml's constant for the maximum number is not used, because
-    its value has changed between versions.
+    """NVML field with the number of NVLinks of the GPU. pynvml's constant for the maximum number is not used, because
+    its value differs between versions.
     """
 
     up: float | None = reading(

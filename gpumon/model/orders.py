@@ -1,6 +1,6 @@
-"""Orders: the configuration of a child process, sent as one line of JSON on the child's standard input.
+"""Orders: the configuration of a child process, sent as one line of JSON to the child's standard input.
 
-To change the orders, the daemon replaces the child.
+The orders of a running child, except `watch`, cannot change: the daemon replaces the child instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ version of the library.
 """
 
 INDEX_PREFIX = "index "
-"""Prefix of the name ("index 4") that is used in place of the bus id of a GPU whose bus id could not be looked up."""
+"""Prefix of a name such as "index 4", which replaces the bus id of a GPU if the bus id could not be looked up."""
 
 
 def is_recording(profile: str) -> bool:
@@ -42,19 +42,19 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerOrders:
-    """Orders for a sampler child or, if `trial` is set, for a trial child, which reads only the GPU `trial`, once."""
+    """Orders for a sampler child. If `trial` is set: for a trial child, which reads that GPU once and no other."""
 
     page: int
     """File descriptor of the call page (model/call_progress.py)."""
     parent: int
-    """Process id of the daemon; the child ends when the daemon ends."""
+    """Process id of the daemon. The child ends when this process ends."""
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
     """GPUs that the configuration excludes, by bus id, uuid or index. They are never opened."""
     do_not_open: tuple[str, ...] = ()
     """Bus ids of GPUs that are quarantined or released. They are not opened."""
     first: tuple[str, ...] = ()
-    """Bus ids of the GPUs that answered an earlier sampler, in the order in which to open them, before all others."""
+    """Bus ids of the GPUs that answered an earlier sampler. The child opens them first, in this order."""
     events: bool = True
     """False to read no Xid events from NVML, because earlier samplers hung or crashed while waiting for them."""
     gpm: bool = True
@@ -62,14 +62,14 @@ class SamplerOrders:
     largest_processes: int = 0
     """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
     watch: bool = False
-    """True to read the GPU's processes and, if that is fast enough, the whole slow tier at every poll. A later line on
-    the child's input changes this, because replacing the child would leave a gap in the readings of a probe run.
+    """True to read, at every poll, the GPU's processes and, if that is fast enough, the whole slow tier. A later line
+    on the child's input changes this, because replacing the child would leave a gap in the readings of a probe run.
     """
     trial: str | None = None
     record: int | None = None
     """File descriptor to which driver calls and their results are recorded; None to record nothing."""
     survey: bool = False
-    """True to make, once, the driver calls that a recording needs and polls do not make, and then end."""
+    """True to make the driver calls that a recording needs but polls do not make, each once, and then end."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None
@@ -98,7 +98,7 @@ class LinksOrders:
     """Patterns of the fabric's network adapters. The child logs a warning for a pattern that matches no adapter."""
     sysfs: str = "/sys"
     root: str = "/"
-    """Root directory of the host's file system, below which the files of systemd units are."""
+    """Root directory of the host's file system. The files of systemd units are read below it."""
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"

@@ -16,7 +16,7 @@ class PortPatterns:
     exclude: tuple[str, ...] = ()
     """Patterns of adapters that are not monitored."""
     fabric: tuple[str, ...] = ()
-    """Patterns of the fabric's adapters. If empty, link layer, PCIe position and speed determine which these are."""
+    """Patterns of the fabric's adapters. If empty, an adapter's link layer, PCIe position and speed decide."""
 
 
 def matches(patterns: Collection[str], device: str, bus_id: str, board: str) -> bool:

@@ -1,4 +1,4 @@
-"""Record of an InfiniBand or RoCE port, which the agent keeps over its restarts and reboots of the host."""
+"""Record of an InfiniBand or RoCE port. It is stored, so that restarts of the agent and reboots do not lose it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class PortRecord:
     """A port that was present at some time. The agent reports it as down or missing if it should be up."""
 
     identity: str
-    """GUID of the port's card, else PCI address of the card, else device name, with the port number."""
+    """Port number with the GUID of the port's card; without a GUID, with its PCI address; else with the device name."""
     device: str
     """Name of the RDMA device, such as mlx5_0, at the last reading of the port."""
     port: str
@@ -24,15 +24,15 @@ class PortRecord:
     firmware: str
     first_wall: float
     last_wall: float
-    """`first_wall` and `last_wall` are the Unix times of the first and of the last reading. If a port that was no
-    longer expected returns, `first_wall` restarts.
+    """`first_wall` and `last_wall` are the Unix times of the first and of the last reading. `first_wall` is set again
+    if the port returns after it was no longer expected.
     """
     first_up: float | None = None
     last_up: float | None = None
     """`first_up` and `last_up` are the Unix times at which the port was first and last up; None if it was never up."""
     speed: float | None = None
-    """Highest observed speed per direction in bytes per second, or a lower speed that the operator accepted. The value
-    starts again when a port that was no longer expected comes up.
+    """Highest observed speed per direction in bytes per second, or a lower speed that the operator accepted. Earlier
+    speeds are dropped if the port comes up after it was no longer expected.
     """
     role: str | None = None
     """Role at the last reading, one of ROLES; None if an earlier version of the agent wrote the record."""

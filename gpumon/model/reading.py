@@ -1,7 +1,8 @@
 """Rows of metric tables, and the conversion of tables to Prometheus series.
 
-A metric table is a frozen dataclass. Each attribute is a row: its name is the metric's suffix and the JSON key, and
-ends in the unit; `_total` makes it a counter. The row also holds the help text, the source and the tier.
+A metric table is a frozen dataclass. Each attribute is a row. The attribute's name is the end of the metric's name and
+the key in JSON; it contains the unit, and a final `_total` makes it a counter. A row holds the help text, source and
+tier.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 KEY_SEPARATOR = ","
-"""Separator of the label values in the key of a reading with several labels, as in `{"corrected,dram": 0}`."""
+"""Separator of label values in the keys of a reading with several labels, such as `{"corrected,dram": 0}`."""
 
 
 class Tier(enum.Enum):
@@ -45,7 +46,7 @@ ALL_LINKS = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all metrics that share it.
+    """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all metrics that use it.
 
     `attribute` selects a member of the returned struct or list. `unknown` is the value that the driver returns if it
     has no reading. Getters in collectors/nvml/calls replace wrappers of pynvml that cannot be used.
@@ -78,7 +79,8 @@ class LinkField:
     bits: int = 0
     """Width of the driver's counter; 0 if the field is no counter."""
     states: tuple[int, ...] | None = None
-    """Field values for which the reading is 1; it is 0 for all others. None: the reading is the value itself."""
+    """Field values for which the reading is 1; for all others it is 0. If None, the reading is the field value itself.
+    """
     packed: bool = False
     """True if the field packs an error rate: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
 
@@ -113,14 +115,14 @@ class Gpm:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Source: GPU memory of each of the largest processes, by "pid,name". Read only if that is configured."""
+    """Source: GPU memory of each of the largest processes, by "pid,name". Read only if enabled."""
 
     lists: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Source: a total minus a part of it, both read in the same batch."""
+    """Source: the field `total` minus the field `part`, both read in the same batch."""
 
     total: Field
     part: Field
@@ -153,7 +155,7 @@ class Bits:
 
 
 class RowCheck(NamedTuple):
-    """Position of one check in a mask that has several bits for each check. Value 0 means "not supported"."""
+    """Position and healthy value of one check in a mask that has several bits per check. 0 means "not supported"."""
 
     shift: int
     width: int
@@ -181,7 +183,7 @@ class Integral:
 class Either:
     """Source: `first` if the GPU and the driver support it, else `second`.
 
-    A counter keeps the source that it used first until the agent ends.
+    For a counter, the choice does not change until the agent ends.
     """
 
     first: Source
@@ -229,7 +231,7 @@ AGENT = Agent()
 
 
 def primary_sources(source: Source) -> Iterator[Source]:
-    """Yield the calls, fields and files that a source consists of, in order of preference."""
+    """Yield the calls, fields and files of which a source consists, the preferred first."""
     match source:
         case Distinct(lists=parts) | ProcessMemory(lists=parts):
             yield from parts
@@ -246,10 +248,10 @@ def primary_sources(source: Source) -> Iterator[Source]:
 
 
 WIDEST = 64
-"""Width in bits from which a counter is assumed never to wrap."""
+"""Counters that have at least this width in bits are assumed never to wrap."""
 
 STOPS_BITS = 8
-"""Width in bits up to which a counter is assumed to stop at its maximum, so that a lower value means a reset."""
+"""Counters that have at most this width in bits are assumed to stop at their maximum; a lower value means a reset."""
 
 
 def counter_range(source: Source, label: str = "") -> float:
@@ -280,11 +282,11 @@ class Row:
     note: str = ""
     """Text for the reference page: which GPUs provide the metric, and what to be careful about."""
     detail: bool | tuple[str, ...] = False
-    """True if the metric is exported only with detailed metrics. A tuple lists the label values that are exported only
-    then.
+    """True if the metric is exported only with detailed metrics. A tuple lists the label values whose series are
+    exported only with detailed metrics.
     """
     page: Page = METRICS
-    """The page that exports the metric. The page of the links ignores `detail`: it is always complete."""
+    """The page that exports the metric. On LINKS, `detail` has no effect: that page always exports all its metrics."""
     zeros: bool = True
     """False if the page has no series for a value of 0."""
 
@@ -368,10 +370,10 @@ def metric_type(name: str) -> str:
 def samples(
     table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
 ) -> Iterator[Sample]:
-    """Yield a Sample for each value of a table, whatever its page and even if it is 0. A row that is None has no value.
+    """Yield a Sample for each value of a table, on whichever page it is exported, including values of 0.
 
-    `own` has the labels of every Sample. If `detailed` is False, leave out detailed metrics. Unless `names` is None,
-    yield only the metrics with these names.
+    `own` has the labels of every Sample. If `detailed` is False, omit detailed metrics. Unless `names` is None, yield
+    only the metrics with these names. A row that is None has no value.
     """
     for attribute, name, row in _exported_rows(type(table), names):
         value = getattr(table, attribute)
@@ -388,7 +390,7 @@ def samples(
 
 
 def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
-    """Return how many Prometheus series the metric table has on this page, the `info` series included."""
+    """Return the number of Prometheus series that the metric table has on this page, including its `info` series."""
     count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)
@@ -410,7 +412,7 @@ def info_page(table: type[Table]) -> Page | None:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return (attribute, metric name, row) for each row but identity rows, limited to the metrics in `names`."""
+    """Return (attribute, metric name, row) for each row except identity rows; only for `names` unless it is None."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 

@@ -26,6 +26,6 @@ class RequestResult:
     holders: tuple[DeviceHolder, ...] = ()
     """Processes that still have the GPUs open, because the request timed out or SIGKILL does not end them."""
     not_readable: str = ""
-    """Reason why the agent cannot check, after a timeout, if a process still has the GPUs open; empty if it can."""
+    """Reason why the agent cannot determine, after a timeout, whether a process has the GPUs open; empty if it can."""
     stored: bool = True
-    """False if the change is active but not stored: it is lost if the agent restarts before the store recovers."""
+    """False if the change is in effect but not stored. It is lost if the agent restarts before the store recovers."""

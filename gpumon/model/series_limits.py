@@ -1,4 +1,4 @@
-"""Table of limits on the series of each kind, so that no fault makes Prometheus reject the whole page as too large."""
+"""Table of limits on the number of series, so that no fault makes Prometheus reject a page as too large."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 HOST, GUEST, CONTAINER, SANDBOX = PLACES = ("host", "guest", "container", "sandbox")
 """Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a container
-the PCI bus still lists all of them; in a sandbox sysfs shows no NVIDIA GPU, although the driver lists some.
+the PCI bus still lists all GPUs; in a sandbox sysfs shows no NVIDIA GPU, although the driver lists some.
 """
 
 Increments = Mapping[str, float | Mapping[str, float]]
@@ -62,16 +62,18 @@ class GpuReading:
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Bytes moved by each NVLink in both directions, by link. Read only while a probe runs; not exported."""
+    """Bytes moved by each NVLink in both directions, by link number. Read only while a probe runs; not exported."""
     watched: float = 0.0
-    """Seconds since the last reading of this GPU: the time that `increments` cover. 0 after a gap in the readings."""
+    """Seconds since the last reading of this GPU, which `increments` cover; 0 after a gap in the readings."""
     increments: Increments = field(default_factory=dict)
-    """Increase, since the last reading of this GPU, of each integral that the sampler computes, by attribute of Gpu."""
+    """For each integral that the sampler computes, its increase since the last reading of this GPU, by attribute of
+    Gpu.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Result of one poll of the sampler, or of a slow poll so far: the GPUs read since the previous Snapshot."""
+    """Result of one poll of the sampler, or of one part of a slow poll: the GPUs read since the previous Snapshot."""
 
     ended_at: float
     wall: float
@@ -81,7 +83,7 @@ class Snapshot:
     present: tuple[str, ...] = ()
     """Bus ids of all GPUs that this sampler opens, whether read in this poll or not."""
     complete: bool = True
-    """False if GPUs remain to be read or opened: a later snapshot, of this or the next polls, will contain them."""
+    """False if some GPUs remain to be read or opened. A later Snapshot will contain them."""
     visible: int | None = None
     """Number of GPUs that nvmlDeviceGetCount returns; None if the call failed."""
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -140,12 +142,15 @@ class XidEvent:
     sequence: int | None = None
     """Sequence number of the record in the kernel log; None for an event from NVML."""
     text: str = ""
-    """Kernel message after the PCI address and the Xid number, without process names."""
+    """The part of the kernel message that follows the PCI address and the Xid number, without process names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """Reading of one InfiniBand or RoCE port. `counts` has the kernel's raw counters; in the Report, exported ones."""
+    """Reading of one InfiniBand or RoCE port.
+
+    In the child's message, `counts` has the raw counters of the kernel; in the Report, it has the exported values.
+    """
 
     device: str
     port: str
@@ -198,13 +203,13 @@ class LinksSnapshot:
     ended_at: float
     ports: tuple[PortReading, ...] = ()
     services: Mapping[str, bool] = field(default_factory=dict)
-    """Whether the systemd unit runs, by unit name. Units that are not installed are absent."""
+    """True for each systemd unit that runs, else False, by unit name. Units that are not installed are absent."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Text that describes what a collector could not read, by name of the collector."""
     denied: tuple[str, ...] = ()
     """Names of collectors that lacked a permission."""
     left_out: int = 0
-    """Number of ports that were not read, because the node has more than the limit."""
+    """Number of ports that were not read, because the node has more ports than the maximum."""
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes blocked in the kernel with NVIDIA devices open; None if unknown."""
     contained: bool | None = None
@@ -212,7 +217,7 @@ class LinksSnapshot:
     of this container. None if unknown.
     """
     ended: tuple[str, ...] = ()
-    """Systemd units that stopped or restarted since the last poll: none of their processes of that poll is left."""
+    """Systemd units that stopped or restarted since the last poll: all processes that they had then have ended."""
     schedulers: tuple[str, ...] | None = None
     """Names of the job schedulers on this host; None if unknown."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGpu:
-    """A GPU that was present at some time. By this row the agent identifies a GPU that does not answer."""
+    """A GPU that was present at some time. From this row the agent identifies the GPU while it does not answer."""
 
     uuid: str
     bus_id: str

@@ -1,4 +1,4 @@
-"""Time windows (release, hold, maintenance) as one frozen value, and the pure functions that start and end them."""
+"""A time window (release, hold or maintenance) as a frozen value, and pure functions that start and end windows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEADLINE, REPLACED, REBOOT = "deadline", "replaced", "reboot"
 MAX_REASON_LENGTH = 200
 MAX_OWNER_LENGTH = 100
 MAX_IN_FORCE = 256
-"""Maximum number of windows of one kind in force. Beyond it, only a request that replaces a window is accepted."""
+"""Maximum number of windows of one kind in force. When it is reached, a new window must replace another."""
 MAX_ENDED = 20
-"""Number of ended windows of one kind to keep when another window of that kind starts."""
+"""Maximum number of ended windows of a kind to keep. Older ones are dropped when a window of that kind starts."""
 STEP_SECONDS = 1.0
 """Seconds by which the wall clock must deviate from the boot clock to count as stepped."""
 SETTLED_SECONDS = 600.0
@@ -31,7 +31,7 @@ LOWER_DURATION = "Ask for less, or raise the setting."
 
 
 class WindowKind(StrEnum):
-    """Kind of a time window, named for what it prevents."""
+    """Kind of a time window. It determines from what the agent refrains during the window."""
 
     RELEASE = "release"
     """Prevents access to the driver: no process of the agent has the GPU open."""
@@ -70,14 +70,14 @@ class TimeWindow:
     ended: float | None = None
     """Wall time at which the window ended, in seconds since the epoch; None while it is in force."""
     ended_by: str = ""
-    """What ended the window: one of REQUESTERS, DEADLINE, REPLACED or REBOOT; empty while it is in force."""
+    """What ended the window: DEADLINE, REPLACED, REBOOT, or one of REQUESTERS; empty while it is in force."""
 
     @property
     def slot(self) -> tuple[str, ...]:
         """Return the kind, the scope and the owner of the window, and MARKER if a marker file started it, else "".
 
-        A new window replaces the window in force with the same slot. So a window of a marker file never replaces one
-        that a client requested.
+        A new window replaces the window in force that has the same slot. A window of a marker file therefore never
+        replaces one that a client requested.
         """
         return (self.kind, self.bus_id, self.owner, MARKER if self.by == MARKER else "")
 
@@ -88,7 +88,7 @@ class TimeWindow:
 
 
 Windows = tuple[TimeWindow, ...]
-"""All windows in force and the newest of those that have ended, in the order of their start, the newest last."""
+"""All windows in force, and the windows that ended last, ordered by their start; the newest is last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class WindowRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSelection:
-    """Request from `by` to end the windows that match each other attribute that is not None.
+    """Request from `by` to end windows: those that equal the selection in every other attribute that is not None.
 
     A window that the marker file started never matches.
     """
@@ -180,7 +180,7 @@ def released(windows: Iterable[TimeWindow]) -> frozenset[str]:
 
 
 def start(windows: Windows, window: TimeWindow) -> Windows:
-    """Return the windows with `window` added. A window in force with the same slot ends as replaced."""
+    """Return the windows with `window` added. A window in force with the same slot is ended, with REPLACED."""
     replaced = tuple(
         _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows
     )
@@ -196,7 +196,7 @@ def end(windows: Windows, message: WindowsEnded) -> Windows:
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
-    """Return the windows after ending those past their deadline and adapting others to reboots and clock steps."""
+    """Return the windows after ending those past their deadline, and adjusting others to a reboot or a clock step."""
     after = tuple(_advance(window, now, boot_id) for window in windows)
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
@@ -222,10 +222,10 @@ def _advance(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
-    """Return True if the end of a window from an earlier boot is unknown, because the wall clock may not be set yet.
+    """Return True if it is unknown when a window from an earlier boot ends, because the wall clock may not be set yet.
 
-    A wall clock before the start of the window is wrong: wait until the boot has lasted as long as the window. A wall
-    clock past the end may be wrong until SETTLED_SECONDS after boot.
+    A wall clock before the start of the window is wrong: the end is unknown until the boot has lasted as long as the
+    window. A wall clock past the end may be wrong until SETTLED_SECONDS after boot.
     """
     if window.boot_id == boot_id:
         return False
@@ -238,7 +238,8 @@ def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
 def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
     """Return the window with its deadline on the boot clock of this boot.
 
-    If the wall clock is before the start of the window, it was never set: count the window's length from the boot.
+    If the wall clock is before the start of the window, it was never set; the window's length then counts from the
+    boot.
     """
     if window.boot_id == boot_id:
         return window
@@ -251,7 +252,7 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """Return why a window must not last `seconds`, else "".
+    """Return a sentence on why a window must not last `seconds`; "" if it may.
 
     `setting` is the configuration key of `max_seconds`.
     """
@@ -261,7 +262,10 @@ def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
 
 
 def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
-    """Return why `window` cannot start if too many windows are in force, else "". A replacement can always start."""
+    """Return a sentence if `window` cannot start because too many windows are in force; "" if it can.
+
+    A window that replaces another can always start.
+    """
     slots = {other.slot for other in in_force(windows, window.kind)}
     if len(slots) < MAX_IN_FORCE or window.slot in slots:
         return ""
