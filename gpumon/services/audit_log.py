@@ -16,7 +16,7 @@ _log.setLevel(logging.INFO)  # independent of log.level, because the journal als
 
 
 class AuditLog:
-    """Records requests that change the agent's state, and returns the recorded requests. Any thread may use it."""
+    """Records requests that change the agent's state or start work, and returns the records. Any thread may use it."""
 
     def __init__(self, persistence: Persistence) -> None:
         self._persistence = persistence
@@ -28,5 +28,5 @@ class AuditLog:
         self._persistence.write(partial(audit.put, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
-        """Return a future with the newest `limit` entries. Its result raises StoreError if the store fails."""
+        """Return a future with the newest `limit` entries. The future raises StoreError if the store cannot be read."""
         return self._persistence.read(partial(audit.read, limit=limit))

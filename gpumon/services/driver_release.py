@@ -24,10 +24,10 @@ log = logging.getLogger("gpumon.release")
 FOLLOW_SECONDS = 0.5
 """Interval in seconds at which `DriverRelease.follow` reads the marker file and applies the releases in force."""
 HOLDER_SECONDS = 0.1
-"""Interval in seconds at which a waiting release request checks which processes still have its GPU open."""
+"""Interval in seconds at which a waiting release request checks which processes still have a GPU open."""
 RECALL_SECONDS = 5.0
-"""Maximum seconds that the start of the first sampler waits for the stored releases to be read. A hung disk must not
-prevent monitoring.
+"""Maximum seconds to delay the start of the first sampler until the stored releases have been read. A hung disk must
+not prevent monitoring.
 """
 RECALL_POLL_SECONDS = 0.02
 
@@ -39,8 +39,8 @@ class DriverRelease:
     """
 
     answer_seconds = 15.0
-    """Maximum seconds until a release request is answered. In less time, a child process has ended or is reported as
-    stuck (Deadlines.grace and Deadlines.kill).
+    """Maximum seconds until a release request is answered. By then, a child process has ended or is reported as stuck
+    (Deadlines.grace and Deadlines.kill).
     """
 
     def __init__(
@@ -66,13 +66,17 @@ class DriverRelease:
         self._scopes: frozenset[str] = frozenset()
         """Bus ids of the released GPUs, as last passed to the samplers; NODE stands for all GPUs."""
         self._closed = False
-        """True after no process of the agent had a released GPU open, until `_scopes` changes."""
+        """True once no process of the agent had a released GPU open; valid until the released GPUs (`_scopes`) change.
+        """
         self._reported: frozenset[int] = frozenset()
-        """Ids of the processes about which an error was logged because they have a released GPU open."""
+        """Ids of the processes that wrongly have a released GPU open, about which an error was logged."""
         self._stopping = False
 
     def start(self) -> None:
-        """Start the first sampler after the stored releases and the marker file have been read."""
+        """Start the first sampler when the stored releases and the marker file have been read.
+
+        Do not wait for the stored releases for longer than RECALL_SECONDS.
+        """
         self._start_samplers(boot_clock() + RECALL_SECONDS)
 
     def apply(self, max_seconds: float) -> None:
@@ -84,7 +88,7 @@ class DriverRelease:
 
     @property
     def notice(self) -> str | None:
-        """Return which processes prevent a release, or why the marker file releases nothing; None without a problem."""
+        """Return which processes prevent a release, else why the marker file cannot be used; None without a problem."""
         held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
@@ -92,7 +96,7 @@ class DriverRelease:
         """Start or end the release that the marker file requests, and make the samplers close all released GPUs.
 
         Also end releases whose deadline has passed, and publish which processes of the agent still have a released GPU
-        open. If there are none, and the marker file releases GPUs, create the file `<marker>.done`, else delete it.
+        open. If no process has, and the marker file releases GPUs, create the file `<marker>.done`, else delete it.
         """
         if self._stopping:
             return
@@ -146,7 +150,7 @@ class DriverRelease:
     def _end_expired(self) -> None:
         """End releases whose deadline has passed.
 
-        `state.reduce` also ends them, but only when a message arrives, and few arrive while no sampler runs.
+        `state.reduce` does the same, but only when a message arrives, and few messages arrive while no sampler runs.
         """
         windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
         self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
@@ -173,7 +177,7 @@ class DriverRelease:
         return (*children, *self._open_devices(scopes, {child.pid for child in children}))
 
     def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
-        """Yield the processes of the agent that have a device node of these GPUs open, except the pids in `listed`."""
+        """Yield each process of the agent that has a device node of these GPUs open, unless its pid is in `listed`."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
         nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}

@@ -36,13 +36,13 @@ log = logging.getLogger("gpumon.services.event_recorder")
 READ_SECONDS = 1.0
 """Interval in seconds at which the kernel log is read, or its opening retried, in addition to reads on new messages."""
 UPDATE_SECONDS = 1.0
-"""Delay in seconds until further errors of a recorded event are recorded. All errors in this time are one change."""
+"""Seconds for which further errors of a recorded event are collected before they are recorded, as one change."""
 POSITION_SECONDS = 60.0
-"""Interval in seconds at which the position in the kernel log is stored if it has changed since it was last stored."""
+"""Interval in seconds at which the position in the kernel log is stored, if the position has changed."""
 RECENT_SECONDS = 60.0
 """Maximum age in seconds of an Xid in the kernel log for which `on_xid` is called."""
 WITNESS_SECONDS = 60.0
-"""Maximum seconds to wait for NVML to confirm a kernel message without an Xid that reports a GPU as lost."""
+"""Maximum seconds to wait until NVML confirms that a GPU is lost, if a kernel message without an Xid reports that."""
 UNNUMBERED_XID = 999
 """Code that NVML reports for an error whose Xid it cannot identify. The kernel log has the Xid of that error."""
 
@@ -74,15 +74,17 @@ class EventRecorder:
         self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
-        """Observations made before the stored events were read or PATIENCE_SECONDS passed; None after that."""
+        """Observations that wait until the stored events have been read or PATIENCE_SECONDS have passed; None after
+        that.
+        """
         self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
-        """By bus id and code: errors without an Xid that NVML has not confirmed yet, and the boot clock when they were
-        read.
+        """Errors without an Xid that NVML has not confirmed yet, and the boot clock when they were read; by bus id and
+        code.
         """
         self._changed: dict[str, ErrorEvent] = {}
-        """By event id: events that have changed since they were last submitted to the store."""
+        """Events that have changed since they were last submitted to the store, by event id."""
         self._counted: dict[str, int] = {}
-        """By event id: the number of errors of the event as last submitted to the store."""
+        """Number of errors of each event as last submitted to the store, by event id."""
         self._position: LogPosition | None = None
         """Position in the kernel log as last submitted to the store."""
         self._in_flight = False
@@ -102,7 +104,10 @@ class EventRecorder:
         self._loop.every(POSITION_SECONDS, self._clean_up)
 
     def restore(self, stored: StoredState) -> None:
-        """Continue the events that an earlier run of the agent recorded, from the stored position in the kernel log."""
+        """Restore the events and the position in the kernel log from the store, and read the log from that position.
+
+        An error that recurs in time then extends its stored event instead of beginning a new one.
+        """
         self._grouper.restore(stored.events)
         self._counted = {event.id: event.count for event in stored.events} | self._counted
         self._position = stored.position
@@ -129,7 +134,7 @@ class EventRecorder:
         self._add((observation,))
 
     def stop(self) -> None:
-        """Submit changes and the position in the kernel log to the store, and close the kernel log."""
+        """Submit the changed events and the position in the kernel log to the store, and close the kernel log."""
         self._in_flight = False  # the store writes in order, so an earlier batch is stored before the one submitted now
         self._record(even_if_unchanged=self._has_moved())
         self._watch.close()
@@ -187,9 +192,10 @@ class EventRecorder:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Count the errors without an Xid that NVML confirms, because it cannot read the GPU that they report as lost.
+        """Count each error without an Xid that NVML confirms.
 
-        Drop an error that NVML has not confirmed after WITNESS_SECONDS.
+        NVML confirms the error if it cannot read the GPU that the error reports as lost. Drop an error that NVML has
+        not confirmed after WITNESS_SECONDS.
         """
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()
@@ -218,9 +224,9 @@ class EventRecorder:
                 self._on_xid(observation.bus_id, observation.code)
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
-        """Return the observation; if it is an Xid without a uuid, add the uuid of the GPU at its bus id.
+        """Return the observation. If it is of an Xid and lacks a uuid, add the uuid of the GPU at its bus id.
 
-        If the agent has not read this GPU yet, the uuid comes from the store. Without a stored uuid, add none.
+        If the agent has not read this GPU yet, use the uuid in the store. If the store has none either, add none.
         """
         if observation.kind != XID or observation.uuid is not None:
             return observation
@@ -242,7 +248,7 @@ class EventRecorder:
     def _record(self, *, even_if_unchanged: bool = False) -> None:
         """Submit all changed events to the store as one batch. Do nothing while an earlier batch is being stored.
 
-        Changes that occur in the meantime become the next batch.
+        The changes that occur in that time form the next batch.
         """
         if self._in_flight or not (self._changed or even_if_unchanged):
             return

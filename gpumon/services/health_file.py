@@ -23,11 +23,12 @@ MODE = 0o644
 POLL_SECONDS = 1.0
 """Interval in seconds at which the agent checks whether the file must be written. Checks are evaluated every 5 s."""
 RESTORE_SECONDS = 10.0
-"""Maximum seconds that the start of the agent waits for verdicts from the store, whose disk may hang."""
+"""Maximum seconds that the start of the agent waits until verdicts are read from the store. The store's disk may hang.
+"""
 DISK_SECONDS = 1.0
-"""Maximum seconds that the stopping agent waits for one write of the health file, if the file is on a disk."""
+"""Maximum seconds that the agent, when it stops, waits for a write of the health file to a disk."""
 IN_MEMORY = Path("/run")
-"""Directory in memory (tmpfs). A health file below it is written in the loop's thread, because no disk can block."""
+"""Directory in memory (tmpfs). A health file below it is written in the loop's thread, because this cannot block."""
 
 
 class AgentIdentity(ResponseModel):
@@ -46,7 +47,7 @@ class MaintenanceWindow(ResponseModel):
 
     until: str
     until_boottime_seconds: float
-    """End of the maintenance in seconds of CLOCK_BOOTTIME. Readers use it, and after a reboot they use `until`."""
+    """End of the maintenance in seconds of CLOCK_BOOTTIME, for readers. After a reboot they use `until` instead."""
     reason: str
     by: str
 
@@ -87,10 +88,10 @@ class HealthFileContent(CurrentHealthResponse):
 
 
 class HealthFile:
-    """Service that writes the health file when checks were evaluated, or verdicts or windows changed.
+    """Service that writes the health file whenever checks were evaluated, or verdicts or time windows changed.
 
     Use from the loop's thread. A file on a disk is written in a separate thread, because a hung disk must not block the
-    loop. A file below /run is in memory.
+    loop; a file below /run, which is in memory, is not.
     """
 
     def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, socket: Path) -> None:
@@ -102,7 +103,7 @@ class HealthFile:
         self._socket = socket
         self._written: tuple[object, ...] = ()
         self._writing = threading.Thread()
-        """Thread that is replacing, or has replaced, a file on a disk."""
+        """The last thread that was started to replace a file on a disk; it may have ended."""
         self._on_restored: Callable[[], object] | None = None
         self.notice: str | None = None
         """Why the last write of the file failed; None if it succeeded."""
@@ -110,15 +111,15 @@ class HealthFile:
     def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
         """Begin to update the file periodically.
 
-        `on_restored` is called once: after the first attempt to write the verdicts read from the store, at the latest
-        after RESTORE_SECONDS.
+        `on_restored` is called once: after the first attempt to write the file with the verdicts from the store, at the
+        latest after RESTORE_SECONDS.
         """
         self._on_restored = on_restored
         self._loop.call_after(RESTORE_SECONDS, self._report_restored)
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write the file with `running: false`, so that readers detect the stop before the file is stale."""
+        """Write the file with `running: false`, so that readers detect the stop at once, not when the file is old."""
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()

@@ -1,4 +1,4 @@
-"""Stores once a minute that the agent is running, and stores the time of an orderly stop."""
+"""Stores, once a minute, that the agent is running; at an orderly stop, stores the time of the stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """Store a row for this run of the agent at once, and update it each minute.
+        """Store a row for this run of the agent at once, and update the row each minute.
 
         The store thus has a row even if the agent crashes in its first minute.
         """

@@ -1,4 +1,4 @@
-"""Lets the operator accept the current inventory: what is missing, down or slower no longer counts as a fault."""
+"""Lets the operator accept the current inventory: what is missing, down or slower is then no longer a fault."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
-        """Accept that these GPUs or ports are missing, down or slower; without `parts`, accept every such GPU and port.
+        """Accept that GPUs or ports are missing, down, slower or have fewer PCIe lanes.
 
-        Return a future. Its result is set when the acceptance is stored and active, or states why it was refused.
+        Accept this of those in `parts`; of all if `parts` is empty. Return a future. Its result is set when the
+        acceptance is stored and in effect, or when it is refused.
         """
         return self._loop.request(lambda answer: self._accept(parts, answer))
 

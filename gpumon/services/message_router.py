@@ -9,7 +9,7 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
 READY_SECONDS = 10.0
-"""Seconds after its start at which the agent counts as ready even if no poll has ended, as when the driver hangs."""
+"""Seconds until the agent counts as ready although no poll has ended, for example because the driver hangs."""
 
 
 class MessageRouter:
@@ -22,7 +22,7 @@ class MessageRouter:
         self._polled = False
 
     def take(self, message: ChildMessage) -> None:
-        """Pass an Xid to the event recorder, and other messages to the monitor, which updates the Report.
+        """Pass an Xid to the event recorder, and any other message to the monitor, which updates the Report.
 
         Ignore Hello, Logged and TrialResult, which the supervisor of the child has already processed.
         """
@@ -33,7 +33,7 @@ class MessageRouter:
             self._polled |= _ends_a_poll(message)
 
     def is_ready(self) -> bool:
-        """Return True if the first poll or READY_SECONDS have ended, or if the whole node is released."""
+        """Return True after the end of the first poll or after READY_SECONDS, or if the whole node is released."""
         node_is_released = NODE in released(self._monitor.latest.windows)
         return self._polled or node_is_released or boot_clock() > self._first_poll_by
 

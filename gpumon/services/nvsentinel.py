@@ -1,4 +1,4 @@
-"""Sends alerts to the platform connector of NVSentinel on this node, by its gRPC method HealthEventOccurredV1."""
+"""Sends alerts to NVSentinel's platform connector on this node with the gRPC method HealthEventOccurredV1."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpumon.services.unary_grpc import GrpcError, unary_call
 NAME = "nvsentinel"
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
 STRATEGIES = {"execute_remediation": 1, "store_only": 2}
-"""Number in the enum ProcessingStrategy, by value of the setting nvsentinel_strategy. Without a number, NVSentinel uses
-EXECUTE_REMEDIATION.
+"""Number in NVSentinel's enum ProcessingStrategy, by value of the setting nvsentinel_strategy. Without a number,
+NVSentinel uses EXECUTE_REMEDIATION.
 """
 NONE, UNKNOWN = 0, 99
 RECOMMENDED = {
@@ -31,14 +31,15 @@ RECOMMENDED = {
 (2), RESTART_BM (24) or CONTACT_SUPPORT (5).
 """
 NEVER_FATAL = frozenset({"agent", "job"})
-"""Classes of alerts that do not concern the hardware. NVSentinel must not take a node out of service for them."""
+"""Classes of alerts that do not concern the hardware. Because of them NVSentinel must not take a node out of service.
+"""
 MAX_TEXT = 1_000
 _INVALID_ARGUMENT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NvSentinel:
-    """Sends alerts to NVSentinel: an unhealthy event when one fires, a healthy event when it is resolved."""
+    """Sends an event to NVSentinel when an alert fires (unhealthy) and when it is resolved (healthy)."""
 
     socket: Path
     node: str
@@ -62,8 +63,8 @@ class NvSentinel:
 def health_event(alert: SentAlert, *, node: str, strategy: int, resolved: bool) -> bytes:
     """Return a HealthEvent, encoded in protobuf.
 
-    Its check name is the name of the alert, because warning and failure of one check are two alerts, which end
-    independently.
+    The check name in it is the name of the alert, because the warning and the failure of one check are two alerts,
+    which end independently.
     """
     labels = dict(alert.labels)
     critical = labels.get("severity") == "critical" and labels.get("class") not in NEVER_FATAL
@@ -99,13 +100,13 @@ def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _recommended(action: str) -> int:
-    """Return the RecommendedAction for an action text that begins with a verdict's action; for other texts, UNKNOWN."""
+    """Return the RecommendedAction for the action with which the text begins; UNKNOWN if it begins with none."""
     word = action.partition(".")[0]
     return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN
 
 
 def _field(number: int, value: str | int | bytes) -> bytes:
-    """Return one protobuf field: an integer (nothing if it is 0), a text, truncated to MAX_TEXT, or a message."""
+    """Return one protobuf field: an integer (empty if it is 0), a text (truncated to MAX_TEXT) or a message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value) if value else b""
     data = value[:MAX_TEXT].encode(errors="replace") if isinstance(value, str) else value

@@ -65,7 +65,7 @@ class Persistence:
         )
         self.writes = WriteBehind(loop, self._writer, probe, publish=publish, latest=latest)
         self._left_out = Counter[str]()
-        """By table: number of rows that could not be read at the start. Assigned once, in the writer's thread."""
+        """Number of rows that could not be read at the start, by table. Assigned once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
 
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
@@ -78,7 +78,7 @@ class Persistence:
         self._loop.every(PRUNE_SECONDS, self._prune)
 
     def tick(self) -> None:
-        """Store those GPUs, ports and time windows of the Report that have changed."""
+        """Store the GPUs, ports and time windows of the Report that have changed."""
         self._put_report()
 
     def stop(self) -> None:
@@ -99,10 +99,10 @@ class Persistence:
 
     @property
     def notice(self) -> str | None:
-        """Return the problems of the store for the operator; None if there are none.
+        """Return a text with the problems of the store for the operator; None if there are none.
 
-        These are the current error, the path to which a damaged file was moved, and the number of rows that could not
-        be read at the start.
+        The problems are the current error, the path to which a damaged file was moved, and the number of rows that
+        could not be read at the start.
         """
         parts = [self.error] if self.error else []
         if self._writer.moved_aside is not None:
@@ -115,7 +115,7 @@ class Persistence:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Run a query in the store's thread and return a future with its result. Any thread may call this.
 
-        The future has the exception StoreError if the query fails.
+        The future raises StoreError if the query fails.
         """
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
@@ -166,7 +166,10 @@ class Persistence:
 
 
 def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the rows to store: one for each GPU whose uuid was read and each stored GPU that is no longer expected."""
+    """Yield the GPU rows to store: one for each GPU whose uuid was read.
+
+    Also yield one for each stored GPU that was replaced, or accepted as gone, and is no longer expected.
+    """
     for state in report.gpus:
         if state.stored is not None:
             yield state.stored

@@ -34,11 +34,11 @@ class MarkerRequest:
     gpu: str | None = None
     """GPU to release, by uuid, index or PCI address; None for the whole node."""
     seconds: float | None = None
-    """Length of the release in seconds, at most the configured maximum; None for the maximum."""
+    """Requested length of the release in seconds, which the configuration may limit; None for the maximum."""
 
 
 def parse(text: str) -> MarkerRequest:
-    """Parse the content of a marker file, such as `for=5m gpu=3`. Raise MarkerError.
+    """Parse the content of a marker file, such as `for=5m gpu=3`. Raise MarkerError if it is invalid.
 
     An empty file requests the release of the whole node.
     """
@@ -57,7 +57,7 @@ def parse(text: str) -> MarkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerFile:
-    """The result of reading the marker file once. `identity` changes when the file is written or touched."""
+    """Result of reading the marker file once. A different `identity` shows that the file was written or touched."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
@@ -117,10 +117,10 @@ class MarkerWatch:
         self._read: MarkerFile | None = None
         self._window: TimeWindow | None = None
         self.problem = ""
-        """Path of the file and why it releases nothing; empty without a problem."""
+        """Path of the file and why it cannot be used; empty if it is valid, too old or absent."""
 
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
-        """Read the file and return the release that it requests, whose deadline may have passed.
+        """Read the file and return the release that it requests. The release's deadline may have passed.
 
         Return None if there is no file, if it is invalid, or if it was too old when it was first read. `bus_id` returns
         the bus id of the GPU with a given uuid, index or PCI address; None if there is no such GPU.

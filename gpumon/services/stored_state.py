@@ -21,11 +21,11 @@ from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.store_table import StoreTable
 
 MAX_AGENT_RUNS = 50
-"""Maximum number of runs of the agent (from start to stop) that are read from the store. The newest are read."""
+"""Maximum number of runs of the agent (from start to stop) to read from the store, the newest first."""
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return the content of the store; from a table of which the Report keeps only the newest rows, only these."""
+    """Return the content of the store. Read only the newest rows of tables of which the Report keeps no others."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -48,7 +48,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
 
 
 def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return, by table, the stored rows that WriteBehind keeps in memory as the rows last submitted to the store."""
+    """Return the stored rows of those tables for which WriteBehind keeps the rows last submitted, by table."""
     positions = [] if stored.position is None else [stored.position]
     return {
         gpus.TABLE: stored.gpus,
@@ -77,7 +77,7 @@ def write(
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions of verdicts, preceded by older transitions that later evaluations still need."""
+    """Return the newest transitions of verdicts, and before them those older ones that later evaluations still need."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
     significant = verdicts.read_transitions(connection, MAX_SIGNIFICANT, significant=True)
     identities = {_identity(transition) for transition in newest}

@@ -38,7 +38,7 @@ from gpumon.supervisor.loop import Loop
 POLL_SECONDS = 0.02
 """Interval in seconds at which a waiting request checks whether the effect of its window is complete."""
 RECALL_SECONDS = 2.5
-"""Maximum seconds that a request to end windows waits for the stored windows to be read."""
+"""Maximum seconds that a request to end windows waits until the stored windows have been read."""
 SETTINGS = {
     WindowKind.RELEASE: "release.max_seconds",
     WindowKind.HOLD: "probe.max_hold_seconds",
@@ -46,8 +46,8 @@ SETTINGS = {
 }
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
-"""Function that returns the result of a request, or None while the effect of its window is not complete. Its argument
-is True when the time for an answer is over; the function must then return a result.
+"""Function that returns the result of a request; None while the effect of the request's window is not complete. The
+argument is True when the time for an answer is over; the function must then return a result.
 """
 
 
@@ -58,15 +58,18 @@ class WindowEffect(Protocol):
     """Maximum seconds that a request for a window waits for the effect to be complete."""
 
     def follow(self) -> None:
-        """Apply the windows in force. This is called after each request that starts or ends a window of this kind."""
+        """Apply the windows in force. Called after each request that starts or ends a window of this kind."""
 
     def completion(self, window: TimeWindow, /) -> Completion:
-        """Return a function that checks whether the effect of this window is complete. The window is in force."""
+        """Return a function that checks whether the effect of `window`, which must be in force, is complete.
+
+        This may also start the effect.
+        """
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that waits for its answer. Its window is already in force."""
+    """A request for a window that waits for its answer. The window is already in force."""
 
     future: Future[RequestResult]
     completion: Completion
@@ -101,7 +104,7 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Refuse the waiting requests and all further ones. Their windows remain in force."""
+        """Refuse the waiting requests and all further ones. Windows of waiting requests remain in force."""
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)
@@ -116,7 +119,7 @@ class TimeWindows:
         return self._post(lambda future: self._start(request, future))
 
     def end(self, selection: WindowSelection) -> Future[RequestResult]:
-        """End the windows in force that match. Any thread may call this.
+        """End the windows in force that match the selection. Any thread may call this.
 
         Return a future with the result.
         """
@@ -183,9 +186,9 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer each waiting request whose window is stored and in full effect, or whose time for an answer is over.
+        """Answer each waiting request whose window is stored and has its full effect, or whose time has run out.
 
-        A request is also answered if only processes that SIGKILL does not end prevent the full effect.
+        Also answer a request if each process that still prevents the full effect is one that SIGKILL has not ended.
         """
         waiting, self._waiting = self._waiting, []
         for request in waiting:

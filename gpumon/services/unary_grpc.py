@@ -15,7 +15,7 @@ UNKNOWN_STATUS = 2
 
 
 class GrpcError(Exception):
-    """Raised if a call fails. `status` is the gRPC status, such as 14 (UNAVAILABLE); `message` states the cause."""
+    """Raised if a call fails. `status` is the gRPC status, such as 14 (UNAVAILABLE); the text states the cause."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"gRPC status {status}: {message}")
@@ -75,7 +75,7 @@ def _exchange(
 
 
 def _read(events: list[Any], answer: dict[str, str]) -> bool:
-    """Add the headers and trailers in these h2 events to `answer`. Return True if the answer is complete."""
+    """Add the headers and trailers in these h2 events to `answer`. Return True if the events end the answer."""
     from h2 import events as kinds  # noqa: PLC0415 - see unary_call
 
     ended = False

@@ -17,9 +17,9 @@ from gpumon.store import verdicts
 from gpumon.supervisor.loop import Loop
 
 PENDING_SECONDS = 15.0
-"""Interval in seconds at which pending verdicts, whose fault has not lasted long enough yet, are stored."""
+"""Interval in seconds at which pending verdicts are stored: those whose fault has not lasted long enough yet."""
 UPDATE_SECONDS = 60.0
-"""Interval in seconds at which the store gets the time at which the fault of each open verdict was last observed."""
+"""Interval in seconds at which open verdicts are stored with the time at which their fault was last observed."""
 
 
 class VerdictWriter:
@@ -48,7 +48,7 @@ class VerdictWriter:
         self.put_pending()
 
     def update(self) -> None:
-        """Store the open verdicts with the times of their last observation, unless transitions are being stored."""
+        """Store the open verdicts with the times of their last observation. Do nothing while storing transitions."""
         if not self._in_flight:
             self._writes.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
@@ -59,7 +59,7 @@ class VerdictWriter:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
-        """Store the verdict transitions that are due, as one batch, unless an earlier batch has not taken effect."""
+        """Store the verdict transitions that are due, as one batch. Do nothing until an earlier batch is in effect."""
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True

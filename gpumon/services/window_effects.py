@@ -15,9 +15,9 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores at once, in the row of the running agent in the table agent_runs, that the node is in maintenance.
+    """Stores at once that the node is in maintenance, in the running agent's row of the table agent_runs.
 
-    Because of this, a reboot during the maintenance does not count as a failure.
+    Therefore a reboot during the maintenance does not count as a failure.
     """
 
     answer_seconds = 7.0
@@ -40,7 +40,7 @@ class HoldEffect:
         self._probing = probing
 
     def follow(self) -> None:
-        """Do nothing, because each probe run checks for holds before it begins."""
+        """Do nothing: `completion` ends the run in progress, and each later run checks for holds before it begins."""
 
     def completion(self, _: TimeWindow, /) -> Completion:
         host, visibility = self._probing.host, self._probing.host.visibility

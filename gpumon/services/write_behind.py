@@ -58,11 +58,11 @@ class WriteBehind:
         self._rows: defaultdict[StoreTable[Any], dict[Hashable, Any]] = defaultdict(dict)
         """Rows as last submitted to the store, by table and by the row's key (StoreTable.key)."""
         self.complete = True
-        """False after a write has failed, until everything is submitted again. True does not mean that queued writes
-        will succeed.
+        """False from a failed write until everything is submitted again. True does not mean that queued writes will
+        succeed.
         """
         self._in_flight = 0
-        """Number of calls of `record` whose write has not ended and whose message is not published yet."""
+        """Number of calls of `record` that still wait for their write to end or for PATIENCE_SECONDS to pass."""
 
     # Messages that are stored before they take effect
 
@@ -72,10 +72,10 @@ class WriteBehind:
         message: DurableMessage | None,
         on_done: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Write to the store, then publish the message to the Report.
+        """Write to the store, then publish the message to the Report and call `on_done` with True.
 
-        If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless. After that, call
-        `on_done`, with True if the write succeeded in time.
+        If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless, and call `on_done`
+        with False.
         """
         waiting = True
         self._in_flight += 1
@@ -153,7 +153,7 @@ class WriteBehind:
         return self._rows[table]
 
     def put(self, table: StoreTable[R], rows: Iterable[R], *, everything: bool = False) -> None:
-        """Write the rows that differ from the rows last submitted; with `everything`, write all rows."""
+        """Write those of the rows that differ from the rows last submitted; if `everything` is True, write all rows."""
         stored = self._rows[table]
         keyed = {table.key(row): row for row in rows}
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
@@ -173,7 +173,7 @@ class WriteBehind:
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
-        """Write everything that the Report contains, as soon as `rewrite` can do that."""
+        """Write everything that the Report contains, at once or as soon as `rewrite` is able to."""
         self.complete = False
         self.rewrite()
 
