@@ -412,7 +412,7 @@ def info_page(table: type[Table]) -> Page | None:
 
 @cache
 def _exported_rows(table: type[Table], names: frozenset[str] | None) -> tuple[tuple[str, str, Row], ...]:
-    """Return (attribute, metric name, row) for each row except identity rows; only for `names` unless it is None."""
+    """Return (attribute, metric name, row) for each row except identity rows, or only for the metrics in `names`."""
     named = ((attribute, table.PREFIX + attribute, row) for attribute, row in rows(table).items() if not row.identity)
     return tuple(each for each in named if names is None or each[1] in names)
 

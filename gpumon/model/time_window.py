@@ -21,7 +21,7 @@ MAX_OWNER_LENGTH = 100
 MAX_IN_FORCE = 256
 """Maximum number of windows of one kind in force. When it is reached, a new window must replace another."""
 MAX_ENDED = 20
-"""Maximum number of ended windows of a kind to keep. Older ones are dropped when a window of that kind starts."""
+"""Number of ended windows of a kind that are kept when a window of that kind starts. Older ones are dropped."""
 STEP_SECONDS = 1.0
 """Seconds by which the wall clock must deviate from the boot clock to count as stepped."""
 SETTLED_SECONDS = 600.0
