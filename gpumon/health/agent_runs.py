@@ -35,8 +35,8 @@ def last_before_boot(agent_runs: Iterable[AgentRun], boot_id: str) -> AgentRun |
 def restarts(agent_runs: Iterable[AgentRun], boot_id: str) -> Iterator[float]:
     """Yield the boot clock time of each start in the boot `boot_id` that followed a crash or kill of the agent.
 
-    A run ended in a crash or kill if it was not stopped regularly. Such a run does not count if the node was in
-    maintenance or if the next run has another version.
+    A run ended in a crash or kill if it was not stopped regularly. It does not count if the node was in maintenance at
+    its last heartbeat, or if the next run has another version.
     """
     for before, after in pairwise(run for run in agent_runs if run.boot_id == boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:

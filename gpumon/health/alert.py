@@ -24,7 +24,7 @@ class Alert:
     rule: str
     severity: str
     page: str
-    """When the alert pages: night, day or never."""
+    """When the alert pages: `night` (at any hour), `day` (in working hours only) or `never`."""
     area: str
     """Value of the label `class`, by which a receiver is chosen."""
     state: str
@@ -37,7 +37,8 @@ class Alert:
     """The verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
-    """Time at which the verdict was raised or, for a pending finding, the finding began, in seconds since the epoch."""
+    """Time in seconds since the epoch at which the verdict was raised; for a pending alert, at which its finding began.
+    """
     firing_since: float | None = None
     """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
@@ -146,7 +147,11 @@ def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:
 
 
 def _resolve(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
-    """Yield, as resolved, each alert that fired and is no longer active, until RESOLVED_SECONDS after its end."""
+    """Yield the resolved alerts: those of `before` that fired and have ended.
+
+    `before`: the alerts of the last evaluation. `active`: the alerts that are pending or firing now. An alert is
+    yielded again at later evaluations, until RESOLVED_SECONDS after its end.
+    """
     for identity, alert in before.items():
         if identity in active or alert.state == PENDING:
             continue

@@ -29,7 +29,7 @@ STALE_SECONDS = 120.0
 MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
 """GpumonManyDown fires if MANY agents are down and more than MANY_SHARE of all agents, or if TOO_MANY are down."""
 SCALE_OUT, SCALE_IN = 0.85, 0.3
-"""Busy share of GPU time in an hour above which GpumonFleetBusy fires, and below which GpumonFleetIdle fires."""
+"""Busy shares of GPU time in an hour: GpumonFleetBusy fires above SCALE_OUT, GpumonFleetIdle below SCALE_IN."""
 WATCHDOG = "GpumonWatchdog"
 """Name of the alert that always fires, for a receiver that pages when its notifications stop."""
 AGENT_SUBJECT = "Alerts that only Prometheus evaluates"
@@ -58,7 +58,8 @@ class AlertRule:
     """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
     instances: str = ""
-    """PromQL for the instances at the end of the description of a fleet alert. %q stands for the cluster."""
+    """PromQL that returns the instances to list at the end of a fleet alert's description. %q stands for the cluster.
+    """
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 

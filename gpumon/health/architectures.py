@@ -36,9 +36,9 @@ CHIP_TO_CHIP = frozenset({173})
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
     """Yield those of `xids` that a GPU of this architecture can report.
 
-    An architecture that is not in RANKS can report any Xid. None means that the GPU was not opened yet: then only the
-    Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links to a Grace CPU,
-    without which it cannot report CHIP_TO_CHIP.
+    An architecture that is not in RANKS can report any Xid. `architecture` is None until the GPU has been opened: then
+    only the Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links to a Grace
+    CPU. Without them it cannot report the Xids of CHIP_TO_CHIP.
     """
     rank = RANKS.get(architecture or "")
     for xid in xids:

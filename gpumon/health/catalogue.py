@@ -1,4 +1,4 @@
-"""Explains error events: with the shipped Xid table, the operator's own rows, and details decoded from the log line."""
+"""Explains error events by the shipped Xid table, the operator's own rows, and details decoded from the log line."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE,),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Verdict action by the text of an Xid's first action. It has every text of a shipped row or a decoder."""
+"""Verdict action by the text of an Xid's first action. Contains every text that a shipped row or a decoder uses."""
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 """Xids whose log text is decoded, in addition to those of nvlink5.CODES."""

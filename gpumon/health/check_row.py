@@ -66,7 +66,9 @@ class Latch:
     quiet: float | None = None
     """Observed seconds without the fault after which the verdict is cleared. None: quiet time does not clear it."""
     repair: bool = True
-    """Whether a GPU reset or a reboot, followed by a healthy period, clears it. False if no device is at fault."""
+    """Whether a GPU reset or a reboot, followed by a healthy period, clears the verdict. False if no device is at
+    fault.
+    """
 
 
 def same(*checks: str) -> dict[str, Where]:
@@ -75,13 +77,13 @@ def same(*checks: str) -> dict[str, Where]:
 
 
 def covers(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether the action of the cause includes the action of the verdict, being the same or later in ACTIONS."""
+    """Return whether the cause's action includes the verdict's: it is the same action, or a later one in ACTIONS."""
     order = list(ACTIONS)
     return order.index(cause.action) >= order.index(verdict.action)
 
 
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether an operator should perform the action of the cause first, because it may end the verdict too.
+    """Return whether an operator should perform the cause's action first, because it may end the verdict's fault too.
 
     True if the action of the cause includes the action of the verdict (`covers`), or if the cause requires a reboot and
     the verdict an inspection.
@@ -90,14 +92,15 @@ def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
 
 
 def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether cause and verdict overlap in time and `covers` is true. Value for `Check.inhibited_if`."""
+    """Return whether cause and verdict overlap in time (`together`) and `covers` is true. For `Check.inhibited_if`."""
     return together and covers(verdict, cause)
 
 
 def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether both overlap and the verdict began at most 10 minutes after its cause. For `Check.inhibited_if`.
+    """Return whether the verdict began at most 10 minutes after its cause. For `Check.inhibited_if`.
 
-    A cause on another device that has been present for days does not explain a new fault.
+    False unless they overlap in time (`together`). A cause on another device that has been present for days does not
+    explain a new fault.
     """
     return together and verdict.since <= cause.since + 10 * MINUTE
 
@@ -169,7 +172,9 @@ class Check:
     grace: bool = False
     """Whether the check is skipped for Policy.boot_grace after a boot, while links train and daemons start."""
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
-    """Checks whose verdicts inhibit this check's verdict, and on which device. They are earlier in the table."""
+    """Checks whose verdicts inhibit this check's verdict, each with the device of the inhibiting verdict. These checks
+    are earlier in the table.
+    """
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
     """Function that returns whether a cause inhibits. Arguments: this check's verdict, the verdict of the cause, and
     whether both overlap in time. None: a cause that overlaps in time inhibits; for a latched verdict
@@ -186,11 +191,11 @@ class Check:
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
-    """When a failure pages. A warning pages in working hours or, with NEVER, not at all and has severity info."""
+    """When a failure pages. A warning pages in working hours; with NEVER it does not page, and has severity info."""
 
     @property
     def alert(self) -> str:
-        """Return the name of the check's alert. The name of a second alert has the suffix `Warning` in addition."""
+        """Return the name of the check's first alert. A second alert has this name followed by `Warning`."""
         return alert_name(self.name)
 
     @property

@@ -36,10 +36,10 @@ class ClearResult:
 
 
 def requested_clearance(request: ClearRequest, health: Health, here: Collection[str]) -> ClearResult:
-    """Return the verdicts that the request clears, and those that it names but cannot clear. `here`: uuids of the GPUs.
+    """Return the verdicts that the request clears, and those that it names but cannot clear.
 
     The verdicts that a cleared verdict inhibits are cleared too: otherwise they would page for a fault that was just
-    cleared.
+    cleared. `here`: uuids of the GPUs in the inventory.
     """
     if not health.evaluated:
         return ClearResult(error="The health checks have not been evaluated yet.")
@@ -58,7 +58,7 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
     """Return why a verdict cannot be cleared; "" if it can be cleared.
 
-    `named`: whether the request names the verdict's check.
+    `here`: uuids of the GPUs in the inventory. `named`: whether the request names the verdict's check.
     """
     check = BY_NAME.get(verdict.check)
     if check is not None and check.acceptable and verdict.inhibited_by is None:

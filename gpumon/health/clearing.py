@@ -20,7 +20,7 @@ SETTLING = 300.0
 
 
 def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance | None:
-    """Return what clears a latched verdict that is not active; None if the verdict stays."""
+    """Return what clears this latched verdict, which must not be active; None if the verdict stays open."""
     repair = _repair(verdict, facts, settling=0.0) if latch.repair else None
     if repair is not None and is_observed(verdict.device, facts) and _is_proved(repair, verdict, facts):
         return repair
@@ -43,9 +43,10 @@ def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
 
 
 def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
-    """Return the repair (REBOOT or RESET) that has not ended this active verdict since it was raised; None without one.
+    """Return the repair (REBOOT or RESET) after which this verdict is still active; None if there is none.
 
-    Until PROOF_AFTER_REBOOT seconds after a boot, or SETTLING seconds after a reset, the result is still None.
+    `verdict` must be active. A repair from before it was raised does not count, nor does a reboot in its first
+    PROOF_AFTER_REBOOT seconds or a reset in its first SETTLING seconds.
     """
     if verdict.since_boot != facts.boot_id:
         return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None

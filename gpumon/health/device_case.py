@@ -70,7 +70,8 @@ class GpuCase(_DeviceCase):
     def events(self, check: str) -> Iterator[ErrorEvent]:
         """Yield the GPU's error events since this check's verdict on it was last cleared, newest last.
 
-        Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are not.
+        Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are
+        included.
         """
         cleared = self.cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
@@ -103,7 +104,10 @@ class PortCase(_DeviceCase):
 
     @property
     def wired(self) -> bool:
-        """Return whether the port should be up: as its record states, else whether it is up or has carried traffic."""
+        """Return whether the port should be up, as its record states.
+
+        If the record does not state it, return whether the port is up or has carried traffic.
+        """
         record = self.facts.known_ports.get(self.device)
         if record is not None and record.expected is not None:
             return record.expected

@@ -95,8 +95,8 @@ def _findings(
 def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
     """Yield (device, function) for each device of the check. The function returns the finding.
 
-    If a verdict that can inhibit the verdict of this check was cleared recently, the function ignores the samples from
-    before it was cleared.
+    If a verdict that can inhibit the verdict of this check was cleared recently, the function ignores samples from
+    before that clearance.
     """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):
@@ -204,7 +204,10 @@ class _CheckRun:
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict, if any, with updated times, reason, evidence and `active`, which need no transition."""
+        """Return the verdict with the fields updated that change without a transition; None if no verdict is open.
+
+        These fields are times, reason, evidence and `active`.
+        """
         verdict = self.verdict
         if verdict is None:
             return None
@@ -261,7 +264,7 @@ class _CheckRun:
         return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
 
     def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
-        """Return the transition to another action at the same level, as a list; empty if the action stays the same."""
+        """Return a list with the transition to another action at the same level; an empty list if none is due."""
         action = remediation.escalated_action(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []

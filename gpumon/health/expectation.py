@@ -40,7 +40,7 @@ class Expectation:
     """
     may_basis: Basis = Basis.BUS
     place: str = HOST
-    """Where the agent runs: host, guest or container."""
+    """Where the agent runs: host, guest, container or sandbox."""
     unlisted: tuple[str, ...] = ()
     """PCI addresses of GPUs that the driver does not list."""
 
@@ -59,8 +59,8 @@ def expectation(
 
     `configured`: number in the configuration. `accepted`: whether an operator accepted `learned`, the highest number
     that was ever present. `product`: number on hosts with this product. `on_bus`: number on the PCI bus. In a guest
-    `product` is the number of the physical host, and in a container `on_bus` is too; the guest or
-    container may have been given fewer GPUs.
+    `product` is the number of the physical host, and in a container `on_bus` is too; the guest or container may have
+    been given fewer GPUs. `place`, `unlisted`: attributes of the result.
     """
     if configured is not None:
         return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)

@@ -83,7 +83,9 @@ class Facts:
     gone: frozenset[str] = frozenset()
     """uuids of GPUs, and `device/port` of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Version by component (driver, nccl) of the software that every job uses, if it is reported."""
+    """Version of the software that every job uses, by component (driver, nccl). Components without a reported version
+    are absent.
+    """
     maintenances: Windows = ()
     """Maintenance windows, newest last, including those that have ended."""
     releases: Windows = ()

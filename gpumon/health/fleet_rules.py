@@ -9,7 +9,7 @@ from gpumon.health.last_verdicts import JOB, LAST_SEEN
 MIN_NODES = 4
 """Minimum number of nodes with the same hardware for which a median is recorded."""
 MIN_RATIO = 0.85
-"""Share of the fleet's median below which AllReduceBelowFleet fires."""
+"""Share of the fleet's median all-reduce bandwidth below which AllReduceBelowFleet fires."""
 
 BUSBW = "instance:gpumon_probe_allreduce_busbw_bytes_per_second:max"
 MEDIAN = "fleet:gpumon_probe_allreduce_busbw_bytes_per_second:median"
@@ -31,8 +31,8 @@ _PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
 def _gpus() -> Mapping[str, str]:
     """Return the recording rules that count GPUs by state.
 
-    A node that cannot be scraped keeps its series `expected` while it is a target, and for a day after its last scrape.
-    All its GPUs count as unknown.
+    For a node that cannot be scraped, the number of expected GPUs is still recorded while the node is a target, and for
+    a day after its last scrape. All these GPUs then count as unknown.
     """
     counted = f"count {_PER_GPU} (gpumon_gpu_health)"
     kept = f'last_over_time({GPUS}:expected[1h]) and on (instance, job) ({LAST_SEEN} or up{{job="{JOB}"}})'
@@ -77,10 +77,10 @@ DAILY_RULES: Mapping[str, str] = {
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
-    """Return PromQL for each node's share of the fleet's median, at the message size with its highest bandwidth.
+    """Return PromQL for each node's all-reduce bandwidth as a share of the fleet's median.
 
-    Smaller messages measure latency. `matchers`: label matchers in braces. `condition`: a comparison, such as " <
-    0.85".
+    The share is that at the message size with the node's highest bandwidth, because smaller messages measure latency.
+    `matchers`: label matchers in braces. `condition`: a comparison, such as " < 0.85".
     """
     return (
         f"{RATIO}{matchers}{condition} and on (instance, algorithm, bytes) topk by (instance, algorithm) (1, {BUSBW})"

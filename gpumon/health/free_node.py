@@ -15,9 +15,9 @@ def free_since(facts: Facts) -> float | None:
 
 
 def is_free(facts: Facts) -> bool:
-    """Return whether all GPUs are healthy, unreleased and unused, and no hold or maintenance is in force.
+    """Return whether no GPU has a fault, is released or in use, and no hold or maintenance is in force.
 
-    A GPU whose process list cannot be read does not count as used: another check reports that.
+    A GPU whose process list cannot be read does not count as used for that reason: another check reports it.
     """
     reserved = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)

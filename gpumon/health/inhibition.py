@@ -103,10 +103,10 @@ class _Causes:
 
     @cached_property
     def _active_instead(self) -> Mapping[Key, Key]:
-        """Return, by the key of each verdict for which the node was rebooted, its consequence that is still active.
+        """Return the key of the oldest consequence that is still active, by key of the verdict that causes it.
 
-        The consequence is active, and so is its primary verdict. Neither is a key of this mapping, so there is no
-        cycle.
+        Only verdicts for which the node was rebooted are in this mapping. The consequence is active, and so is its
+        primary verdict. Neither of the two is a key of this mapping, so there is no cycle.
         """
         instead: dict[Key, Verdict] = {}
         for verdict in self._by_key.values():

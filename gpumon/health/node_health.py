@@ -30,8 +30,8 @@ class Pending:
     level: Level
     """Level of the current verdict; OK if there is none."""
     lasted: Mapping[Level, float]
-    """By level: seconds for which every finding was at least as far from the verdict's level as this level. Findings
-    that alternate between two levels count for the nearer level. Times without a running agent do not count.
+    """Seconds, by level, for which every finding had this level or one farther from the verdict's level. Findings that
+    alternate between two levels count for the nearer level. Times without a running agent do not count.
     """
     seen: float
     """Time of the last of the findings, on the clock of Now.uptime in seconds; below 0 if before this agent run."""
@@ -44,9 +44,9 @@ class Pending:
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
     def is_valid(self, uptime: float) -> bool:
-        """Return whether the time in `lasted` still counts at `uptime`, at which the check cannot be evaluated.
+        """Return whether the times in `lasted` still count if the check cannot be evaluated at `uptime`.
 
-        After a gap of more than `patience` seconds the condition may have ended and started again.
+        After a gap of more than `patience` seconds they do not, because the fault may have ended and started again.
         """
         return uptime - self.seen <= self.patience
 
@@ -92,10 +92,10 @@ class Health:
         return {transition.verdict.key: transition.verdict.reason for transition in self.history}
 
     def coded(self, verdict: Verdict) -> Verdict:
-        """Return this verdict if it has an error code; else the first one with a code that it inhibits on its device.
+        """Return this verdict if it has an error code, else the first verdict with a code that it inhibits.
 
-        The verdict `gpu_lost` has no code, but inhibits the verdict on the Xid that the driver logged. Without such a
-        verdict, return this one.
+        Only verdicts on the same device count. The verdict `gpu_lost` has no code, but inhibits the verdict on the Xid
+        that the driver logged. If no inhibited verdict has a code, return this one.
         """
         own = (verdict, *(each for each in self.consequences(verdict) if each.device == verdict.device))
         return next((each for each in own if each.code), verdict)
@@ -109,7 +109,7 @@ class Health:
 
     @property
     def level(self) -> Level:
-        """Return the worst level of the open verdicts; OK without any, but UNKNOWN before the first evaluation."""
+        """Return the worst level of the open verdicts; OK if none is open, UNKNOWN before the first evaluation."""
         return max((verdict.level for verdict in self.open.values()), default=OK if self.evaluated else UNKNOWN)
 
     def level_of(self, device: str) -> Level:
@@ -146,7 +146,8 @@ def restore_health(
 ) -> Health:
     """Return the health with the verdicts and transitions of the store added.
 
-    A verdict that was raised since the start replaces the stored one of its key, but keeps the stored time `since`.
+    A verdict that was raised since the start of the agent replaces the stored verdict of the same key, but its time
+    `since` is taken from the stored one.
     """
     restored = {verdict.key: verdict for verdict in verdicts}
     for key, verdict in health.open.items():
@@ -170,7 +171,7 @@ def is_significant(transition: VerdictTransition) -> bool:
 
 
 def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:
-    """Return the newest transitions, preceded by the newest significant ones among the others.
+    """Return the newest MAX_TRANSITIONS transitions, preceded by the newest significant ones among the older.
 
     Thus a flapping verdict does not evict significant transitions.
     """

@@ -49,7 +49,7 @@ class Unit:
 
     xid: int
     names: tuple[str, ...]
-    """Names by which the log text calls the unit, of drivers before R575 and since R575."""
+    """Names of the unit in the log text of drivers before R575 and of drivers since R575."""
     before: int
     """Code of the unit in bits 5 to 9 of the first register, if the driver is older than R575."""
     since: tuple[int, ...]
@@ -212,7 +212,7 @@ def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
 
 
 def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """Return the bit of `info`, the first register, that shows promotion to fatal; None if it is not of this unit."""
+    """Return the bit of `info`, the first register, that shows promotion to fatal; None if it is of another unit."""
     if info & 0x7F in unit.since:
         return 7
     return 10 if info & 0x3FF == unit.before << 5 | unit.group else None

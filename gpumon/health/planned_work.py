@@ -33,9 +33,10 @@ class PlannedWork:
         return self._in_maintenance(event.first_wall, event.last_wall)
 
     def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
-        """Return whether the error event occurred in a release of this GPU or of all GPUs. NODE stands for any GPU.
+        """Return whether the error event occurred in a release of this GPU or of all GPUs.
 
-        SXids, and the Xids of AFTERMATH, count up to RELEASED_SECONDS after a release, while links are trained again.
+        `bus_id`: PCI address of the GPU, or NODE for any GPU. SXids, and the Xids of AFTERMATH, count up to
+        RELEASED_SECONDS after a release, while links are trained again.
         """
         is_aftermath = event.kind == SXID or (event.kind == XID and event.code in AFTERMATH)
         grace = RELEASED_SECONDS if is_aftermath else 0.0
@@ -62,7 +63,10 @@ class PlannedWork:
 
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
-        """Return (start, end) of each maintenance window in seconds since the epoch. A window in force ends now."""
+        """Return (start, end) of each maintenance window in seconds since the epoch.
+
+        The end of a window that is in force is the present time.
+        """
         return self._times(self.maintenances)
 
     def _in_maintenance(self, first: float, last: float) -> bool:

@@ -118,10 +118,11 @@ class ExpectedLinks(enum.Enum):
 def link_expectation(
     name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
 ) -> ExpectedLinks:
-    """Return the rule for which NVLinks of a GPU should be up. `nvlinks`: number of its links that NVML reports.
+    """Return the rule for which NVLinks of a GPU should be up.
 
-    `name`: product name. `mig`: whether MIG mode is on, which uses no links. `guest`: whether the agent runs in a guest
-    or container, which may have only some GPUs of a board, with links that are switched off.
+    `name`: product name. `nvlinks`: number of the GPU's links that NVML reports. `mig`: whether MIG mode is on, which
+    uses no links. `guest`: whether the agent runs in a guest or container. It may have only some GPUs of a board, and
+    the links to the others are then switched off. `around`: the GPUs of the host.
     """
     if mig:
         return ExpectedLinks.UNKNOWN

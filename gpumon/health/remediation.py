@@ -37,7 +37,10 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 
 
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
-    """Yield the repairs (RESET or REBOOT) of this device that did not end the fault, or only for REMEMBERED seconds."""
+    """Yield the repairs (RESET or REBOOT) of this device after which the fault did not end, or returned.
+
+    Repairs that ended the fault count only for REMEMBERED seconds.
+    """
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair

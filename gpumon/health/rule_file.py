@@ -68,10 +68,10 @@ def _entry(rule: AlertRule, runbooks: str) -> Mapping[str, object]:
 
 
 def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
-    """Yield name and template of each annotation. A verdict's texts come from its info series, if any.
+    """Yield name and template of each annotation. If there is an info series of the verdict, its texts are used.
 
-    Therefore a changed reason or action changes no label, which would page again, and the alert fires even without the
-    info series.
+    Thus a changed reason or action does not change the labels of the alert, which would make it page again. The alert
+    fires even without the info series.
     """
     host, info = "" if rule.of_fleet else f"{HOST}: ", _info_query(rule)
     first = " ".join(rule.steps.split()) if rule.check is None and not runbooks else rule.first_step

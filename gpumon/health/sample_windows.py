@@ -23,7 +23,7 @@ MIN_COVERAGE = 0.9
 
 
 class SampleWindow(NamedTuple):
-    """A metric and the number of recent seconds of it that a check reads."""
+    """A metric, and for how many recent seconds a check reads its samples."""
 
     metric: str
     """Full metric name. Metrics that are exported only with the setting `metrics.detailed` are not recorded."""

@@ -59,7 +59,10 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
 
 
 def _count_without(gone: Collection[str], present: int, report: Report) -> int:
-    """Return the number of GPUs to expect without the GPUs in `gone`. A number in the configuration is ignored."""
+    """Return the number of GPUs to expect if the GPUs in `gone` are no longer expected.
+
+    `present`: number of GPUs that are visible or missing. A number of GPUs in the configuration is ignored.
+    """
     wanted = report.expectation
     return max(present, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
 

@@ -34,7 +34,7 @@ _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), s
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a log line for each change between two Reports that an operator should see."""
+    """Yield the log lines for what changed on the node from the Report `before` to the Report `after`."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
     if after.internal.inventory.place == SANDBOX != before.internal.inventory.place:
@@ -72,7 +72,7 @@ _INHIBITED = {
 
 
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each time window that started, was replaced, ended, or continues from an earlier run."""
+    """Yield a line for each time window that started, was replaced, ended, or continues after an agent restart."""
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
@@ -196,7 +196,7 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line when the links child is first denied to read the processes of other users.
+    """Yield a line if the links child is denied to read the processes of other users, and was not denied it before.
 
     The level is info, because the packaged systemd unit runs without that permission.
     """

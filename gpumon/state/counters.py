@@ -20,8 +20,8 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """Lower raw value that was read since, from a restarted counter or a wrong reading, and that a later value must
-    confirm; None if there is none.
+    """Raw value below `raw` that was read after it, because the counter restarted or the reading was wrong. A later
+    value must confirm it. None if there is none.
     """
     fallen_at: float = 0.0
     """Time at which `fallen` was first read, as Now.uptime."""

@@ -102,9 +102,10 @@ def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) ->
 
 
 def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
-    """Return Node with its rows adapted to releases: the row with the end of the release that ends last is set.
+    """Return Node with its rows adapted to releases.
 
-    This row is kept until the GPUs have been read again. If the whole node is released, rows about the driver are None.
+    The row for the end of a release has the end of the release that ends last, and is kept until the GPUs have been
+    read again. If the whole node is released, rows about the driver are None.
     """
     last = last_to_end(windows, WindowKind.RELEASE)
     end = node.release_end_timestamp_seconds if last is None else last.until
@@ -185,7 +186,10 @@ def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
 
 
 def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
-    """Return the fault of a GPU whose last reading is missing or too old, and the fault's detail; else (None, "")."""
+    """Return the fault and its detail if the GPU cannot be read, or if its last reading is missing or too old.
+
+    Return (None, "") otherwise. `down`: why no GPU of the node can be read; None if GPUs can be read.
+    """
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
     if now.uptime - gpu.read_at > settings.stale_after:
@@ -213,7 +217,10 @@ def _reading(gpu: GpuRecord) -> dict[str, Any]:
 
 
 def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
-    """Return, by Xid, the number of errors and the wall time of the last one; 0 for critical Xids that can occur."""
+    """Return, by Xid, the number of errors and the wall time of the last one.
+
+    Critical Xids that the GPU can report, and has not reported yet, have the value (0, 0).
+    """
     gpu, critical = inputs.record, inputs.catalogue.critical
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
     codes = possible_xids(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)

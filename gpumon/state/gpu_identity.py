@@ -31,9 +31,10 @@ def unidentified(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
 
 
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
-    """Return the other records, and the record of the GPU in `reading`, whose uuid was first read at its address.
+    """Return the records of the other GPUs, and the record of the GPU in `reading`.
 
-    The GPU was opened for the first time, was moved to this address, or replaces `here`, the GPU recorded there.
+    To be called when this uuid was read for the first time at this address: the GPU was opened for the first time, was
+    moved to the address, or replaces another GPU. `here`: the previous record at the address.
     """
     others = {bus_id: gpu for bus_id, gpu in records.items() if bus_id != reading.bus_id}
     if here.uuid != reading.uuid and not here.uuid.startswith(UNNAMED):
@@ -80,7 +81,10 @@ def _free_index(records: Records, index: int) -> int:
 
 
 def identify_from_store(records: Records, stored: Mapping[str, StoredGpu]) -> Records:
-    """Return the records; a GPU without a uuid gets that of the GPU in `stored` (by bus id) at the same address."""
+    """Return the records after each GPU without a uuid got the uuid that was stored for the GPU at its address.
+
+    `stored`: the stored GPU by bus id.
+    """
     taken = {gpu.uuid for gpu in records.values()}
     identified = {
         bus_id: replace(gpu, uuid=row.uuid, identity={**identity(row), **gpu.identity}, restored=True, stored=row)
@@ -97,7 +101,7 @@ def identity(stored: StoredGpu) -> dict[str, str]:
 
 
 def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) -> Records:
-    """Return the records with each stored GPU that is expected and has no record added as absent.
+    """Return the records after stored GPUs were added as absent: those that are expected and have no record.
 
     If two GPUs are stored at one address, the GPU that was read last gets the address. A stored index is confirmed in
     the same boot only, because the driver may number GPUs differently after a reboot.

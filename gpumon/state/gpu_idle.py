@@ -24,12 +24,19 @@ _INTEGRATED = ("pcie_receive_bytes_total", "pcie_transmit_bytes_total")
 
 @cache
 def busy_rows() -> tuple[str, ...]:
-    """Return the names of the rows of Gpu that measure use: integrals that do not stand in for a driver counter."""
+    """Return the names of the rows of Gpu that measure how much the GPU is used.
+
+    These are the rows that are always integrals. An integral that replaces an unsupported driver counter is not
+    included.
+    """
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
 def without_own(reading: GpuReading) -> GpuReading:
-    """Return the reading of a GPU that the agent's probe loads, with zero use. This time counts as not observed."""
+    """Return the reading with the use of the GPU set to 0, for a GPU that the agent's probe uses.
+
+    The observed seconds (`watched`) are set to 0 too: the time since the last reading does not count as observed.
+    """
     unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
     return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 
@@ -48,14 +55,15 @@ def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
 
 
 def own_memory(gpu: Gpu) -> float | None:
-    """Return the bytes of GPU memory in use; None on Grace hosts, whose kernel also puts other pages there."""
+    """Return the bytes of GPU memory in use; None on Grace hosts, whose kernel also keeps other pages in GPU memory."""
     return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
 
 
 def in_use(gpu: Gpu, moved: float | None) -> bool:
     """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second.
 
-    PCIe traffic is unknown on GPUs before Hopper. On these, a copy shows as memory utilization and as memory in use.
+    PCIe traffic is unknown on GPUs before Hopper. On these, a transfer shows as memory utilization and as memory in
+    use.
     """
     return bool(
         gpu.processes
@@ -66,10 +74,10 @@ def in_use(gpu: Gpu, moved: float | None) -> bool:
 
 
 def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unread: float | None) -> float | None:
-    """Return the boot clock since which the GPU is idle, where `before` is the last result; None while it is in use.
+    """Return the boot clock time since which the GPU is idle; None while it is in use.
 
-    `moved` is the GPU's traffic in bytes per second. `unread` is the number of seconds since the last reading, None if
-    there was no reading or it failed.
+    `before` is the result for the previous reading. `moved` is the GPU's traffic in bytes per second. `unread` is the
+    number of seconds since the last reading, None if there was no reading or it failed.
     """
     if in_use(gpu, moved):
         return None

@@ -83,7 +83,7 @@ def poll(
 ) -> GpuInventory:
     """Return the inventory after the readings in a snapshot, which need not contain every GPU.
 
-    `own` has the uuids of the GPUs that the agent's probe loads.
+    `own` has the uuids of the GPUs that the agent's probe uses now.
     """
     records, bus = inventory.gpus, inventory.drivers
     for reading in snapshot.gpus:
@@ -99,10 +99,10 @@ def poll(
 def finish_poll(
     inventory: GpuInventory, snapshot: Snapshot, present: set[str], now: Now, *, restored: bool
 ) -> GpuInventory:
-    """Return the inventory with GPUs that a complete poll did not list marked as missing, without replaced GPUs.
+    """Return the inventory after a poll. If it was complete, GPUs that it did not list are marked as missing.
 
-    `present` has the bus ids of GPUs that are not missing: listed, quarantined or released. `restored` is True after
-    the store was read.
+    GPUs that were replaced are then removed too, if `restored` (the store was read). `present` has the bus ids of GPUs
+    that are not missing: listed, quarantined or released.
     """
     records = inventory.gpus
     if snapshot.complete:
@@ -129,7 +129,10 @@ def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
 
 
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
-    """Return the records with each GPU in `released` that is on the bus added or no longer absent, although unread."""
+    """Return the records after adding a record for each GPU in `released` that is on the bus.
+
+    A GPU that has a record no longer counts as absent, although it is not read.
+    """
     after = records
     for bus_id in sorted(released):
         before = after.get(bus_id)
@@ -196,7 +199,10 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Return the inventory after an acceptance: without accepted losses, with accepted numbers of GPUs and lanes."""
+    """Return the inventory after an acceptance: without the GPUs accepted as gone, and with accepted numbers.
+
+    These are the number of GPUs, and the number of PCIe lanes of each GPU.
+    """
     inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
@@ -214,7 +220,10 @@ def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
 
 
 def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:
-    """Return the inventory with GPUs on the bus that only verdicts name: they get an index before the first poll."""
+    """Return the inventory with a record for each GPU in `bus_ids` that is on the bus and has none.
+
+    Stored verdicts name these GPUs by PCI address. With a record they have an index before the first poll.
+    """
     records = _with_released(inventory.gpus, set(bus_ids) - inventory.gpus.keys(), inventory.drivers)
     owned = _owned_records(records, inventory)
     return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)

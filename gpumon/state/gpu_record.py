@@ -64,7 +64,7 @@ class GpuRecord:
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """NVLinks as exported, by link number. A link remains the same object until a reading changes it."""
     expects: ExpectedLinks = ExpectedLinks.UNKNOWN
-    """Which of the GPU's NVLinks should be up."""
+    """Rule that decides which of the GPU's NVLinks should be up."""
     passed_through_links: frozenset[str] = frozenset()
     """NVLinks whose other end is a GPU that is passed through to a virtual machine."""
     links_once_up: frozenset[str] = frozenset()
@@ -103,7 +103,11 @@ def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
 def read(
     gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
 ) -> GpuRecord:
-    """Return the record after a reading. `own` is True if the agent's probe loads this GPU."""
+    """Return the record after a reading.
+
+    `around`: the GPUs of the host, by which the expected NVLinks are determined. `own`: whether the agent's probe uses
+    this GPU now.
+    """
     if gpu.nvml_index != reading.index:
         gpu = replace(gpu, nvml_index=reading.index)
     values = reading.gpu
@@ -221,7 +225,10 @@ def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
 def _read_links(
     gpu: GpuRecord, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
 ) -> dict[str, Any]:
-    """Return the fields of GpuRecord that a reading of the NVLinks changes."""
+    """Return the fields of GpuRecord that a reading of the NVLinks changes.
+
+    `which`: rule for the links that should be up. `away`: links to GPUs that are passed through, which need not be up.
+    """
     before = gpu.link_counters
     counters = {
         link: advance(before.get(link, {}), raw_values(row), {}, now.uptime, Nvlink) for link, row in links.items()

@@ -116,7 +116,10 @@ def restore(report: Report, stored: StoredState, now: Now) -> Report:
 
 
 def expect_unnamed(report: Report) -> Report:
-    """Return the Report with GPUs that open verdicts name by PCI address: they get an index before the first poll."""
+    """Return the Report after adding GPUs to the inventory that an open verdict names by PCI address.
+
+    Thus they have an index before the first poll.
+    """
     unnamed = {name.removeprefix(UNNAMED).upper() for _, name in report.health.open if name.startswith(UNNAMED)}
     inventory = gpu_inventory.expect_unnamed(report.internal.inventory, unnamed)
     return replace(report, internal=replace(report.internal, inventory=inventory))

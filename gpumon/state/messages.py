@@ -130,7 +130,7 @@ class ProbeStarted:
     id: str
     probe: str = ALL_REDUCE
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that the run loads from now on."""
+    """UUIDs of the GPUs that the run uses from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

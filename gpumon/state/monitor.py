@@ -17,8 +17,8 @@ log = logging.getLogger("gpumon")
 
 BEAT_SECONDS = 1.0
 MAX_BEAT_SECONDS = 2 * BEAT_SECONDS
-"""Maximum seconds between two clock readings that count as uptime. During any further seconds the daemon itself was
-stopped.
+"""Maximum seconds by which the uptime increases between two clock readings. For any further seconds the daemon itself
+was stopped.
 """
 
 

@@ -132,7 +132,7 @@ def _exclude(records: Records, patterns: Collection[str]) -> Records:
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Return the inventory with the stored ports. Expected ports not present are missing at the next snapshot."""
+    """Return the inventory with the stored ports. From the next snapshot on, expected ports not present are missing."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
@@ -196,7 +196,10 @@ def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
 
 
 def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
-    """Return the records updated with these readings. A new port gets a new record."""
+    """Return the records updated with these readings. A new port gets a new record.
+
+    `named`: identity of each port. `wall`: Unix time of the readings.
+    """
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]

@@ -92,8 +92,9 @@ def _ethernet_role(
 def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
     """Return the speed of the fabric in bytes per second; None if it is unknown.
 
-    This is the most common speed of ports below a GPU's PCIe switch and of InfiniBand ports that are not APART.
-    Without such ports it is the highest speed of InfiniBand ports, and of others neither APART nor with a `kind`.
+    It is the most common speed of the ports that certainly belong to the fabric: ports below a GPU's PCIe switch, and
+    InfiniBand ports that are not APART. Without such ports it is the highest speed of any InfiniBand port, and of any
+    other port that is not APART and has no `kind`.
     """
     known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
     certain = [

@@ -52,7 +52,10 @@ class GpuInputs(NamedTuple):
     slot_lanes: int | None
 
     def same(self, other: GpuInputs) -> bool:
-        """Return True if both give the same GpuState. Objects are compared by identity, plain values by equality."""
+        """Return True if `other` gives the same GpuState.
+
+        Objects are compared by identity, plain values by equality.
+        """
         return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
 
 
@@ -171,7 +174,7 @@ class Report:
 
     @property
     def lost_history(self) -> bool:
-        """Return True if a damaged store was replaced, until an operator has cleared the verdict about that."""
+        """Return True if a damaged store was replaced, and no operator has cleared the verdict about that yet."""
         key = (HISTORY_UNREAD, NODE)
         cleared, verdict = self.health.cleared.get(key), self.health.open.get(key)
         if verdict is not None:
@@ -186,7 +189,7 @@ class Report:
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every value of every metric table, even if it is 0, or only those of the metrics in `names`."""
+        """Yield every value of the metric tables, including 0. If `names` is given, yield only these metrics."""
         for table, labels in self.tables():
             yield from samples(table, labels, detailed=self.detailed, names=names)
 

@@ -108,7 +108,7 @@ def _refusal(path: Path) -> StoreError | None:
 def _mistrust(path: Path) -> StoreError | None:
     """Return an error if writing the store could change a file of another user; None if it cannot.
 
-    Otherwise a symbolic link beside the store could make an agent that runs as root write to any file.
+    Without this check, a symbolic link beside the store could make an agent that runs as root write to any file.
     """
     for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
@@ -124,7 +124,10 @@ def _mistrust(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> OpenFile:
-    """Return a copy of the file in memory, because SQLite cannot read a WAL in a directory that it cannot write."""
+    """Return a copy of the file in memory. Raise `refusal` if there is no file, or if it cannot be read.
+
+    A copy is used because SQLite cannot read a WAL in a directory that it cannot write.
+    """
     if not path.exists():
         raise refusal
     try:
@@ -187,7 +190,10 @@ def _lock_path(path: Path) -> Path:
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
-    """Open the database file. If it is damaged, rename it and create a new one."""
+    """Open the database file. If it is damaged, rename it and create a new one.
+
+    `intact`: False if its header is damaged.
+    """
     if intact:
         try:
             return OpenFile(connection=_connect(path))

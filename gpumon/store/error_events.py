@@ -87,7 +87,7 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
 
 
 def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
-    """Write events without counting them, and set stored counters that are lower than the given counters to these."""
+    """Write events without counting them. Set each stored counter to the given one if that is higher."""
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(

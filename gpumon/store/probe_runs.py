@@ -19,8 +19,8 @@ _RANKED = (
     " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
     " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_runs)"
 )
-"""SQL that numbers the runs of each probe, the newest as 1: `place` among its runs with the same outcome, `newest`
-among all its runs.
+"""SQL that numbers the runs of each probe twice, 1 being the newest: `place` among the runs with the same outcome,
+`newest` among all runs.
 """
 _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
 """SQL for the JSON in column `document` without its member `log`. Invalid JSON remains as it is."""
@@ -28,7 +28,7 @@ _WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeCounters:
-    """How many runs of one probe ended with each outcome since the store was created."""
+    """Numbers of runs of one probe by outcome, since the store was created."""
 
     outcomes: Mapping[str, int]
     """Number of runs by outcome, such as ok or skipped."""
@@ -88,7 +88,7 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
 def restore(
     connection: sqlite3.Connection, probe: str, results: Iterable[ProbeResult], counters: ProbeCounters
 ) -> None:
-    """Store runs that are missing, and raise counters of this probe that are below the given ones.
+    """Store runs that are missing. Set each stored counter of this probe to the given one if that is higher.
 
     A missing run that is older than the newest stored one was deleted by the retention, and is not stored again.
     """
@@ -108,7 +108,7 @@ def restore(
 
 
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
-    """Return how many runs of this probe ended with each outcome."""
+    """Return the numbers of runs of this probe by outcome."""
     stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
     rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, Count], row)))
     outcomes: dict[str, int] = {}
@@ -120,7 +120,7 @@ def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
 def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
     """Return runs of each probe, the newest last.
 
-    Of a probe, these are the last `newest` runs, the last `each` runs with each outcome except skipped, and the last
+    For each probe these are the last `newest` runs, the last `each` runs with each outcome except skipped, and the last
     MAX_BASELINE_RUNS runs with the outcome ok.
     """
     rows = connection.execute(
@@ -148,7 +148,7 @@ def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
     """Delete runs that started before `oldest` (Unix time), and the oldest runs beyond `limit` rows.
 
-    Of each probe, the newest run with each outcome and MAX_BASELINE_RUNS ok runs are kept.
+    For each probe, the newest run with each outcome and the newest MAX_BASELINE_RUNS ok runs are kept.
     """
     connection.execute(
         "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608

@@ -87,5 +87,5 @@ def _reason(error: Exception) -> str:
 
 @lru_cache(maxsize=1000)
 def _warn(table: str, row: str, reason: str) -> None:
-    """Log an unreadable row. The cache prevents that it is logged again at each read."""
+    """Log an unreadable row. The function is cached, so that a row that is read again is not logged again."""
     log.warning("left out an unreadable row of the store", extra={"table": table, "row": row, "reason": reason})

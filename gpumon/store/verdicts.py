@@ -78,7 +78,10 @@ def restore(
 
 
 def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]) -> None:
-    """Update the JSON of stored open verdicts, such as the time at which the fault was last active."""
+    """Update the JSON of stored open verdicts, such as the time at which the fault was last active.
+
+    Each element of `states` has some of the verdicts; a later element replaces the same verdict of an earlier one.
+    """
     connection.executemany(
         "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?",
         [(_document(verdict), *verdict.key) for verdicts in states for verdict in verdicts],

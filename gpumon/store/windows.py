@@ -23,7 +23,7 @@ _INSERT = (
 def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
     """Insert or update one row for each time window.
 
-    Of the kinds of these windows, older windows than the newest MAX_ENDED are kept only while they are in force.
+    For each kind in `windows`, delete the windows that have ended, except those among the newest MAX_ENDED of the kind.
     """
     for window in windows:
         connection.execute(_INSERT, values(window, _COLUMNS))

@@ -53,8 +53,9 @@ class StoreWriter:
     ) -> None:
         """Create the thread. `post` runs a callback in the loop's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store is first read. Later, `on_reopen` is posted to the loop
-        each time that the store can be written again after an error.
+        `on_open` runs in the writer's thread when the store is opened for the first time, even if only for reading.
+        Later, `on_reopen` is posted to the loop each time that the store can be written again after an error.
+        `back_off`: as BACK_OFF.
         """
         self._path = path
         self._post = post

@@ -1,4 +1,4 @@
-"""CHECKS: faults of the agent itself, such as a store that it cannot write. None makes the node unfit for work."""
+"""CHECKS: faults of the agent itself, such as an unwritable store. They do not make the node unfit for work."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stored_state_unread(facts: Facts) -> Finding | None:
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Return a warning if the store cannot be written; None if it is unknown whether it can.
+    """Return a warning if the store cannot be written, else PASSED; None if it is unknown whether it can be written.
 
     Also return None while the stored state has not been read: the check `gpumon_history_unread` reports that.
     """
@@ -68,7 +68,7 @@ def store_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
-    """Return a warning if the kernel log cannot be read; None if the agent does not read it.
+    """Return a warning if the kernel log cannot be read, else PASSED; None if the agent does not read it.
 
     Also return None without permission to read it: the metric `gpumon_collector_denied` reports that.
     """

@@ -25,7 +25,9 @@ BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at w
 FEWEST = 3
 """Minimum number of busy GPUs of the same product for a comparison."""
 _HEAVIER = 0.25
-"""A GPU runs heavier work if its share of time at the power limit exceeds its neighbours' median by more than this."""
+"""Difference between a GPU's share of time at the power limit and its neighbours' median, above which the GPU counts as
+running heavier work than they do.
+"""
 _HARDWARE = ("hw_slowdown", "hw_thermal")
 _WORDS = {
     "sw_power_cap": "power limit",
@@ -49,7 +51,7 @@ A reset restores settings and may end a slowdown without a reason. It does not f
 def slowdown(gpu: GpuCase) -> Finding | None:
     """Return a failure if the hardware reduced the clocks for too long; a warning if the driver did so because of heat.
 
-    None if too few samples exist to decide.
+    Return PASSED if neither is so, and None if too few samples exist to decide.
     """
     least = gpu.facts.limit(SLOWED)
     if least is None:
@@ -90,9 +92,9 @@ class _Pace(NamedTuple):
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the clock is much lower than the median clock of the busy GPUs of the same product.
+    """Return a warning if the clock is much lower than the median of the busy GPUs of the same product, else PASSED.
 
-    None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are.
+    Return None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are busy.
     """
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:
@@ -120,7 +122,10 @@ def _same_product(gpu: GpuCase) -> list[GpuCase]:
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return the mean clock, and the share of time at the power limit; None if the GPU was not busy or not read."""
+    """Return the mean clock, and the share of time at the power limit; None if the GPU was not busy or not read.
+
+    `load`: minimum mean utilization of a busy GPU.
+    """
     if gpu.now.utilization_ratio is None:
         return None
     busy = gpu.mean(BUSY)

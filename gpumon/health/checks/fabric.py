@@ -1,4 +1,4 @@
-"""CHECKS: the NVLink fabric: fabric manager, IMEX, registration, NVSwitches, chip-to-chip links."""
+"""CHECKS: the NVLink fabric with its services, NVSwitches and the registration of GPUs, and chip-to-chip links."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _CHECKS = {
     "fabric_manager_connected": "the fabric manager has no connection to it",
 }
 _LIMITED = frozenset({"degraded_bandwidth", "route_recovery", "access_timeout_recovery"})
-"""Keys of _CHECKS that let jobs still run: limited capacity, and recoveries in progress (nvml.h, k8s-test-infra)."""
+"""Keys of _CHECKS for conditions under which jobs still run: limited capacity, or a recovery in progress (nvml.h,
+k8s-test-infra).
+"""
 _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
     """Return a failure if the fabric manager is stopped and a GPU needs it; None if no service is expected to run.
 
-    PASSED if no GPU needs the fabric manager of this host: for a rack it runs on the switch trays, and for guests
-    without NVSwitches on their host. Its unit may be installed all the same.
+    Return PASSED if no GPU needs a fabric manager on this host, although its unit may be installed. In a rack it runs
+    on the switch trays; for a guest without NVSwitches it runs on the guest's host.
     """
     if _runs_on_the_host(facts):
         return PASSED
@@ -65,9 +67,9 @@ def manager_flapping(facts: Facts) -> Finding | None:
 
 
 def registration(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the GPU's registration with the NVLink fabric is not complete or not healthy.
+    """Return a failure or a warning if the GPU's registration with the NVLink fabric is incomplete or unhealthy.
 
-    State 0 means that the GPU is in no fabric.
+    A GPU in state 0 is in no fabric and passes.
     """
     fabric = gpu.state.fabric
     if fabric is None or fabric.state is None or not _are_services_expected(gpu.facts):
@@ -85,7 +87,8 @@ def registration(gpu: GpuCase) -> Finding | None:
 def _incomplete(state: float, facts: Facts) -> Finding:
     """Return a failure if no GPU of the node has completed its registration or no fabric manager runs, else a warning.
 
-    On a host whose GPUs are given to guests (FABRIC_MODE=1), a GPU outside any active partition remains unregistered.
+    It is only a warning because registration may be incomplete by design: on a host that gives GPUs to guests
+    (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.
     """
     reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
     states = [None if other.fabric is None else other.fabric.state for other in facts.gpus]
@@ -98,8 +101,8 @@ def _incomplete(state: float, facts: Facts) -> Finding:
 def _health(fabric: Fabric) -> Finding:
     """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
-    It is a warning if jobs still run, with less bandwidth or during a recovery. The driver's summary counts only if no
-    single check of the driver has failed.
+    The finding is a warning if jobs still run, with less bandwidth or during a recovery. The driver's summary is
+    evaluated only if none of the driver's single checks has failed.
     """
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:
@@ -117,9 +120,9 @@ def _health(fabric: Fabric) -> Finding:
 
 
 def imex_down(facts: Facts) -> Finding | None:
-    """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric.
+    """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric, else PASSED.
 
-    A daemon that waits for its peers counts as running.
+    A daemon that waits for its peers counts as running. Return None if no service is expected to run.
     """
     if not _are_services_expected(facts):
         return None

@@ -66,7 +66,7 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return a sentence with the driver's last message that it could not initialise one of the GPUs; "" without one."""
+    """Return a sentence with the driver's last message that a GPU could not be initialised; "" if there is none."""
     return _message(facts, XID, INIT_FAILED, bus_ids)
 
 

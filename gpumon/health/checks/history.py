@@ -46,7 +46,10 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
-    """Return the indexes of the other GPUs that were repaired each time when this GPU was: they share the cause."""
+    """Return the indexes of the other GPUs that were repaired together with this GPU at each of its repairs `own`.
+
+    The GPUs then share the cause of the repairs.
+    """
 
     def with_it(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]

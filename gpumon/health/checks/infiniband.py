@@ -66,7 +66,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def port_down(port: PortCase) -> Finding | None:
-    """Return a failure for a port that is down and should be up; None if its state cannot be read.
+    """Return a failure for a port that is down and should be up, else PASSED; None if its state cannot be read.
 
     A port that was never up or used on this host counts as not cabled and passes. A port of an EFA adapter, which does
     not report the state, passes too.
@@ -84,7 +84,7 @@ def port_down(port: PortCase) -> Finding | None:
 
 
 def flapping_port(port: PortCase) -> Finding | None:
-    """Return a warning if the port went down too often in 12 or 24 hours; None if its state cannot be read."""
+    """Return a warning if the port went down too often in 12 or 24 hours, else PASSED; None if it cannot be read."""
     if port.port.link.port_up is None and port.port.driver != EFA:
         return None
     for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
@@ -148,7 +148,7 @@ def slow_port(port: PortCase) -> Finding | None:
 def _required_speed(port: PortCase) -> float | None:
     """Return the configured minimum speed in bytes per second; None if unset.
 
-    Also return None for Ethernet ports, which may have other speeds.
+    Also return None for an Ethernet port, because the setting is for InfiniBand ports only.
     """
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 

@@ -41,7 +41,7 @@ _STRESS = (
     ("rnr_nak_retry_err", NOT_READY, "the receiver is not ready"),
 )
 _SLACK = 60.0
-"""Seconds by which samples may fall short of an hour."""
+"""Maximum seconds of an hour that samples may leave uncovered."""
 
 
 def fatal(port: PortCase) -> Finding | None:
@@ -67,7 +67,7 @@ def fatal(port: PortCase) -> Finding | None:
 def symbols(port: PortCase) -> Finding | None:
     """Return a failure for too many symbol errors in an hour, or a warning for too many per second in five minutes.
 
-    PASSED if there was none in the last five minutes: a short burst is link training.
+    Return PASSED if the last five minutes had no symbol error: an earlier short burst is link training.
     """
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None

@@ -129,8 +129,8 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause is a memory verdict whose action includes the verdict's. For `Check.inhibited_if`.
 
-    A verdict on Xids is a memory verdict if one of the Xids is about memory. A cause must overlap with the verdict in
-    time, unless its check is in SPENT.
+    A verdict on Xids is a memory verdict if one of the Xids is about memory. The cause must also overlap with the
+    verdict in time (`together`), unless SPENT contains the check of the cause.
     """
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False

@@ -1,4 +1,4 @@
-"""CHECKS: GPU memory that can no longer be repaired, or that soon cannot be: the board wears out."""
+"""CHECKS: wear of GPU memory, which uses up the spare rows and the entries for retired pages of a board."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _LISTED = Range(0, 63)
-"""Valid thresholds for the number of retired pages. The GPU's list of them holds at most 64."""
+"""Valid thresholds for the number of retired pages: a GPU can retire at most 64 pages."""
 ROWS = Limit(
     "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors at which spares run out.", COUNT
 )
@@ -43,9 +43,9 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
 
 
 def banks_without_spares(gpu: GpuCase) -> Finding | None:
-    """Return a warning if memory banks have no spare row left; None if the driver does not report banks.
+    """Return a warning if a memory bank has no spare row left, else PASSED; None if the driver does not report banks.
 
-    A new board has spares in every bank: an H100 reports 2560 banks, all as `max`.
+    On a new board every bank has its maximum number of spare rows: an H100 reports 2560 banks as `max`.
     """
     banks = (gpu.now.row_remap_banks or {}).get("none")
     if banks is None:

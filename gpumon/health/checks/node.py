@@ -12,7 +12,7 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Return a failure if the driver does not answer; None if the agent does not query the driver.
+    """Return a failure if the driver does not answer, else OK; None if the agent does not query the driver.
 
     The agent does not query it during a release, or on a host without GPUs.
     """

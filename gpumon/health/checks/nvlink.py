@@ -16,7 +16,7 @@ from gpumon.health.sxids import LINK_DOWN, is_link_failure
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, recovered, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
-"""Xids of links that point to the GPU at the other end, or that are about chip-to-chip links."""
+"""Link Xids that point to the GPU at the other end of the link, and Xids of chip-to-chip links."""
 LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 """Xids with which the driver reports a failed NVLink."""
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
@@ -36,7 +36,7 @@ _LOST: Mapping[str, Where | XidCause] = {
 
 
 def links_down(gpu: GpuCase) -> Finding | None:
-    """Return a failure if NVLinks of the GPU are down; None if links cannot be evaluated.
+    """Return a failure if NVLinks of the GPU are down, else PASSED; None if its links cannot be evaluated.
 
     The reading `up` of a link is 0 only if the link should be up: see health/products.py.
     """
@@ -100,7 +100,10 @@ def can_evaluate(gpu: GpuCase) -> bool:
 
 
 def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
-    """Yield the NVLink counters that increased in the window, without errors from link training after a GPU reset."""
+    """Yield the NVLink counters that increased in the window, without errors from link training after a GPU reset.
+
+    `since`: as in Facts.growth.
+    """
     growths = gpu.growth(window, since=since)
     if not growths:
         return

@@ -32,16 +32,18 @@ CRC_RATE = Limit(
 )
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
-"""Kinds of errors up to Hopper after which packets are sent again. CRC errors are not included: their rate counts."""
+"""Kinds of errors, on GPUs up to Hopper, after which packets are sent again. CRC errors are not included, because the
+check `nvlink_crc_high` evaluates their rate.
+"""
 BROKEN = frozenset(
     {
         *("malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"),
         *("effective", "symbol", "receive_remote"),
     }
 )
-"""Kinds of errors from Blackwell on. Forward error correction could not fix effective and symbol errors; a remote error
-is a packet that the sender or a switch marked as bad. DCGM fails a link for a single error of these three kinds. Not
-included: packets that this end discards.
+"""Kinds of errors, on Blackwell and later GPUs, that damaged packets. Of these, `effective` and `symbol` errors could
+not be fixed by forward error correction, and `receive_remote` is a packet that the sender or a switch marked as bad:
+DCGM fails a link for a single error of one of these three kinds. Packets that this end discards are not included.
 """
 
 
@@ -112,7 +114,10 @@ def _falls(values: Sequence[float]) -> int:
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Return a finding if an NVLink had CRC errors in each of the last five minutes: a failure from CRC_RATE on."""
+    """Return a finding if an NVLink had CRC errors in each of the last five minutes, else PASSED.
+
+    It is a failure if their rate is CRC_RATE or more, else a warning.
+    """
     if not can_evaluate(gpu):
         return None
     crc = [growth for growth in link_growth(gpu, ERRORS_SOON) if growth.labels.get("kind") == "crc"]

@@ -17,7 +17,7 @@ REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
 ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", HOUR)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", 10 * MINUTE)
 SM_BUSY = SampleWindow("gpumon_gpu_sm_active_ratio", 10 * MINUTE)
-"""Window for a GPU in MIG mode, which does not report the metric of BUSY."""
+"""Window that replaces BUSY for a GPU in MIG mode, which does not report utilization."""
 GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 WIDTH = SampleWindow("gpumon_gpu_pcie_link_width", 10 * MINUTE)
 
@@ -44,9 +44,10 @@ _SLACK = 30.0
 
 
 def width(gpu: GpuCase) -> Finding | None:
-    """Return a finding if a busy GPU uses fewer PCIe lanes than GPU and slot support, or than an operator accepted.
+    """Return a finding if a busy GPU uses fewer PCIe lanes than GPU and slot support.
 
-    It is a failure if the GPU used more lanes before, or if most other GPUs of the product do; else a warning.
+    If an operator accepted a number of lanes, that number is the limit instead. The finding is a failure if the GPU
+    used more lanes before, or if most other GPUs of the product do; else a warning.
     """
     now, most = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
     if gpu.facts.limit(BUSY_SHARE) is None:
@@ -70,7 +71,10 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def _usual_lanes(gpu: GpuCase) -> float | None:
-    """Return the number of lanes of most other GPUs of the product, at least two; None without such a majority."""
+    """Return the number of PCIe lanes that most other GPUs of the product have.
+
+    Return None if no number of lanes has a majority, or if only one other GPU has it.
+    """
     others = [
         other.stored.lanes
         for other in gpu.facts.gpus
@@ -83,9 +87,9 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
 
 
 def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
-    """Return the highest value in the last ten minutes; None if the GPU was not busy in them, or samples are missing.
+    """Return the highest value in the last ten minutes; None if the GPU was not busy then, or if samples are missing.
 
-    A link without load may lower its speed and its width.
+    `now`: the current value; None if it is not reported. A link without load may lower its speed and its width.
     """
     busy, values = gpu.facts.limit(BUSY_SHARE), gpu.series(window)
     load = gpu.series(BUSY) or gpu.series(SM_BUSY)
@@ -131,9 +135,10 @@ def replays(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the GPU counted a fatal error.
+    """Return a failure if the GPU recently counted a fatal PCIe error.
 
-    Return a warning if SEVERAL non-fatal errors were counted, or one and the kernel reported an error in that hour.
+    Return a warning if it counted SEVERAL non-fatal errors in an hour. A single one suffices if the kernel reported a
+    PCIe error of the GPU in the same hour.
     """
     if gpu.now.pcie_errors_total is None:
         return None

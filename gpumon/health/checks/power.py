@@ -77,9 +77,9 @@ def _too_low(gpu: GpuCase) -> str | None:
 
 
 def implausible_power(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the power reading is implausibly high, or implausibly low under load.
+    """Return a warning if the power reading is implausibly high, or implausibly low under load, else PASSED.
 
-    None if a low reading is from an idle GPU, which may draw almost nothing.
+    Return None for a low reading of an idle GPU, which may draw almost nothing.
     """
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)

@@ -80,7 +80,7 @@ def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding
 
 
 def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Return whether the run is older than the last repair, and the next run will prove the repair.
+    """Return whether the run `last` is older than a repair that a later run will prove.
 
     `repaired`: time of the repair in seconds since the epoch.
     """
@@ -113,7 +113,10 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow_run(facts: Facts) -> Finding | None:
-    """Return a warning if the last run was degraded and blames no single GPU. A later run that is not clears it."""
+    """Return a warning if the last complete run was degraded and blames no single GPU.
+
+    The next complete run on all GPUs that does not have this result clears the warning.
+    """
     result = _node_result(facts, "allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
         return _slow(result, "The all-reduce")

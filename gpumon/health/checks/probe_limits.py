@@ -36,7 +36,10 @@ _SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
 
 
 def latency_high(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's median latency at the smallest size is too high; None without a result."""
+    """Return a warning if the last run's median latency at the smallest size is too high, else PASSED.
+
+    Return None if there is no result.
+    """
     limit = facts.limit(LATENCY)
     if limit is None:
         return OFF
@@ -59,7 +62,10 @@ def latency_high(facts: Facts) -> Finding | None:
 
 
 def bandwidth_low(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's best bus bandwidth is below its backend's limit; None without a result."""
+    """Return a warning if the last run's best bus bandwidth is below the limit of its backend, else PASSED.
+
+    Return None if there is no result.
+    """
     if all(facts.limit(limit) is None for limit in _BUSBW.values()):
         return OFF
     best: dict[tuple[str, ...], float] = {}

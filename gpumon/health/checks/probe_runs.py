@@ -79,9 +79,10 @@ def unkillable_processes(facts: Facts) -> Finding:
 
 
 def missing_runs(facts: Facts) -> Finding | None:
-    """Return unknown if no run has ended for long although the node was free, or if none has since a GPU was repaired.
+    """Return unknown if no run has ended for PERIODS intervals although the node was free, else PASSED.
 
-    A skipped run does not count; the finding gives the reason for which the last run was skipped.
+    Also return unknown if no run has ended since a GPU was repaired. Skipped runs do not count; the finding states why
+    the last run was skipped. Return None while a run is in progress.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return PASSED

@@ -32,7 +32,8 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
     It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. Some boards report a
-    margin of 0 or less while they are cool: then the margin is ignored. On warmer boards it alone is only a warning.
+    margin of 0 or less while they are cool: then the margin is ignored. On a warmer board such a margin is only a
+    warning unless another reading confirms the heat.
     """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:

@@ -1,4 +1,4 @@
-"""CHECKS: GPUs that processes hold without using them, or that are busy all the time, over an hour."""
+"""CHECKS: use of GPUs in the last hour: GPUs that processes held without use, and GPUs that were busy all the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU i
 
 
 def idle(gpu: GpuCase) -> Finding | None:
-    """Return a warning if processes held the GPU throughout the last hour and hardly used it."""
+    """Return a warning if processes held the GPU throughout the last hour and hardly used it, else PASSED."""
     limit = gpu.facts.limit(IDLE)
     if limit is None:
         return OFF
@@ -29,7 +29,7 @@ def idle(gpu: GpuCase) -> Finding | None:
 
 
 def busy(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the GPU was busy for more than the configured share of the last hour."""
+    """Return a warning if the GPU was busy for more than the configured share of the last hour, else PASSED."""
     limit = gpu.facts.limit(BUSY)
     if limit is None:
         return OFF

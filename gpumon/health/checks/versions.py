@@ -20,10 +20,10 @@ VERSIONS = (*OF_NODE, *OF_GPU)
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Return a warning if the driver or NCCL does not have the configured version.
+    """Return a warning if the driver or NCCL does not have the configured version, else PASSED.
 
-    Return a warning too if the GPUs of a product have several versions of a firmware and no version has a majority.
-    None if neither is so, and versions are configured but none of them is reported.
+    Also return a warning if the GPUs of a product have several versions of a firmware, none of which has a majority.
+    Instead of PASSED, return None if versions are configured and none of them can be compared.
     """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     reported = {name: facts.versions[name] for name in expected if name in facts.versions}
@@ -40,7 +40,7 @@ def of_node(facts: Facts) -> Finding | None:
 def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
     """Yield (firmware, GPU indexes by version) for each firmware whose version differs between GPUs of one product.
 
-    Left out is a firmware for which a version is configured, or one version of which most GPUs of the product have.
+    A firmware is left out if a version is configured for it, or if most GPUs of the product have the same version.
     """
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
@@ -63,7 +63,10 @@ def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a warning if firmware differs from the configured version; without one, from most GPUs of the product."""
+    """Return a warning if a firmware of the GPU does not have the expected version, else PASSED.
+
+    The expected version is the configured one or, if none is configured, that of most GPUs of the product.
+    """
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))

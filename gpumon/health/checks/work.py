@@ -48,7 +48,7 @@ _PLACES = {
 def process_stuck(facts: Facts) -> Finding | None:
     """Return a failure if processes are stuck in NVIDIA's driver: their GPUs can be neither assigned nor reset.
 
-    A process that waits elsewhere, such as for a file system, or whose kernel stack cannot be read, is a warning.
+    Return a warning if they wait elsewhere, such as for a file system, or if their kernel stack cannot be read. Return
     None without permission to read other users' processes; the metric gpumon_collector_denied reports that.
     """
     longest = facts.limit(STUCK)
@@ -73,10 +73,10 @@ def process_stuck(facts: Facts) -> Finding | None:
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
-    """Return a warning if GPU memory is in use without a process.
+    """Return a warning if GPU memory is in use without a process, else PASSED.
 
-    None in a container, where NVML lists no processes of others, in MIG mode, and with a Grace CPU, whose kernel uses
-    GPU memory.
+    Return None in MIG mode, in a container (NVML does not list the processes outside it), and for a GPU with a Grace
+    CPU (its kernel uses GPU memory).
     """
     now, least = gpu.now, gpu.facts.limit(ORPHANED)
     if least is None:

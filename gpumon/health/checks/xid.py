@@ -39,7 +39,9 @@ RECURRING = Limit(
 )
 
 _TIMEOUT, _ADVISES_ON_TIMEOUT = 109, 570
-"""Xid of a context switch that timed out; first driver that requests a GPU reset after it, by Xid 154, if needed."""
+"""_TIMEOUT: Xid of a context switch timeout. _ADVISES_ON_TIMEOUT: first driver that reports an Xid 154 after it if a
+GPU reset is needed.
+"""
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
@@ -145,7 +147,7 @@ def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return a failure for an SXid of this boot that is fatal to the fabric, or a warning for another of the last day.
+    """Return a failure for an SXid of this boot that is fatal to the fabric, or a warning for others of the last day.
 
     Failures of one link are left out: the check nvswitch_link_down reports them.
     """

@@ -161,7 +161,7 @@ def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool: 
 
 
 def explains_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is about the same Xid or overlaps in time, and its action includes the storm's."""
+    """Return whether the cause is about the storm's Xid or overlaps in time, and its action includes the storm's."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
 
