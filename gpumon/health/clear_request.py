@@ -15,7 +15,7 @@ STILL_ACTIVE = "This fault is still active and cannot be cleared."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearRequest:
-    """An operator's request to clear all verdicts of this check and device; None matches any."""
+    """An operator's request to clear all verdicts of this check and device. None as check or device matches any."""
 
     check: str | None = None
     device: str | None = None

@@ -115,7 +115,7 @@ def _exception_text(error: Exception) -> str:
 def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Verdict]:
     """Yield the stored verdicts for use in the boot `boot_id`.
 
-    After a reboot the healthy period (`ok_seconds`) of a verdict that a repair can clear starts again.
+    If a repair can clear a verdict, its healthy period (`ok_seconds`) starts again after a reboot.
     """
     for verdict in verdicts:
         restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.boot_id != boot_id

@@ -130,9 +130,9 @@ class _Causes:
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the node was rebooted for `primary`, and `verdict` is still active on another device.
+        """Return whether the node was rebooted for `primary`, and `verdict` on another device is still active.
 
-        Then `primary` must not inhibit the verdict on the other device.
+        Then `primary` must not inhibit `verdict`.
         """
         other_device = verdict.active and not primary.active and primary.device != verdict.device
         return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT

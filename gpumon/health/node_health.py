@@ -59,7 +59,7 @@ class Health:
     history: tuple[VerdictTransition, ...] = ()
     """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
-    """The transition that last cleared a verdict of each key."""
+    """Last transition that cleared a verdict, by the key of the verdict."""
     due: tuple[VerdictTransition, ...] = ()
     """Transitions that must be stored before they take effect."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)

@@ -18,7 +18,9 @@ COVERED = {
     Clearance.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
     Clearance.RESET: frozenset({Action.RESTART, Action.RESET}),
 }
-"""Actions that are done once the repair is made: a reboot includes a reset. No repair includes inspect or replace."""
+"""Verdict actions that each repair includes: a reboot includes a reset. No repair includes an inspection or a
+replacement.
+"""
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:

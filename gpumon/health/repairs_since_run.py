@@ -1,4 +1,4 @@
-"""Repairs of GPUs since their last all-reduce run, after which the results of that run no longer apply. Pure."""
+"""Repairs of GPUs since their last all-reduce run, whose results do not apply to a repaired GPU. Pure."""
 
 from __future__ import annotations
 

@@ -88,7 +88,10 @@ def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[
 
 
 def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
-    """Return the reason why no GPU of the node can be read now; None if GPUs can be read."""
+    """Return the reason why no GPU of the node can be read now; None if GPUs can be read.
+
+    `fresh`: whether the last poll is recent.
+    """
     if internal.status is not None and not internal.status.up:
         return f"{internal.status.error}: {internal.status.remedy}"
     if internal.samplers.gave_up:

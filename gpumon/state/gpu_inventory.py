@@ -131,7 +131,7 @@ def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
     """Return the records after adding a record for each GPU in `released` that is on the bus.
 
-    A GPU that has a record no longer counts as absent, although it is not read.
+    If such a GPU already has a record, it no longer counts as absent, although it is not read.
     """
     after = records
     for bus_id in sorted(released):

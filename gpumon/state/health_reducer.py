@@ -116,9 +116,9 @@ def restore(report: Report, stored: StoredState, now: Now) -> Report:
 
 
 def expect_unnamed(report: Report) -> Report:
-    """Return the Report after adding GPUs to the inventory that an open verdict names by PCI address.
+    """Return the Report after adding to the inventory each GPU that an open verdict names by PCI address.
 
-    Thus they have an index before the first poll.
+    Thus these GPUs have an index before the first poll.
     """
     unnamed = {name.removeprefix(UNNAMED).upper() for _, name in report.health.open if name.startswith(UNNAMED)}
     inventory = gpu_inventory.expect_unnamed(report.internal.inventory, unnamed)

@@ -61,7 +61,7 @@ def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
 
 
 def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
-    """Return the largest values, as many as MAX_SERIES allows, in their original order. Count the others in `cut`."""
+    """Return the largest values, at most MAX_SERIES[reason], in their original order. Count the others in `cut`."""
     if values is None or len(values) <= MAX_SERIES[reason]:
         return None if values is None else dict(values)
     cut[reason] += len(values) - MAX_SERIES[reason]

@@ -132,7 +132,7 @@ def _exclude(records: Records, patterns: Collection[str]) -> Records:
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Return the inventory with the stored ports. From the next snapshot on, expected ports not present are missing."""
+    """Return the inventory with the stored ports. At the next snapshot, those expected but absent become missing."""
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
@@ -324,9 +324,9 @@ def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
 def _replace_missing(records: Records, here: Collection[str], long_missing: Collection[str]) -> Records:
     """Return the records, with missing ports that other ports replace marked as no longer expected.
 
-    A missing port is replaced if a new port is at the same address, or if at least as many new ports are in use as
-    ports are missing. A port is new if it appeared after the last reading of the missing port. A new port at the same
-    address is expected to be up.
+    A port of `long_missing` is replaced if a new port is at the same address, or if at least as many new ports are in
+    use as ports are missing. A port is new if it appeared after the last reading of the missing port. A new port at the
+    same address is expected to be up. `here`: identities of the present ports.
     """
     if not long_missing:
         return records

@@ -20,7 +20,10 @@ may take.
 
 
 def follow(internal: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
-    """Return the state with `resuming` updated for a change of the released scopes. `uptime` is Now.uptime."""
+    """Return the state with `resuming` updated after the released scopes changed from `before` to `after`.
+
+    `uptime` is Now.uptime.
+    """
     if before == after:
         return internal
     ended = _covered(before, internal) - _covered(after, internal)

@@ -44,7 +44,8 @@ _WORDS = {
 _RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
 """Clocks event reasons for which the action is a reset. The action is a reset too if no reason is reported.
 
-A reset restores settings and may end a slowdown without a reason. It does not fix cooling or power supply.
+A reset restores settings, and may end a slowdown for which no reason is reported. It does not fix cooling or power
+supply.
 """
 
 

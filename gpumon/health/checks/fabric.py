@@ -122,7 +122,7 @@ def _health(fabric: Fabric) -> Finding:
 def imex_down(facts: Facts) -> Finding | None:
     """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric, else PASSED.
 
-    A daemon that waits for its peers counts as running. Return None if no service is expected to run.
+    A daemon that waits for its peers counts as running. Return None if no service is expected to run or can be read.
     """
     if not _are_services_expected(facts):
         return None

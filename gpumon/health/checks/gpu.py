@@ -46,7 +46,7 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU that was present and is missing; unknown if the container may lack it by intent.
+    """Return a failure for a GPU that was present and is missing, or unknown if this container may lack it on purpose.
 
     The action is a reboot, or an inspection if the GPU was missing before the last boot.
     """

@@ -44,11 +44,10 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
-    """Return whether a GPU reset is the likely reason that the counters of the verdict's errors are 0 again.
+    """Return whether the counters of the verdict's errors are 0 again probably because of a GPU reset.
 
-    An operator can also clear the counters. False if the agent has run since the errors and can read the energy
-    counter: a reset would then be
-    detected by that counter (GpuState.reset_at).
+    An operator can also clear the counters. Return False if the agent has run since the errors and can read the energy
+    counter, because it would have detected a reset by that counter (GpuState.reset_at).
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at

@@ -26,7 +26,9 @@ SPEED = Limit(
 )
 
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
-"""Seconds before and after the detection of a GPU reset in which the GPU's links may be down or in training."""
+"""Times in seconds, before and after the detection of a GPU reset, within which the GPU's links may be down or in
+training.
+"""
 
 _LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",

@@ -62,7 +62,7 @@ def cap(gpu: GpuCase) -> Finding | None:
 
 
 def _too_low(gpu: GpuCase) -> str | None:
-    """Return a text on why the power limit is too low; None if it is not too low."""
+    """Return why the power limit is too low, as text; None if it is not too low."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, requested, default = (
         now.power_limit_watts or 0.0,

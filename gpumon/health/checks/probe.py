@@ -44,7 +44,7 @@ def _last_measurement(facts: Facts) -> ProbeResult | None:
 
 
 def _blamed_gpu(result: ProbeResult) -> str | None:
-    """Return the uuid of the GPU that the run blames for the fault; None unless the run blames exactly one GPU."""
+    """Return the uuid of the GPU that the run blames for the fault; None if it blames no GPU, or several."""
     gpus = () if result.location is None else result.location.gpus
     return gpus[0] if len(gpus) == 1 else None
 

@@ -30,7 +30,7 @@ from gpumon.probe.core.result import DECISIVE, ProbeResult
 
 FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
 PERIODS = 2
-"""Number of intervals between scheduled runs within which a run must end on a free node."""
+"""Maximum time without a run on a free node, as a number of intervals between scheduled runs."""
 
 
 def repeated_failures(facts: Facts) -> Finding | None:

@@ -23,7 +23,7 @@ def of_node(facts: Facts) -> Finding | None:
     """Return a warning if the driver or NCCL does not have the configured version, else PASSED.
 
     Also return a warning if the GPUs of a product have several versions of a firmware, none of which has a majority.
-    Instead of PASSED, return None if versions are configured and none of them can be compared.
+    Instead of PASSED, return None if versions of the driver or NCCL are configured and none of these is reported.
     """
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     reported = {name: facts.versions[name] for name in expected if name in facts.versions}
