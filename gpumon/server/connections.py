@@ -69,7 +69,7 @@ class Refusals:
 
     def add(self, reason: str, detail: str) -> None:
         self.counts[reason] += 1
-        if time.monotonic() >= self._logged_at.get(reason, 0.0) + LOG_INTERVAL_SECONDS:
+        if time.monotonic() >= self._logged_at.get(reason, -LOG_INTERVAL_SECONDS) + LOG_INTERVAL_SECONDS:
             self._logged_at[reason] = time.monotonic()
             _log.warning(detail, extra={"reason": reason, "refused_total": f"{self.counts[reason]:.0f}"})
 
