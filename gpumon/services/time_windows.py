@@ -194,7 +194,7 @@ class TimeWindows:
         for request in waiting:
             late = boot_clock() >= request.answer_by
             result = request.completion(late)
-            if result is None or (request.stored is None and not late and not result.holders):
+            if result is None or (request.stored is None and not late):
                 self._waiting.append(request)
             else:
                 request.future.set_result(replace(result, stored=bool(request.stored)))
