@@ -1,4 +1,8 @@
-"""Make a child process end when its standard input closes, when the daemon requests it, or with its parent."""
+"""Connect a child process to the daemon.
+
+The functions read the orders (the configuration) and requests of the daemon from standard input, reserve standard
+output for messages, and end the child when its parent ends or its standard input closes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
 """Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
 
-END requests an orderly end. WATCH requests that new processes on GPUs are reported at once, REST ends that.
+END requests an orderly end. WATCH requests that new processes on GPUs are reported at once. REST cancels WATCH.
 """
 
 
@@ -38,7 +42,7 @@ class DaemonRequests:
 def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
     """Make this process end when its parent ends or its standard input closes. Pass further input to `requests`.
 
-    `parent`: expected process id of the parent. If it differs from the actual one, end at once. Restore the default
+    `parent`: expected process id of the parent. If this process has another parent, end it at once. Restore the default
     actions of SIGINT and SIGTERM, because Python's handlers would wait for a driver call to return.
     """
     for ending in (signal.SIGINT, signal.SIGTERM):

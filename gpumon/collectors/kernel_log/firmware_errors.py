@@ -18,20 +18,21 @@ _MAX_REPORTS = 16
 
 
 class FirmwareErrors:
-    """Assembles the firmware's error reports from the records of the kernel log, which `read` must get in order.
+    """Assembles the firmware's error reports from records of the kernel log, passed to `read` in the order of the log.
 
-    A report begins with a number in braces. It has sections, each with a severity, a type, and details such as the
-    device: https://www.kernel.org/doc/html/latest/PCI/pcieaer-howto.html, drivers/firmware/efi/cper.c.
+    Each record of a report begins with the report's number in braces. A report has sections, each with
+    severity, type and details such as the device:
+    https://www.kernel.org/doc/html/latest/PCI/pcieaer-howto.html, drivers/firmware/efi/cper.c.
     """
 
     def __init__(self) -> None:
         self._severities: dict[str, str] = {}
-        """Severity of the section that is being read, by the number of its report."""
+        """Severity of the current section of each report, by report number."""
         self._pcie: set[str] = set()
         """Numbers of the reports whose current section is a PCIe error, but whose device has not been read yet."""
 
     def read(self, text: str) -> Line | None:
-        """Read one record. If it names the device of an uncorrected PCIe error, return that error, else None."""
+        """Read the text of one record. Return the PCIe error if this record completes an uncorrected one, else None."""
         if "[Hardware Error]: " not in text[:32] or (record := _RECORD.fullmatch(text)) is None:
             return None
         report, words = record["report"], record["text"]

@@ -28,7 +28,7 @@ MAX_TEXT = 300
 _KNOWN_LINES = 512
 """Number of texts in the cache of `parse`. In a storm of errors the same texts repeat."""
 _LONGEST = 1024
-"""Number of characters of a record that are parsed. Longer records are truncated."""
+"""Max characters of a record that are parsed. The rest of a longer record is ignored."""
 
 PCI_ADDRESS = (
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
@@ -36,8 +36,8 @@ PCI_ADDRESS = (
 )
 _MIG = r"(?:\s+GPU-I:(?P<gpu_instance>\d{1,4}))?(?:\s+GPU-CI:(?P<compute_instance>\d{1,4}))?"
 _TASK = re.compile(r".{0,15}\[\d+\]:? ", re.DOTALL)
-"""Start of the kernel's messages about a task, such as `name[pid]: segfault at ... in file[...]`. They are not parsed,
-because any user can choose the names of the process and of the file.
+"""Start of a kernel message about a task, such as `name[pid]: segfault at ... in file[...]`. Such a message is not
+parsed, because any user can choose the names of the process and of the file.
 """
 _XID = re.compile(
     rf"NVRM: Xid \({PCI_ADDRESS}{_MIG}(?: [\w-]+:\w+)*\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?\s*",
@@ -47,7 +47,7 @@ _SXID = re.compile(
     rf"nvidia-nvswitch\d*: SXid \({PCI_ADDRESS}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
-"""Detail lines of an SXid. They repeat its number and belong to the same error."""
+"""Start of the text of a detail line, which repeats the number of an SXid but is no further error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(
     rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) {PCI_ADDRESS}:? (?:(?:GPU )?has fallen off the bus\.?|"
@@ -77,7 +77,7 @@ _DPC = re.compile(
     r"(?:, remove downstream devices)?)\s*"
 )
 """Message of a PCIe port that disabled its link (Downstream Port Containment) after any kind of error. Up to Linux 6.15
-the status is on a line of its own. The message of a link that software disabled is no error and does not match.
+the status is on a separate line. A message about a link that software disabled does not match, as it is no error.
 """
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){PCI_ADDRESS}")
 _NIC = re.compile(
@@ -195,7 +195,7 @@ def _sxid(text: str) -> Line | None:
 def _aer(text: str) -> Line | None:
     """Return the uncorrected PCIe error in a line; None if there is none.
 
-    The error's bus id is that of the error source, if the line names one, else that of the device that logged the line.
+    The error's bus id is that of the error source, if the line names one, else that at the start of the line.
     """
     match = _AER.fullmatch(text)
     logged = match or _DPC.fullmatch(text)

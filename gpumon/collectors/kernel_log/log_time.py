@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpumon.clock import boot_clock
 
 DRIFT = 1e-4
-"""Maximum drift between the clock of the time stamps and CLOCK_BOOTTIME, in seconds per second."""
+"""Maximum drift that is assumed between CLOCK_BOOTTIME and the clock of the kernel log, in seconds per second."""
 
 
 class KernelClock:
@@ -21,7 +21,7 @@ class KernelClock:
         self._measured_at: float | None = None
 
     def measure(self, seconds: float) -> None:
-        """Update the offset from a record that was just logged, whose time stamp is `seconds`.
+        """Update the offset. `seconds`: time stamp of a record that was just logged.
 
         The offset grows by at most DRIFT per second, because the record may have waited before it was read.
         """

@@ -15,7 +15,7 @@ MAX_LINES = 2000
 _RECORD_LIMIT = 8192
 """Size of the read buffer in bytes. The kernel refuses a read into a buffer smaller than the record."""
 _USER_SPACE = 8
-"""Lowest priority value of a record that a process has written. The facility in it is not the kernel's."""
+"""A record with at least this priority value was written by a process. The facility in it is not the kernel's."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -35,7 +35,7 @@ class Record:
 class KernelLog:
     """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first.
 
-    `read` opens the log again after an error. If the path is None, it returns no records.
+    `read` opens the log again after an error. If the path is None, `read` returns no records.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -90,7 +90,10 @@ class KernelLog:
             self._descriptor = None
 
     def _new(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before. A reopened log begins with its oldest record again."""
+        """Yield the records that were not returned before, and count the missing ones in `overruns` and `lost`.
+
+        A reopened log begins with its oldest record again.
+        """
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
             if record.sequence <= last:
@@ -135,7 +138,7 @@ class KernelLog:
 
 
 def _parse(line: bytes) -> Record | None:
-    """Return the record in a line; None for other lines, such as the one that names the device of the record before."""
+    """Return the record in a line; None for a line without one, such as a line with the previous record's device."""
     match = _HEADER.fullmatch(line)
     if match is None:
         return None

@@ -1,4 +1,7 @@
-"""Turn records of the kernel log into error observations. Errors before the agent's first start are historical."""
+"""Turn records of the kernel log into error observations.
+
+Errors that were logged before the agent's first start on this host are marked as historical.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation,
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
 MAX_HELD = 20_000
-"""Max number of errors from the kernel log that are held until `resume` passes the stored log position."""
+"""Max number of errors that KernelLogWatch holds until its `resume` is called with the stored log position."""
 
 
 class KernelLogWatch:
@@ -53,7 +56,10 @@ class KernelLogWatch:
 
     @property
     def position(self) -> LogPosition | None:
-        """Return the log position from which the next agent continues; None before `resume`, or before any read."""
+        """Return the log position from which the next agent continues.
+
+        Return None before `resume`, and before any read if `resume` got no position of this boot.
+        """
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
@@ -61,8 +67,8 @@ class KernelLogWatch:
     def resume(self, stored: LogPosition | None) -> None:
         """Continue from the stored position. Records after it are new; after a reboot all records are new.
 
-        Without a stored position the agent runs for the first time on this host, and existing errors are marked as
-        historical.
+        If `stored` is None, the agent runs for the first time on this host, and errors that are already in the log are
+        marked as historical.
         """
         if self._resumed:
             return
@@ -78,9 +84,9 @@ class KernelLogWatch:
             self._report(self._observations(held, historical=stored is None))
 
     def begin(self) -> None:
-        """Start to read the log before the stored position is known.
+        """Let `read` begin before the stored position is known.
 
-        Hold the errors that are already in the log until `resume`.
+        Errors that are already in the log are then held until `resume`. Later errors are reported at once.
         """
         self._begun = True
 
@@ -166,6 +172,6 @@ class KernelLogWatch:
 
 
 def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Return True if an error is fatal, False if none is; None if no line states whether its error is fatal."""
+    """Return whether any of these errors is fatal; None if no line states whether its error is fatal."""
     stated = {line.fatal for _, line in errors} - {None}
     return any(stated) if stated else None

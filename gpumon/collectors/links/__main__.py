@@ -129,7 +129,7 @@ def _simulated(simulation: Simulation) -> Trees:
 
 
 def main() -> int:
-    """Read the orders, then poll until the input closes."""
+    """Read the orders (the configuration) from standard input, then poll until standard input closes."""
     orders = LinksOrders.decode(sys.stdin.buffer.readline())
     write = reserve_stdout()
     tie_to_parent(orders.parent)

@@ -42,7 +42,9 @@ class Files(Protocol):
 
 
 Reach = Callable[[str], Files]
-"""Function that returns the file tree for a device or collector, given its name. The call page shows that name."""
+"""Function that returns the file tree for a device or collector, given its name. While a file is read, the call page
+shows that name to the daemon.
+"""
 
 
 class Tree:

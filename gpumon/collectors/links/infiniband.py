@@ -31,8 +31,8 @@ log = logging.getLogger("gpumon.collectors.links")
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
-"""Max number of ports that are read, the first ones in the order of their names. The limit bounds the number of time
-series of a host with a port for each virtual machine.
+"""Max number of ports that are read, in the order of their names. It limits the number of time series of a host that
+has one port for each virtual machine.
 """
 
 WORD = 4
@@ -209,9 +209,9 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield the number of link downs by each counter that exists; None for a counter that cannot be read.
+        """Yield the value of each counter of link downs that exists; None for a counter that cannot be read.
 
-        The counters are the port's own and, except on InfiniBand, that of its network interface.
+        The port itself has a counter and, except on InfiniBand, so has its network interface.
         """
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
@@ -275,9 +275,9 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
 
 
 def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
-    """Return the state and speed of an EFA port. The state is taken from the port's network interface.
+    """Return the state and speed of an EFA port. The state is that of the port's network interface; None without one.
 
-    The state that the port itself shows is always active. Without a network interface the state is None.
+    The state in the port's own folder is not used, because it is always active.
     """
     netdev = _netdev(files, device, port)
     state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None

@@ -1,4 +1,4 @@
-"""Find processes that hold a GPU and are stuck in the kernel: in state D at successive polls without having run.
+"""Find processes on GPUs that are stuck in the kernel: in state D at two successive polls, without running in between.
 
 Files that need a process's memory map (command line, maps, environment) are not read, because for a stuck process the
 read may block too.
@@ -25,7 +25,7 @@ MAX_FILES = 4096
 MAX_THREADS = 256
 """Maximum number of threads of a process whose kernel stacks are examined."""
 MAX_STUCK = 256
-"""Maximum number of stuck processes reported."""
+"""Maximum number of stuck processes that are reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
 """Name of the initial PID namespace, which is the same on every kernel (PROC_PID_INIT_INO)."""
@@ -33,7 +33,7 @@ _KERNEL_THREAD = 0x00200000
 FABRIC_MANAGER = "nv-fabricmanager"[:15]
 """Name of the fabric manager's process, truncated to 15 characters like all process names in the kernel."""
 _DEVICE = re.compile(r"(\d+) nvidia", re.MULTILINE)
-"""Matches the lines of /proc/devices with the major numbers of all NVIDIA devices, such as GPUs and NVSwitches."""
+"""Matches the lines of /proc/devices with the major numbers of NVIDIA devices, such as GPUs and NVSwitches."""
 _GPUS = re.compile(r"(\d+) nvidia(?:-frontend)?$", re.MULTILINE)
 _CONTROL_MINOR = 254
 """First minor number that is not a GPU's: 254 is /dev/nvidia-modeset and 255 /dev/nvidiactl."""
@@ -43,7 +43,7 @@ _DRIVER = re.compile(r"os_(?:acquire|wait|delay|schedule)|_*nv(?:idia|kms|link|_
 _NOT_DRIVER = re.compile(
     r"_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|wait_on_page|io_schedule|filemap_|ptlrpc_|cl_|osc_|ll_"
 )
-"""Kernel functions of NVIDIA's driver (_DRIVER) and of file systems (_NOT_DRIVER). They are compared with
+"""_NOT_DRIVER matches kernel functions of file systems, _DRIVER those of NVIDIA's driver. They are compared with
 /proc/PID/wchan if the kernel stack cannot be read.
 """
 
@@ -67,7 +67,7 @@ class _Asleep(NamedTuple):
     since: float
     """Time on the boot clock of the first poll that found the thread asleep."""
     stuck: StuckProcess | None = None
-    """The process to report as stuck; None if it holds no NVIDIA device, sleeps on purpose, or was not examined."""
+    """The process to report as stuck; None if it was not examined, or need not be reported."""
 
 
 class ProcessReader:
@@ -90,14 +90,14 @@ class ProcessReader:
         self.fabric_manager: bool | None = None
         """Whether a fabric manager process runs, also in a container; None if processes cannot be read."""
         self.contained: bool | None = None
-        """True if this process is in another PID namespace than the host's, so that NVML too shows only the processes
-        of that namespace. None if /proc cannot be read.
+        """True if this process is in another PID namespace than the host's. NVML then shows it only the processes of
+        its own namespace. None if /proc cannot be read.
         """
 
     def poll(self) -> tuple[StuckProcess, ...] | None:
-        """Return the stuck processes that hold a GPU; None if processes cannot be examined.
+        """Return the stuck processes that have an NVIDIA device open or sleep in NVIDIA's driver.
 
-        Processes of the agent are left out.
+        Return at most MAX_STUCK, without processes of the agent; None if processes cannot be examined.
         """
         self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
         if self._quarantined:
@@ -154,7 +154,7 @@ class ProcessReader:
                 yield from self._threads(pid, every=stat.state == "Z")
 
     def _is_of_root(self, pid: str) -> bool:
-        """Return whether the process runs as root. Its name is no evidence, because any user can choose a name."""
+        """Return whether the process runs as root. Its name alone proves nothing, because any user can choose it."""
         return re.search(r"^Uid:\t0\t", self._text(f"proc/{pid}/status"), re.MULTILINE) is not None
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
@@ -192,9 +192,10 @@ class ProcessReader:
         return before._replace(stuck=self._examined(place, before.since))
 
     def _examined(self, place: str, since: float) -> StuckProcess | None:
-        """Return the process to report as stuck; None if it holds no NVIDIA device, or sleeps on purpose.
+        """Return the process to report as stuck; None if it need not be reported.
 
-        A process that sleeps in the driver is always reported. If it is exiting, it may have closed its files already.
+        A process that sleeps in NVIDIA's driver is always reported: if it is exiting, it may have closed its files.
+        Another process is reported if it has an NVIDIA device open and does not sleep on purpose.
         """
         devices = list(self._devices(f"{place}/fd"))
         in_driver = self._in_driver(place)
@@ -219,8 +220,7 @@ class ProcessReader:
     def _devices(self, folder: str) -> Iterator[str]:
         """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device.
 
-        Device numbers are compared, because the file name is no evidence: any process can open another file with such a
-        name.
+        Devices are recognised by their numbers, not by the name of the file, because any file can have such a name.
         """
         drivers = self._text("proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))

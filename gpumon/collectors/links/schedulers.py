@@ -75,7 +75,10 @@ class SchedulerReader:
         self.read_errors = ReadErrors()
 
     def poll(self) -> tuple[str, ...] | None:
-        """Return the names of the schedulers, detected every LOOK_SECONDS; None if unknown because of read errors."""
+        """Return the names of the schedulers; None if read errors prevented the detection.
+
+        The schedulers are detected again every LOOK_SECONDS.
+        """
         if self._quarantined or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS

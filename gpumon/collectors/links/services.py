@@ -31,10 +31,10 @@ BY_HAND = frozenset({UNITS["imex_up"]})
 for a job.
 """
 _WANTED = (".wants", ".requires")
-"""Suffixes of the folders of unit links, such as multi-user.target.wants, that systemd starts together with a unit."""
+"""Suffixes of folders with links to units. With multi-user.target, systemd starts those in multi-user.target.wants."""
 
 _UNREAD = "?"
-"""Placeholder in a set of process ids that could not be read."""
+"""Stands for the process ids of a unit if they could not be read."""
 
 
 class ServiceReader:
@@ -62,7 +62,10 @@ class ServiceReader:
         return self._with_fabric_manager(self._units(), process=fabric_manager)
 
     def _with_fabric_manager(self, states: dict[str, bool], *, process: bool | None) -> dict[str, bool]:
-        """Return `states`, with that of the fabric manager added if it runs, or ran before, outside its unit."""
+        """Return `states` with the state of the fabric manager, if it runs or ran outside its unit; else `states`.
+
+        `process`: whether a fabric manager process exists; None if unknown.
+        """
         if process and not states.get(FABRIC_MANAGER):
             self._has_run_elsewhere = True
             return {**states, FABRIC_MANAGER: True}

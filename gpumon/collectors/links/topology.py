@@ -1,4 +1,4 @@
-"""Read which GPUs are nearest to a network adapter on the PCIe bus, and why it may not be part of the fabric."""
+"""Read which GPUs are nearest to a network adapter on the PCIe bus, and signs that it is not part of the fabric."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
 GPUS, DEVICES = "bus/pci/drivers/nvidia", "bus/pci/devices"
 _MASTER = re.compile(r"^DEVTYPE=(\w+)", re.MULTILINE)
-"""Matches the kind of an interface's master in its uevent file: bond, vrf or bridge. Synthetic interfaces have none."""
+"""Matches the type of a network interface, such as bond or bridge, in its uevent file. Synthetic ones have no type."""
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UNKNOWN_NODE = {"", "-1"}
 _BLUEFIELD = "MT416"
@@ -76,7 +76,7 @@ def _common(bridges: list[str], others: list[str]) -> int:
 
 
 def _kind(files: Files, folder: str) -> str:
-    """Return why an adapter is probably not part of the fabric; "" if nothing indicates that it is not."""
+    """Return the reason why an adapter is probably not part of the fabric; "" if no reason was found."""
     try:
         netdevs = files.names(f"{folder}/device/net")
     except OSError:  # InfiniBand without IPoIB, or EFA

@@ -10,8 +10,8 @@ from gpumon.model.port_patterns import matches
 log = logging.getLogger("gpumon.collectors.links")
 
 AFTER_POLLS = 5
-"""Number of the poll, at 15 s per poll, in which the patterns are compared. By then all adapters are present, even
-after a boot.
+"""Number of polls, 15 s apart, after which the patterns are compared with the adapters. By then all adapters are
+present, even after a boot.
 """
 
 

@@ -225,7 +225,7 @@ class LicensableFeatures(ctypes.Structure):
 
 
 _VGPU_FEATURE = 1
-"""NVML_GRID_LICENSE_FEATURE_CODE_VGPU."""
+"""NVML's code of the licensable feature vGPU (NVML_GRID_LICENSE_FEATURE_CODE_VGPU)."""
 
 
 def vgpu_license(library: Library, handle: Any, bus_id: str) -> int | None:

@@ -24,7 +24,7 @@ from gpumon.model.reading import FAST, ONCE, RARE, Call, Field, Source, Tier
 log = logging.getLogger("gpumon.collectors.nvml")
 
 FAULT_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
-"""Fault of the whole GPU by NVML error code, whichever call returned it."""
+"""NVML error codes that mean a fault of the whole GPU, whichever call returns them, each with the name of the fault."""
 
 Key = tuple[str, tuple[int, ...]] | Scoped
 """Identifies a query to the driver: name and arguments of a getter, or a field with its scope."""
@@ -69,7 +69,7 @@ class Device:
         self._answered = False
         """True if any query has succeeded since the reading of the fast tier began."""
         self._failed: NvmlError | None = None
-        """The last error that was counted since the reading of the fast tier began; None without one."""
+        """The last error that was counted since the reading of the fast tier began; None if there was none."""
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
@@ -115,7 +115,10 @@ class Device:
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Forget which queries the device supports, and what `constant` keeps. Its capabilities have changed."""
+        """Forget which queries the device supports, and the answers that `constant` keeps.
+
+        This method is called when the device's capabilities have changed.
+        """
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()

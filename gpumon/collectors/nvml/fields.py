@@ -27,7 +27,7 @@ _VALUE_TYPES = {
 ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Values that drivers return instead of an error if they have no value."""
 NONSENSE = math.inf
-"""Replaces an answer that cannot be valid. All values computed from infinity are infinite, and dropped later."""
+"""Infinity replaces an answer that cannot be valid. Values computed from it are infinite, and so are dropped later."""
 
 
 class Scoped(NamedTuple):

@@ -122,7 +122,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Store the new MIG mode. If it replaces another mode, determine again what the GPU supports."""
+        """Store the MIG mode (`on`: MIG is enabled). If it has changed, determine again what the GPU supports."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -169,7 +169,10 @@ class GpuReader:
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:
-        """Return, by metric name, the growth in `seconds` of each counter that is integrated from another metric."""
+        """Return how much counters grow in this number of seconds, by metric name.
+
+        Only counters that are integrated over time from another metric are included.
+        """
         return self._gpu.increments(seconds)
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class Library:
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>` and return its result. Raise NvmlError if the call fails. The call may never return.
 
-        The call page shows the supervisor the GPU `bus_id`, and the function's name followed by `note`.
+        For the supervisor, the call page shows the bus id of the GPU, and the function's name followed by `note`.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function

@@ -21,8 +21,8 @@ TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
     {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
 )
-"""Fields that count payload bytes of a link, first received, then transmitted, each with its unit in bytes. A GPU
-supports one of the two fields for each direction: the first one up to Hopper.
+"""Fields that count the payload bytes of a link, each with its unit in bytes: first those for received, then those for
+transmitted bytes. In each direction, GPUs up to Hopper support the first field, later GPUs the second.
 """
 
 
@@ -90,7 +90,7 @@ class LinkReader:
     def stop_reading(self, link: int) -> None:
         """Stop reading, from all links of the GPU, the fields that this link does not support.
 
-        The link must be up: the other links do not support these fields either.
+        This link must be up, because then the other links do not support these fields either.
         """
         for row in rows(self._table).values():
             for field in _fields(row.source):

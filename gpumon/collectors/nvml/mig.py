@@ -105,7 +105,10 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """Return the MIG profile of an instance, such as 1g.10gb, from its name or, if that has none, from its size."""
+        """Return the MIG profile of an instance, such as 1g.10gb.
+
+        It is read from the device name or, if the name contains no profile, computed from slices and memory size.
+        """
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile

@@ -42,7 +42,7 @@ class Events:
         self._delay = BACK_OFF[0]
         self._collected: list[XidEvent] = []
         self.changed: set[str] = set()
-        """Bus ids of GPUs whose readings must be refreshed early. NodePoll removes a GPU when it refreshes it."""
+        """Bus ids of GPUs whose readings must be refreshed early. NodePoll removes a bus id when it refreshes."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         """Register a GPU in the event set, so that `take` returns the Xids of this GPU from now on."""

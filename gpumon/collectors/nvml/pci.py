@@ -33,7 +33,10 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def nvswitches(sysfs: Path) -> int:
-    """Return the number of NVSwitches on the PCI bus. A virtual machine has some if it owns all GPUs of the host."""
+    """Return the number of NVSwitches on the PCI bus.
+
+    A virtual machine has NVSwitches only if it owns all GPUs of the host.
+    """
     classes = (
         _read(device / "class")[:6]
         for device in (sysfs / "bus/pci/devices").glob("*")

@@ -83,10 +83,11 @@ class _Slot:
 class NodePoll:
     """Polls all GPUs during one initialisation of NVML. Device handles are valid only for that time.
 
-    `bus` returns the kernel driver of each GPU by bus id. GPUs in `do_not_open` (bus ids) are not opened. A GPU whose
-    UUID is in `unwanted` is opened once, to read its UUID, and ignored from then on. `first`: bus ids to open before
-    others, in this order. `partial` is called during a slow poll, and after each GPU of a poll that reads the rare
-    tier, with a snapshot of the GPUs read since its last call. `patience`: see Turns.
+    `driver`: version of the driver. `bus`: returns the kernel driver of each GPU by bus id. `do_not_open`: bus ids of
+    GPUs that are not opened. `unwanted`: UUIDs of GPUs that are opened only once, to read the UUID. `first`: bus ids to
+    open before others, in this order. `interval`: seconds between polls. `partial`: called in a slow poll, and after
+    each GPU of a poll that reads the rare tier, with a snapshot of the GPUs read since its last call. `patience`: see
+    Turns. `extent`: optional metrics to read.
     """
 
     def __init__(

@@ -64,7 +64,10 @@ def no_gpm(_metric: str) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """How many processes metrics name: the `largest` ones by GPU memory (0 by default). `procfs`: path of /proc."""
+    """Settings for metrics that name processes.
+
+    `largest`: number of processes to name, those with the most GPU memory first. `procfs`: path of /proc.
+    """
 
     largest: int = 0
     procfs: Path = Path("/proc")
@@ -124,9 +127,9 @@ class TableReader:
         return answered
 
     def read_row(self, name: str) -> None:
-        """Read one metric when its tier is not due.
+        """Read one metric although its tier is not due.
 
-        The metric must be read by NVML getters, because NVML fields are read only with their tier.
+        It must be a metric whose value NVML getters return, because NVML fields are read only with their tier.
         """
         self._take(name, rows(self._table)[name])
 
@@ -286,7 +289,10 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """Return, by metric name, the growth in `seconds` of each counter that is integrated from another metric."""
+        """Return how much counters grow in this number of seconds, by metric name.
+
+        Only counters that are integrated over time from another metric are included.
+        """
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
 

@@ -1,4 +1,4 @@
-"""Limit how long one poll reads one opened GPU. This part of a poll is a turn.
+"""Limit how long one poll reads one opened GPU. The part of a poll that reads one GPU is called a turn.
 
 A fast GPU is read completely in one turn, a slow GPU in several turns, each in another poll.
 """
@@ -17,18 +17,20 @@ SLOW_SECONDS = 0.5
 do not wait.
 """
 FAST_TURNS = 2.5
-"""Factor on SLOW_SECONDS for the fast tier, because a GPU is reported only when that tier is complete."""
+"""Factor by which the fast tier may take longer than other tiers before it is interrupted, because a GPU is reported
+only when the fast tier is complete.
+"""
 CALL_SECONDS = 1e-3
 """Min seconds of a slow step. A step is the driver calls of a reading up to its next yield. A turn is interrupted only
 after a slow step.
 """
 ASLEEP_SECONDS = 5.0
-"""A step that takes more seconds does not count as part of its turn. The cause is that the host was suspended or the
-child was stopped: the daemon kills a child whose driver call takes that long.
+"""Max seconds of a step that counts as part of its turn. A longer step means that the host was suspended or the child
+was stopped, because the daemon kills a child whose driver call takes that long.
 """
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""Tiers to read of a GPU that was just opened. Sorted by LAST and read from the end, they are read in the order ONCE,
-FAST, RARE, SLOW: SLOW needs the number of links, which ONCE and RARE read.
+"""Tiers that are due for a GPU that was just opened. They are sorted by LAST and read from the end: first ONCE, then
+FAST, RARE and SLOW. SLOW comes last because it needs the number of links, which ONCE and RARE read.
 """
 LAST = {FAST: 1, ONCE: 2}
 """Sort key of a tier in the list of due tiers. The highest key is read first. Other tiers have the key 0."""

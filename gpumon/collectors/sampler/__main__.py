@@ -56,7 +56,7 @@ REMEDIES = {
 class SendMessages(Protocol):
     """Function that sends one or more messages to the daemon in one write.
 
-    The daemon may end this child as soon as it has read the first message.
+    One write is needed because the daemon may end this child as soon as it has read the first message.
     """
 
     def __call__(self, *messages: ChildMessage) -> None: ...
@@ -212,7 +212,7 @@ class Sampler:
     def _list_gpus(self) -> Mapping[str, str]:
         """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML.
 
-        A trial does not ask NVML, because the lookup of another GPU may hang: it returns only the GPU of the trial.
+        In a trial, return only the GPU of the trial, and do not query NVML, because the lookup of another GPU may hang.
         """
         trial = self._orders.trial
         return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})
@@ -244,7 +244,10 @@ class Sampler:
 
 
 def main() -> int:
-    """Read the orders, then poll until the daemon requests the end or closes the input. Return the exit code."""
+    """Read the orders (the configuration), then poll until the daemon requests the end or closes standard input.
+
+    Return the exit code.
+    """
     orders = SamplerOrders.decode(read_orders())
     write = reserve_stdout()
     requests = DaemonRequests(watch=orders.watch)

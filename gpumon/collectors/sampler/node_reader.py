@@ -28,7 +28,7 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """Functions that read data about the GPUs from sysfs and procfs, without the driver, and where the agent runs."""
+    """Where the agent runs, and functions that read data about the GPUs from sysfs and procfs without driver calls."""
 
     bus: NvidiaBus
     """Function that returns the kernel driver bound to each GPU, by bus id."""
@@ -98,7 +98,7 @@ def _simulate(simulation: Simulation) -> HostContext:
 def _record(around: HostContext, descriptor: int) -> HostContext:
     """Make pynvml write every answer of the driver to this file descriptor.
 
-    Return a host context that also writes the GPUs and UUIDs that it returns.
+    Return a host context whose functions also write the GPUs and UUIDs that they return to this file.
     """
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
     from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
