@@ -18,7 +18,10 @@ _STATUS = Path("/proc/thread-self/status")
 
 
 def clear_ambient() -> None:
-    """Clear this thread's ambient capabilities, so that programs that it starts get none. Its other sets remain."""
+    """Clear this thread's ambient capabilities, so that programs that it starts get none.
+
+    The thread's other capability sets are not changed.
+    """
     ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 

@@ -37,7 +37,7 @@ class ChildCommand:
     name: str
     arguments: Sequence[str]
     orders: bytes = b""
-    """Bytes that are written to the child's standard input. It then stays open; closing it ends the child."""
+    """Bytes to write to the child's standard input. After that it stays open; the child ends when it is closed."""
     environment: Mapping[str, str] | None = None
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)

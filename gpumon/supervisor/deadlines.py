@@ -1,4 +1,4 @@
-"""Deadlines of the supervisors, in seconds. Tests shorten them."""
+"""Time limits and intervals of the supervisors, in seconds. Tests shorten them."""
 
 from __future__ import annotations
 

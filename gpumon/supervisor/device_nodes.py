@@ -10,7 +10,7 @@ from pathlib import Path
 from gpumon.supervisor.process_tree import children
 
 NODES = "/dev/nvidia"
-"""Prefix of the paths of the NVIDIA driver's device nodes. The path of a GPU's node is this and its minor number."""
+"""Prefix of the paths of the NVIDIA driver's device nodes. In the path of a GPU's node, its minor number follows."""
 
 
 def own_pids() -> set[int]:

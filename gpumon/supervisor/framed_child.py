@@ -43,8 +43,8 @@ class ChildProgram:
 class FramedChild:
     """A child process that sends frames (one message per line). The constructor starts the child.
 
-    The callbacks are called from the loop. After `on_abandoned`, only `on_end` and `on_message` with an Xid may be
-    called. After `on_end`, no callback is called.
+    The loop calls the callbacks. After `on_abandoned`, it calls only `on_end`, and `on_message` for Xids. After
+    `on_end`, it calls none.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class FramedChild:
             self._child.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Send END, so that the child closes the driver and ends, unless its end was requested before.
+        """Request with END that the child closes the driver and ends, unless its end was requested before.
 
-        Ignore further messages from the child except Xids. Kill it after the grace period.
+        Ignore further messages from the child except Xids. Kill the child if it still runs after the grace period.
         """
         if self.killed_for is None:
             self.killed_for = reason

@@ -13,8 +13,8 @@ from gpumon.model.call_progress import CallInProgress
 WAITING = frozenset("SD")
 """States of a waiting process. Such a process is neither runnable (R) nor stopped (T)."""
 STOPPED = "T"
-"""Process state after a stop signal. The calls of a stopped child do not become late. The child is replaced because it
-sends nothing.
+"""Process state after a stop signal. The calls of a stopped child do not become late. A child that stays stopped
+is replaced because it sends no frames.
 """
 MAX_STEP_SECONDS = 1.0
 """Maximum seconds that one inspection adds to a waiting time. If more time has passed, the daemon itself was paused."""

@@ -73,7 +73,10 @@ class LinksSupervisor:
             self._child.kill("stop")
 
     def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Use these orders for the next links child. The running child keeps its own."""
+        """Create the orders (configuration) of later links children with this function.
+
+        The running child keeps its orders.
+        """
         self._orders = orders
 
     @property

@@ -82,7 +82,7 @@ class Loop:
     def every(self, seconds: float, callback: Callback) -> None:
         """Call `callback` immediately, and then repeatedly at this interval.
 
-        Calls that were missed are not repeated later.
+        If the loop is late, the calls that it missed are left out.
         """
 
         def repeat() -> None:

@@ -14,7 +14,7 @@ from gpumon.supervisor.loop import Loop
 
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByIndex"})
 """Driver calls with a longer deadline, because they initialise NVML or open a GPU. A lookup that is repeated after a
-fault has the suffix AGAIN in its name, and the usual deadline.
+fault has the usual deadline: its name ends in AGAIN and therefore is not in this set.
 """
 
 

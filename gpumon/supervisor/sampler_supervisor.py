@@ -63,8 +63,8 @@ class SamplerSupervisor:
         self._restarts: Counter[str] = Counter(dict.fromkeys(RESTART_REASONS, 0))
         self._state: SamplerStatus | None = None
         self._answering: dict[str, None] = {}
-        """Bus ids of the GPUs that answered in the last snapshot that contains them, ordered by the time of that
-        snapshot.
+        """Bus ids of GPUs, sorted by the time of the last snapshot that contains the GPU. GPUs that did not answer in
+        that snapshot are left out.
         """
         self._starts = 0
         self._event_failures = 0
@@ -85,7 +85,10 @@ class SamplerSupervisor:
             self._sampler.kill("stop")
 
     def apply(self, orders: Callable[[int], SamplerOrders]) -> None:
-        """Use these orders for further children. Replace the sampler if more than the log level has changed."""
+        """Create the orders (configuration) of later children with this function.
+
+        Replace the running sampler if more than the log level has changed.
+        """
         before, self._orders = self._orders, orders
         if replace(before(0), log_level="") != replace(orders(0), log_level=""):
             self.replace("configuration")
@@ -121,9 +124,9 @@ class SamplerSupervisor:
             self.replace("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Close the released GPUs, and open only other GPUs until the next call. If NODE is released, run no child.
+        """Close the released GPUs, and do not open them while they are released. If NODE is released, run no child.
 
-        `holders` returns the children that still have a released GPU open.
+        A child may have a released GPU open until it has ended, see `holders`.
         """
         before, self._released = self._released, released
         if before == released:
@@ -222,7 +225,7 @@ class SamplerSupervisor:
             self._restart(self._restart_timer.next_crash_delay())
 
     def _sampler_orders(self, page: int) -> SamplerOrders:
-        """Return the orders of the next sampler.
+        """Return the orders (configuration) of the next sampler.
 
         The sampler begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
         that hang do not prevent the reading of others.

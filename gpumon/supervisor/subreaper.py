@@ -71,7 +71,7 @@ def _wake_on_signals() -> int:
 def _wait(command: int, woken: int) -> int:
     """Wait until the command ends and return its wait status.
 
-    If SIGTERM arrives or standard input closes first, return the wait status of a process that SIGKILL has ended.
+    If SIGTERM arrives or standard input closes first, return the wait status of a process that ended by SIGKILL.
     """
     while True:
         ready, _, _ = select.select([0, woken], [], [])

@@ -38,7 +38,7 @@ class Containment(Protocol):
     """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
 
     def add(self, pid: int) -> None:
-        """Contain a rank. This method is called before the rank receives its orders."""
+        """Put a rank into the containment. This method is called before the rank is told what to do."""
 
     def pids(self) -> frozenset[int]:
         """Return the pids of contained processes that have not ended. They may include ranks."""
@@ -47,7 +47,7 @@ class Containment(Protocol):
         """Send SIGKILL to all contained processes."""
 
     def remove(self) -> None:
-        """Remove the containment. No contained process may be left."""
+        """Remove the containment. The caller must ensure that no process is left in it."""
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
@@ -74,7 +74,8 @@ def end_remains(root: Path = Path("/")) -> None:
 class SubreaperContainment:
     """Containment of the ranks of one pass without a cgroup: the agent is the subreaper of their processes.
 
-    It contains the descendants of the ranks, and processes that the agent inherited from ranks since the pass began.
+    Contained are all descendants of the ranks, and the processes that the agent inherited from ranks since the pass
+    began.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ class OwnProcesses:
     pids: frozenset[int] = frozenset()
     """Pids of ranks in the agent's pid namespace."""
     gpus: Collection[str] = ()
-    """UUIDs of GPUs on which there may be one rank each."""
+    """UUIDs of the GPUs on each of which one rank may be running."""
 
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
@@ -70,8 +70,9 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
     """Return the use of one GPU.
 
-    `own`: whether the probe may cause its current load. Then utilization and traffic are None. `foreign`: number of
-    processes that are not the agent's.
+    `foreign`: number of processes on the GPU that are not the agent's. `at`: now, on the boot clock. `own`: whether the
+    probe may cause the GPU's current load; utilization and traffic are then None. `simulated`: whether the node is
+    simulated; names of processes are then left out.
     """
     gpu = state.gpu
     return GpuUse(
@@ -95,7 +96,7 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simula
 def foreign_processes(
     gpus: Sequence[GpuState], own: OwnProcesses, *, contained: bool | None
 ) -> Mapping[str, float | None]:
-    """Return the number of processes on each GPU that are not the agent's, by UUID; None if unknown.
+    """Return the number of foreign processes (not the agent's) on each GPU, by UUID; None if unknown.
 
     `contained`: whether the agent runs in a PID namespace of its own. There NVML may report the host's pids, by which
     the agent's processes cannot be recognized. Then one rank for each GPU is subtracted from the number of processes.

@@ -44,11 +44,11 @@ class Remains:
     pids: frozenset[int] = frozenset()
 
     def add(self, gpus: Collection[str], pids: frozenset[int]) -> Remains:
-        """Return a copy with these GPUs, and the pids of ranks that have ended on them, added."""
+        """Return new Remains with these GPUs, and the pids of the ranks that ended on them, added."""
         return Remains(self.gpus | frozenset(gpus), self.pids | pids)
 
     def without(self, gpus: Collection[str]) -> Remains:
-        """Return a copy without these GPUs, on which NVML no longer lists a rank."""
+        """Return new Remains without these GPUs. NVML must no longer list a rank on them."""
         rest = self.gpus - frozenset(gpus)
         return Remains(rest, self.pids) if rest else Remains()
 
@@ -113,11 +113,11 @@ class GpuVisibility:
         self._relax_later()
 
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
-        """Return the agent's own processes, and the GPUs on which one of them may be.
+        """Return the pids of ranks, and the run's GPUs while NVML may list a rank on them.
 
         `pids`: pids of ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass in seconds
-        on the boot clock; None before that. The GPUs are included until a poll after `left_at` has read their
-        processes.
+        on the boot clock; None until a pass has ended. After `left_at`, the GPUs are included until a poll has read
+        their processes.
         """
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())

@@ -23,7 +23,7 @@ class _KilledRank(NamedTuple):
     pid: int
     gpu: str
     at: float
-    """Time of the first signal on the boot clock."""
+    """Time on the boot clock at which the agent sent the first signal to end."""
 
 
 class KilledRanks:

@@ -1,4 +1,4 @@
-"""Reads /etc/nccl.conf, which affects every process that uses NCCL. Runs are compared only if it is unchanged."""
+"""Reads /etc/nccl.conf, which affects every process that uses NCCL. Runs with another file are not compared."""
 
 from __future__ import annotations
 

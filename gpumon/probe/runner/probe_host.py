@@ -87,7 +87,7 @@ class ProbeHost:
     def prepare(self, run: Run, probe: Probe) -> Prepared:
         """Return the plans and reference bandwidths of a run on the GPUs that are usable now.
 
-        Start to observe these GPUs.
+        This method also starts to observe these GPUs.
         """
         report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
         gpus = usable_gpus(facts)

@@ -29,7 +29,10 @@ class RankProcess:
     """A process that runs one rank, and the Account of everything that the rank has reported."""
 
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
-        """Create a rank without starting it. `steps`: the list of ordered steps, to which the pass adds later steps."""
+        """Create a rank without starting it.
+
+        `number`: number of the rank. `steps`: steps that the ranks were told to take. The pass appends to this list.
+        """
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False

@@ -1,4 +1,7 @@
-"""Starts, orders, kills and reaps the rank processes of one pass, and reports the end of the pass exactly once."""
+"""Runs the rank processes of one pass: starts them, sends them their steps, kills and reaps them.
+
+The end of a pass is reported exactly once.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Ranks:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the pids of ranks, and of processes that ranks started, that have not ended."""
+        """Return the pids of running ranks, of processes that ended ranks left running, and of unkillable processes."""
         if self._current is None:
             return frozenset(self._stuck)
         ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
@@ -82,7 +85,7 @@ class Ranks:
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        """Return the pids of processes of all passes that SIGKILL did not end and that still exist."""
+        """Return the pids of existing processes, from this and earlier passes, that SIGKILL did not end."""
         return tuple(sorted(self._stuck))
 
     def start(
@@ -283,7 +286,7 @@ class _CurrentPass:
     def _release_containment(self, others: frozenset[int]) -> None:
         """Remove the containment if no process is in it. Otherwise try again after a reaping interval.
 
-        `others`: unkillable pids. Those that have ended are no longer counted as unkillable.
+        `others`: pids of unkillable processes in it. A process that has ended no longer counts as unkillable.
         """
         there = self._containment.pids()
         self._stuck -= others - there

@@ -95,7 +95,7 @@ class ProbeRun:
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
-        """Begin the run. Return the Skip if preflight refuses it; None otherwise."""
+        """Begin the run. Return the Skip if preflight refuses the run; None otherwise."""
         skip = self._surroundings.preflight()
         if skip is None:
             self._pass_gate()
@@ -173,7 +173,7 @@ class ProbeRun:
     def _report_progress(self, progress: Progress) -> None:
         """Report the progress of the whole run.
 
-        Repeats and pair exchanges come after the planned steps, so they count as done.
+        During repeats and pair exchanges, which follow the planned steps, the pass counts as done.
         """
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         plans = self._prepared.plans

@@ -70,7 +70,7 @@ class ProbeRuns:
     def apply(self, settings: ProbeSettings) -> None:
         """Use these settings for runs that begin later.
 
-        A run in progress uses only changed settings of the scheduler gate.
+        A run in progress keeps its settings, except those of the scheduler gate.
         """
         self.host.settings = settings
 
@@ -113,7 +113,10 @@ class ProbeRuns:
         )
 
     def begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
-        """Begin a run and return it, with the Skip if preflight refuses it, else None. No other may be in progress."""
+        """Begin a run. Return the run, and the Skip if preflight refuses it, else None.
+
+        The caller must ensure that no run is in progress.
+        """
         run, host = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time()), self.host
         surroundings = Surroundings(
             preflight=lambda: may_run(host.facts(probe, trigger)),

@@ -135,7 +135,7 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return whether the GPUs and the store were read, and whether the host's job schedulers are determined.
+    """Return True if the GPUs and the store were read, and the host's job schedulers are determined.
 
     The last condition is dropped after SCHEDULER_PATIENCE, or if no job scheduler matters for the run. `waited`:
     seconds since the run was due.
@@ -145,7 +145,10 @@ def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
 
 
 def _is_read(report: Report) -> bool:
-    """Return whether the first poll has ended or the driver is down, and the store was read or cannot be read."""
+    """Return whether waiting for the GPUs and the store is over.
+
+    The first poll must have ended or the driver be down, and the store must have been read or be unreadable.
+    """
     status = report.internal.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
     return polled and (report.internal.restored or report.node.store_up == 0)

@@ -62,7 +62,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return the total bytes moved by each NVLink of the GPU, by the peer at its other end and then by link number.
+    """Return the total bytes moved by each NVLink of the GPU, keyed by the peer at its other end and by link number.
 
     The peer is a PCI address if it is a GPU, else its type, such as switch. Links with an unknown peer are left out.
     """

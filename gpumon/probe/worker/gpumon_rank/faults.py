@@ -1,4 +1,4 @@
-"""Faults that tests inject into a rank, in the form `KIND:RANK` with arguments of the kind."""
+"""Faults that tests inject into a rank, written as `KIND:RANK` and, for some kinds, further arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 
 
 class Fault:
-    """A fault that is injected into one rank, or into two for `link`. In the other ranks it has no effect.
+    """A fault that is injected into one rank (for the kind `link`, into two ranks). It does not affect other ranks.
 
     `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
     `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation.
@@ -39,14 +39,14 @@ class Fault:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def apply_at(self, stage: str) -> None:
-        """Hang or crash if the fault does so at the start of this stage."""
+        """Hang or crash if the fault is one that does this at the start of this stage."""
         if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
             time.sleep(3600)
         elif self._kind == "crash" and self._rest == stage:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     def delay(self, peer: Optional[int] = None) -> None:  # noqa: UP045 - Python 3.9
-        """Sleep if the fault delays this operation.
+        """Sleep if the fault is one that delays operations, or exchanges with this peer.
 
         `peer`: the other rank of an exchange; None if all ranks take part.
         """

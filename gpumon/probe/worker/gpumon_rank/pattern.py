@@ -15,7 +15,7 @@ TILE_ELEMENTS = 1 << 20
 EXACT_BFLOAT16 = 256
 """Largest number up to which bfloat16 holds every whole number."""
 LARGEST = 1e38
-"""Max value in a buffer that is reduced repeatedly: near the end of the range of float32 and bfloat16."""
+"""Max value in a buffer that is reduced repeatedly. It is near the largest number of float32 and bfloat16."""
 
 
 class Pattern:
@@ -40,7 +40,7 @@ class Pattern:
 
     @staticmethod
     def _marks_and_period(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
-        """Return the number of different values of `mark`, and the period of the pattern in elements.
+        """Return the number of different values that `mark` returns, and the period of the pattern in elements.
 
         `narrow`: whether the data type is not float32. `summed`: whether the buffers of all ranks are added up.
         """

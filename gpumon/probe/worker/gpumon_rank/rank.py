@@ -1,4 +1,4 @@
-"""Runs one rank: reports each stage that it reaches, and takes the steps that the agent orders."""
+"""Runs one rank: takes the steps that the agent requests, and reports each stage that it reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon_rank.stopwatch import Stopwatch
 
 
 class Rank:
-    """One rank of a pass. `step`: function that waits for the agent's next order and returns it."""
+    """One rank of a pass. `step`: function that waits for the next step that the agent requests, and returns it."""
 
     def __init__(
         self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
@@ -33,7 +33,7 @@ class Rank:
     def run(self) -> None:
         """Run all stages, and the steps that the agent requests until it ends the pass. Exceptions of torch are raised.
 
-        If torch is not installed, report that to the agent and return.
+        If torch is not installed, report that to the agent and return. Exceptions raised by torch are not caught.
         """
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
