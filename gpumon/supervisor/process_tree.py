@@ -44,7 +44,7 @@ def stat(pid: int) -> list[str]:
 
 
 def resident_memory(pids: Iterable[int]) -> float:
-    """Return the resident memory of these processes in bytes. A page that several share counts for each."""
+    """Return the resident memory of these processes in bytes. A page that several of them share is counted for each."""
     return float(resource.getpagesize() * sum(int(fields[_RSS]) for pid in pids if (fields := stat(pid))))
 
 

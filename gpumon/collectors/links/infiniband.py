@@ -84,7 +84,10 @@ class PortReader:
         """Read errors of states in the last poll, and of counters in the last poll that read them."""
 
     def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
-        """Return the readings of all ports. If `counting`, read their counters; otherwise repeat the last counters."""
+        """Return the readings of the first MAX_PORTS ports.
+
+        If `counting`, read all counters; otherwise read only those of new ports, and repeat the last values of others.
+        """
         state_errors = ReadErrors()
         if counting:
             self._counter_errors = ReadErrors()
@@ -103,7 +106,7 @@ class PortReader:
     def _forget(self, present: Collection[str], *, counting: bool) -> None:
         """Discard cached data of devices that are not in `present`.
 
-        With `counting`, discard all cached PCIe placements.
+        If `counting`, also discard the cached PCIe placements of all devices.
         """
         self._placements = {} if counting else self._placements
         for device in self._guids.keys() - present:
@@ -111,7 +114,7 @@ class PortReader:
             self._retry(device)
 
     def _retry(self, device: str) -> None:
-        """Forget which counter files of a device failed or were read, because the device was removed or replaced."""
+        """Forget which counter files of a device failed or were read. Called if the device was removed or replaced."""
         folder = f"{CLASS}/{device}/"
         self._invalid = {path for path in self._invalid if not path.startswith(folder)}
         self._answered = {path for path in self._answered if not path.startswith(folder)}

@@ -21,8 +21,8 @@ FAST_TURNS = 2.5
 only when the fast tier is complete.
 """
 CALL_SECONDS = 1e-3
-"""Min seconds of a slow step. A step is the driver calls of a reading up to its next yield. A turn is interrupted only
-after a slow step.
+"""A turn is interrupted only after a step that took more than this number of seconds. A step is the driver calls of a
+reading between two yields.
 """
 ASLEEP_SECONDS = 5.0
 """Max seconds of a step that counts as part of its turn. A longer step means that the host was suspended or the child

@@ -41,8 +41,8 @@ WATCH_SECONDS = 1.0
 """Max seconds between two polls while the daemon wants new processes reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""Seconds without an answer from any GPU after which NVML is initialised again: the first and the maximum number. The
-number doubles each time.
+"""Seconds without an answer from any GPU after which NVML is initialised again: the number for the first time, and
+the maximum. The number doubles each time.
 """
 
 REMEDIES = {
@@ -84,8 +84,8 @@ class Sampler:
     def run(self) -> int:
         """Initialise NVML and poll until the daemon requests the end. Return the exit code.
 
-        If the orders request a trial or survey, do that instead of polling. Retry after NVML errors. Return
-        EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
+        If the orders request a trial of one GPU or a survey of the host, do that instead of polling. Retry after NVML
+        errors. Return EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
         """
         while not self._requests.end.is_set():
             self._read_bus()

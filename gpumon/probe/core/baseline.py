@@ -38,8 +38,8 @@ SourcedFigure = tuple[float, str]
 class Floors:
     """Limits below which a measured bandwidth is too low, as shares of the reference bandwidths.
 
-    `baseline` applies to the median of this host's earlier runs and to its best median, `expected` to the published
-    figure. A share of 0 disables the comparison.
+    `baseline` applies to the median of this host's earlier runs and to the highest such median, `expected` to the
+    published figure. A share of 0 disables the comparison.
     """
 
     baseline: float = 0.9
@@ -63,8 +63,8 @@ class Judge:
     """Earlier runs with the outcome ok, of all probes and conditions, newest last."""
     expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """Callable that returns the min ratio of the bandwidth of NCCL's default algorithm to that of the ring, at a size
-    in bytes; None if no figure is published.
+    """Function that returns, for a size in bytes, the published min ratio of the bandwidth of NCCL's default algorithm
+    to that of the ring; None if no figure is published.
     """
     floors: Floors = Floors()
 
@@ -130,7 +130,7 @@ class Judge:
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
     """Return the highest median that a measurement has had, in bytes per second, and its UTC date; (None, "") if none.
 
-    `alike`: earlier comparable runs. The comparisons that a run has stored include the highest median until that run.
+    `alike`: earlier comparable runs, each of which has stored the highest median until that run in its comparisons.
     `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
     """
     medians = [

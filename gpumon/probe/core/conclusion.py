@@ -82,9 +82,9 @@ def _location(passes: Sequence[Pass], observations: Observations) -> Location | 
 
 
 def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """Return a sentence on the cause that NCCL's default and ring algorithms show together, such as lost NVLink SHARP.
+    """Return a sentence on the cause that a comparison of NCCL's default and ring shows, such as lost NVLink SHARP.
 
-    Return "" if they show no cause, or if the outcome is neither ok nor degraded.
+    Return "" if it shows no cause, or if the outcome is neither ok nor degraded.
     """
     if verdict.outcome not in SUCCESSES:
         return ""
@@ -96,7 +96,7 @@ def _hint(
 ) -> str:
     """Return the hint of the result for the operator.
 
-    For the outcomes failed and timeout it ends with findings about the GPUs, for other outcomes with `verdict.remedy`.
+    The hint ends with findings about the GPUs for the outcomes failed and timeout, else with `verdict.remedy`.
     """
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
@@ -234,7 +234,7 @@ _JUDGES = (
     _judge_failed,
 )
 """Functions that judge one pass. Each returns the outcome, reason and hint as a `_Verdict`, or None if the pass does
-not have the outcome that it checks for. They are called in this order, and the first `_Verdict` is used.
+not have the outcome that the function checks for. They are called in this order, and the first `_Verdict` is used.
 """
 
 

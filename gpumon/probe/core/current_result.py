@@ -13,8 +13,9 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the run that determines the current state of a probe; None if the probe has no run.
 
-    The newest run determines it, unless an earlier run had a fault that no later success covers. A success covers a
-    fault if it used all GPUs of the host, or all GPUs of the run with the fault. `runs`: newest last, without skips.
+    The newest run determines it, unless an earlier run had a fault that no later success covers: then that earlier run
+    does. A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault.
+    `runs`: newest last, without skips.
     """
     current: ProbeResult | None = None
     later: list[ProbeResult] = []
@@ -29,7 +30,7 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
 
 
 def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """Return the `current_result` of the runs that checked their data (outcome in DECISIVE); None if there is none."""
+    """Return `current_result` for only the runs that checked their data (see DECISIVE); None if there are none."""
     return current_result([run for run in runs if run.outcome in DECISIVE], probe)
 
 

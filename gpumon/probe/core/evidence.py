@@ -23,8 +23,8 @@ ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
 least OTHERS other GPUs and fewer than half of them have it.
 """
 MIN_SECONDS = 0.01
-"""Min seconds by which the driver's counter of a clock event reason must grow to be reported, unless the reason is
-active in a sample. The limit is low because the operations of a probe take milliseconds.
+"""A clock event reason that is active in no sample is reported only if the driver's counter of its seconds grew by at
+least this number. The limit is low because the operations of a probe take milliseconds.
 """
 LESS = 0.8
 """A GPU or NVLink is reported if its clock, speed or traffic is below this share of the median of the others."""
@@ -52,7 +52,7 @@ class GpuSample:
     ecc_errors: float | None = None
     """Total of uncorrected ECC errors."""
     held_down: Collection[str] = ()
-    """Clock event reasons that reduced the GPU's clocks at the reading: keys of HELD_DOWN."""
+    """Clock event reasons that reduced the GPU's clocks when it was read: keys of HELD_DOWN."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
     """Total seconds of reduced clocks by clock event reason."""
     sm_clock: float | None = None
@@ -71,7 +71,7 @@ class GpuSample:
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """NVML's peer access status, by UUID of the other GPU and capability."""
     fabric: Collection[str] = ()
-    """Names of the fabric health checks that are unhealthy."""
+    """Names of the health checks of the NVLink fabric that fail."""
     pcie_generation: float | None = None
     pcie_generation_max: float | None = None
     pcie_width: float | None = None

@@ -92,8 +92,8 @@ MAX_SHOWN = 200
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     """Return the account with one more frame of its rank added.
 
-    An invalid frame sets the account's error. An account with an error does not change any more. `line`: the frame as
-    JSON. `steps`: all steps that the rank was ordered to take so far.
+    An invalid frame sets the account's error. An account that has an error is returned unchanged. `line`: the frame as
+    JSON. `steps`: all steps that the rank was told to take so far.
     """
     if account.error:
         return account
@@ -129,7 +129,7 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Return the share of the work on one size that a rank has done, 0 to 1, by stage and operation in its frame."""
+    """Return the share (0 to 1) of the work on one size that a rank has done, computed from the frame and its stage."""
     if stage == "check":
         return 1.0
     if "operation" not in frame or stage == "warm_up":
@@ -219,7 +219,7 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _fold_error,
     "done": _fold_done,
 }
-"""By the JSON member that only one kind of frame has, the function that returns the account with such a frame added."""
+"""Functions that return the account with one kind of frame added, by the JSON member that only this kind has."""
 
 
 def _text(text: Any, limit: int) -> str:
@@ -233,7 +233,7 @@ def _text(text: Any, limit: int) -> str:
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Return the step index in a frame. Raise ValueError if no step with this index was ordered."""
+    """Return the step index in a frame. Raise ValueError if the rank was not told to take this step."""
     number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

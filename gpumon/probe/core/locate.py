@@ -14,7 +14,7 @@ from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 
 SLOW = 0.7
-"""A rank or pair is slow if its bandwidth is below this share of the bandwidth that it is compared with."""
+"""A rank or pair is slow if its bandwidth is below this share of the bandwidth of other ranks or pairs."""
 APART = 2.0
 """A rank or pair is also slow if the gap between its bandwidths and those of the other pairs is more than this many
 times the spread (highest minus lowest) of the other pairs.
@@ -22,7 +22,7 @@ times the spread (highest minus lowest) of the other pairs.
 MIN_APART = 0.03
 """Min gap for APART, as a share of the bandwidth of the fastest other pair."""
 TWO = 2
-"""Number of ends of a path. With two ranks the slow one cannot be determined."""
+"""Number of ends of a path. In a run on only two ranks, the slow one cannot be determined."""
 MIN_SLOW_SHARE = 0.75
 """A rank is slow if more than this share of its pairs is slow."""
 FOUR = 4
@@ -75,8 +75,8 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
     """Return the blame with a phrase on missing peer access; None if peer access does not explain the fault.
 
-    If no rank is blamed, blame the GPU that all pairs without access have in common, or both GPUs of the only such
-    pair. `lacks`: phrases by pair, from `missing_access`.
+    If no rank is blamed, blame the GPU that all pairs without access have in common or, if only one pair lacks
+    access, both its GPUs. `lacks`: phrases by pair, from `missing_access`.
     """
     if not lacks:
         return None
@@ -136,7 +136,7 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
 
 
 def _slowest(run_pass: Pass) -> tuple[int, ...]:
-    """Return the one rank that is clearly slower than all others at the largest size of a step; () if there is none."""
+    """Return the one rank that is clearly slower than all others at the largest size of any step; () if none is."""
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             sizes = [account.sizes.get((number, max(step.sizes))) for account in run_pass.accounts]
@@ -181,7 +181,7 @@ def _may_be_built_so(
 ) -> bool:
     """Return whether the slow pairs may be normal for this board, because not all its GPUs are connected by NVLink.
 
-    That is possible on fewer than four GPUs, if NVML does not report NVLink for every pair that includes the blamed
+    That is possible on fewer than four GPUs, if NVML reports no NVLink for at least one pair that includes the blamed
     ranks. For example, only two of three GPUs may share an NVLink bridge or a CPU socket.
     """
     own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]

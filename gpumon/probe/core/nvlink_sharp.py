@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from gpumon.probe.core.result import Comparison
 
 LEVEL = 1.1
-"""The default algorithm counts as no faster than the ring up to this ratio. With NVLink SHARP it is about a third
-faster.
+"""Max ratio of default to ring bandwidth with which the default algorithm counts as no faster than the ring. With
+NVLink SHARP it is about a third faster.
 """
 
 LOST = (
@@ -29,7 +29,8 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
     """Return a sentence on the cause of a low bandwidth, from a comparison of NCCL's default and ring algorithms.
 
-    Each algorithm is represented by its largest size. Return "" if one of them was not measured, or if neither is low.
+    Each algorithm is represented by its largest size. Return "" if one of them was not measured, or if the bandwidth
+    of neither is too low.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
@@ -62,7 +63,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """Return the float32 comparisons of default and ring, each at its largest size. None: that one was not measured."""
+    """Return the float32 comparisons of default and ring, each at its largest size; None if not measured."""
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.bytes)

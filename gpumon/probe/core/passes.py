@@ -41,7 +41,7 @@ class Pass:
 
     plan: Plan
     steps: Sequence[Step] = ()
-    """The steps ordered so far. The number of a step is its index here."""
+    """The steps that the ranks were told to take so far. The number of a step is its index here."""
     accounts: Sequence[Account] = ()
     """Account of each rank that was started, in the order of the ranks."""
     ending: Ending | None = None
@@ -95,14 +95,14 @@ def pairs(run_pass: Pass) -> tuple[Pair, ...]:
 
 
 def wrong_elements(run_pass: Pass) -> int | None:
-    """Return the total of wrong elements of all ranks; None if none was found and no size was measured by all ranks."""
+    """Return the total of wrong elements of all ranks; None if there are none and no size was measured by all ranks."""
     sizes = (sized for account in run_pass.accounts for sized in (*account.sizes.values(), *account.pairs.values()))
     wrong = sum(sized.wrong for sized in sizes)
     return wrong if wrong or measurements(run_pass) else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile of the values by linear interpolation. `share` is 0 to 1. The values must not be empty."""
+    """Return a percentile of `values`, which must not be empty, by linear interpolation. `share`: 0.95 for p95."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

@@ -1,4 +1,4 @@
-"""Finds pairs of GPUs that lack peer access which other pairs have, or which they had when the run began. Pure."""
+"""Finds pairs of GPUs without peer access that other pairs have, or that the pair had when the run began. Pure."""
 
 from __future__ import annotations
 

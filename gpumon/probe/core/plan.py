@@ -1,4 +1,4 @@
-"""Plans a run: its ranks, their devices, environment and orders, and the steps that they take."""
+"""Plans a run: its ranks, the device, environment and first input line of each, and the steps that they take."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ check that fails.
 
 
 class Gate(NamedTuple):
-    """A check of each GPU before a run. Its method `skip` returns a Skip that lists the GPUs that fail, or None."""
+    """A check of each GPU before a run. `skip` returns a Skip that lists the GPUs that fail; None if none fails."""
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
@@ -192,7 +192,7 @@ def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     """Yield a phrase if utilization, memory or traffic shows that the GPU is in use.
 
-    This finds the use by a process that NVML does not list, or does not list yet.
+    This also detects processes that NVML does not list, or does not list yet.
     """
     signs = []
     if gpu.utilization:

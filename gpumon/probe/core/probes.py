@@ -28,7 +28,7 @@ class Setting:
     sizes_if_fit: tuple[int, ...] = ()
     """Larger sizes in bytes; each is measured only if the GPUs have enough free memory."""
     deadline: float
-    """Seconds from the start of a run to its last result. Ranks that are not done by then are killed."""
+    """Max seconds from the start of a run to its last result. Ranks that are not done by then are killed."""
     algorithms: tuple[str, ...] = ("default",)
     """Keys of ALGORITHMS. Each algorithm is measured by a separate set of ranks."""
     min_baseline_ratio: float

@@ -14,8 +14,8 @@ from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.result import Measurement
 
 NEAR = 4
-"""Max ratio of a published size to the measured size. Bandwidth grows little with larger sizes (8 H200: 2 % from 4
-to 16 GiB).
+"""Max ratio of a published size to the measured size that it is used for. Bandwidth grows little with larger sizes
+(8 H200: 2 % from 4 to 16 GiB).
 """
 
 _ML = "stas00/ml-engineering, network/README.md"

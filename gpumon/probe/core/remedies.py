@@ -34,7 +34,7 @@ def remedy(text: str) -> str:
 
 
 TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""By stage of a rank, the arguments of the Python interpreter with which an operator can repeat that stage."""
+"""Arguments of the Python interpreter with which an operator can repeat a stage of a rank, by stage."""
 TORCH = (2, 6)
 """Oldest tested version of PyTorch, as (major, minor)."""
 

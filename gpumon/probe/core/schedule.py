@@ -18,7 +18,7 @@ from gpumon.clock import boot_clock
 log = logging.getLogger("gpumon.probe")
 
 STEP_SECONDS = 5.0
-"""Seconds by which the wall clock must have been stepped before the next run is moved by the same time."""
+"""Min seconds by which the wall clock must have been stepped for the next run to be moved by the same time."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",

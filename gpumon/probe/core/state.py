@@ -30,7 +30,7 @@ class ProbeState:
     """
 
     metrics: AllReduce = AllReduce()
-    """Metrics of the all-reduce. Only `running` covers every probe, because each of them loads the GPUs."""
+    """Metrics of the all-reduce. Only `running` covers every probe, because each of them puts load on the GPUs."""
     last: ProbeResult | None = None
     """Last result of the all-reduce; None if there is none."""
     history: tuple[ProbeResult, ...] = ()
@@ -50,9 +50,9 @@ class ProbeState:
     progress: Progress | None = None
     """Progress of the slowest rank of the run in progress; None if there is none."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that the run in progress loads."""
+    """UUIDs of the GPUs that the run in progress uses."""
     loaded: tuple[str, ...] = ()
-    """UUIDs of the GPUs that the last run loaded. Their readings may show its load until `loaded_until`."""
+    """UUIDs of the GPUs that the last run used. Their readings may show the load of that run until `loaded_until`."""
     loaded_until: float = 0.0
     """Time on the boot clock, in seconds, until which `loaded` GPUs may show load of the last run."""
     next_run: float | None = None
@@ -78,7 +78,7 @@ class ProbeState:
 
 
 def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
-    """Return the state after the start of a run. `run`: id of the run. `gpus`: UUIDs of the GPUs that it loads."""
+    """Return the state after the start of a run. `run`: id of the run. `gpus`: UUIDs of the GPUs that it uses."""
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 

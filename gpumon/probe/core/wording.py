@@ -1,4 +1,7 @@
-"""Lists and GPU indexes in words, and `leaves_out`. `gpumon check` imports this module, so it imports nothing slow."""
+"""Writes lists and GPU indexes in words, and detects partial runs.
+
+`gpumon check` imports this module, so it imports nothing slow.
+"""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 def _last_accepted(report: Report) -> str:
     """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow all-reduce; empty if never.
 
-    Clearing it accepts the bandwidth: baselines use only later runs. A verdict that was inhibited does not count. Each
-    run stores the time, because old verdicts are deleted.
+    Clearing the verdict accepts the bandwidth: baselines use only later runs. Inhibited verdicts do not count. Each run
+    stores this time in its result, because old verdicts are deleted.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (

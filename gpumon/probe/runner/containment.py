@@ -179,7 +179,7 @@ def _own_cgroup(root: Path) -> Path | None:
 
 
 def _may_use(folder: Path) -> bool:
-    """Return whether the agent may create cgroups here. For root, systemd's delegation attribute is necessary."""
+    """Return whether the agent may create cgroups here. If it runs as root, systemd must have delegated the folder."""
     writable = all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / "cgroup.procs"))
     return writable and (os.geteuid() != 0 or any(_attribute(folder, name) == b"1" for name in DELEGATED))
 

@@ -59,13 +59,13 @@ class Surroundings:
     prepare: Callable[[], Prepared]
     preflight: Callable[[], Skip | None] = lambda: None
     ask_gate: Callable[[OnAnswer], Question | None] = lambda _: None
-    """Starts the scheduler gate with a callback for its answer; returns None if no gate is configured."""
+    """Function that starts the scheduler gate, given a callback for its answer. It returns None if there is no gate."""
     observed: Callable[[], Observations] = lambda: NO_OBSERVATIONS
-    """Returns the readings of the run's GPUs since before its start."""
+    """Function that returns the readings of the run's GPUs, from just before the run's start until now."""
     await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
     on_progress: Callable[[Progress], None] = lambda _: None
     on_result: Callable[[ProbeResult], None]
-    """Receives the result of the run. It is called exactly once."""
+    """Callback that receives the result of the run. It is called exactly once."""
 
 
 class ProbeRun:
