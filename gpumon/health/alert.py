@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
+from gpumon.health.check_row import split_action
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import UNKNOWN, Key
 from gpumon.model.gpu_state import GpuState
@@ -99,7 +100,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
                 since=verdict.since,
                 summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
                 description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-                action=f"{verdict.action}. {rule.first_step}",
+                action=f"{verdict.action}. {split_action(rule.first_step)[1]}",
             )
 
 

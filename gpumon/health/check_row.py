@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -209,6 +210,11 @@ class Check:
         return first_step(self.steps)
 
     @property
+    def advice(self) -> str:
+        """Return the first step without the sentence of the action: a verdict has its own action, maybe a stronger."""
+        return split_action(self.first_step)[1]
+
+    @property
     def severities(self) -> tuple[tuple[Level, str], ...]:
         """Return (level, severity) of each of the check's alerts. The severity is critical, warning or info."""
         words = {FAIL: "critical", WARN: "info" if self.pages is Paging.NEVER else "warning"}
@@ -233,3 +239,12 @@ class Check:
 def first_step(steps: str) -> str:
     """Return the first step of a numbered list in one line, without its number."""
     return " ".join(steps.partition("\n2. ")[0].removeprefix("1. ").split())
+
+
+_ACTION = re.compile(rf"(?:{'|'.join(ACTIONS.values())})\. ?", re.IGNORECASE)
+
+
+def split_action(step: str) -> tuple[str, str]:
+    """Return the action (a text of ACTIONS) with which a step begins, or "", and the rest of the step."""
+    match = _ACTION.match(step)
+    return (match[0], step[match.end() :]) if match else ("", step)

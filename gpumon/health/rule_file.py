@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import yaml
 
 from gpumon.health.alert_rules import DOWN, RUNBOOKS, AlertRule
+from gpumon.health.check_row import split_action
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.last_verdicts import JOB, KEEP_SECONDS, LAST_INFO, recording_rules
 
@@ -80,7 +81,9 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         code = f'{info}{{{{ with . | first | label "code" }}}} {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
         summary = f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
-        action = f'{info}{{{{ . | first | label "action" }}}}. {{{{ end }}}}{first}'
+        own, advice = split_action(first)
+        default = f"{{{{ else }}}}{own}" if own else ""
+        action = f'{info}{{{{ . | first | label "action" }}}}. {default}{{{{ end }}}}{advice}'
     if rule.instances:
         found = f"printf `topk({MAX_INSTANCES}, {rule.instances})` $labels.cluster | query | sortByLabel `instance`"
         description += f"{{{{ range {found} }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_rules import SEVERITIES, runbook_url
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, alert_name
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
@@ -100,7 +100,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         severity=dict(check.severities).get(verdict.level, "warning"),
         title=_with_device(verdict, report, title(verdict)),
         detail=" ".join(filter(None, details)),
-        action=_what_to_do(_action(verdict, report), check.first_step),
+        action=" ".join(filter(None, (_action(verdict, report), check.advice))),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,
@@ -153,11 +153,6 @@ def _action(verdict: Verdict, report: Report) -> str:
     return sentence(action_if_it_recurs(verdict) if repair else ACTIONS[verdict.action])
 
 
-def _what_to_do(action: str, first_step: str) -> str:
-    """Return the action and the first step of the runbook; only the step if the step begins with the action."""
-    return first_step if first_step.startswith(action.rstrip(".")) else f"{action} {first_step}"
-
-
 def _faults(report: Report) -> Iterator[NodeProblem]:
     """Yield a problem for each GPU that has a fault and no verdict about it yet.
 
@@ -171,6 +166,7 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
                 title=f"GPU {state.index}: {state.fault.replace('_', ' ')}",
                 detail=fault_text(state),
                 action=FAULTS[state.fault].action,
+                runbook_url=runbook_url(alert_name(FAULTS[state.fault].check)),
                 gpu=state.index,
                 since=state.since,
             )

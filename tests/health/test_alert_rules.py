@@ -22,7 +22,7 @@ from gpumon.health.alert_rules import (
     alert_names,
     rules,
 )
-from gpumon.health.check_row import Check, Paging, alert_name
+from gpumon.health.check_row import Check, Paging, alert_name, split_action
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, MAINTENANCE_END, VERDICT
 from gpumon.health.rule_file import render
@@ -114,7 +114,7 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
         text["runbook_url"] = f"http://{INSTANCE}/runbooks/{rule.section}"
     if info is not None:
         code = f" {info['code']}." if info["code"] else ""
-        action = f"{info['action']}. {rule.first_step}"
+        action = f"{info['action']}. {split_action(rule.first_step)[1]}"
         text |= {"summary": text["summary"] + code, "description": info["reason"], "action": action}
     if rule.check is not None and rule.check.gpu is not None:
         text["serial"] = info["serial"] if info is not None else ""

@@ -224,9 +224,15 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     (problem,) = problems(samples.lost(3))
     assert (problem.gpu, problem.title) == (3, "GPU 3: The GPU fell off the bus")
     assert problem.runbook_url.endswith("/runbooks/GpuLost")
-    assert problem.action.startswith("Drain the node and reboot it; ")
-    assert "power cycle" in problem.action
+    assert problem.action.startswith("Drain the node and reboot it. If ")
+    assert "power-cycle" in problem.action
     assert "Consequences: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
+
+
+def test_fault_without_a_verdict_yet_has_action_and_runbook() -> None:
+    (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetTemperature"))
+    assert problem.action.startswith("Drain the node and reboot it. After Xid 119 or 120")
+    assert problem.runbook_url.endswith("/runbooks/GpuStuck")
 
 
 def test_no_second_reboot_while_the_first_is_verified() -> None:

@@ -191,7 +191,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it exit?
 2. Its version must equal the driver's: update both together.
-3. Start it when the node is idle. GPUs that do not complete their registration then need a reset.
+3. Restart it when the node is idle. GPUs that do not complete their registration then need a reset.
 4. On boards without NVSwitches, disable the check (`health.disabled_checks`).
 """,
         node=manager_down,
@@ -220,7 +220,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `nvidia-smi -q -d FABRIC` shows state, status and health.
 2. Check the log of the fabric manager, on a rack that of the NVLink switches.
-3. Drain the node, restart the fabric manager, reset the GPUs; then reboot.
+3. Drain the GPU and reset it. If the fault remains: restart the fabric manager, then reboot the node.
 """,
         gpu=registration,
         after=5 * MINUTE,

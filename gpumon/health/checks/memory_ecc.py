@@ -144,7 +144,7 @@ CHECKS = (
         help="The GPU's memory had uncorrectable ECC errors.",
         steps="""\
 1. Do not trust the results of jobs that ran on this GPU. Drain it.
-2. Drain and reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
+2. Drain and reset the GPU (`nvidia-smi --gpu-reset -i <uuid>`), so that bad rows are replaced by spares.
 3. Errors in SRAM, or again after a reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=uncorrectable,
@@ -173,7 +173,7 @@ CHECKS = (
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
-1. Jobs are not affected: the reset can wait until the GPU is idle.
+1. Drain the GPU and reset it. Jobs are not affected: this can wait until the GPU is idle.
 2. If it recurs within days: run the vendor's diagnostics.
 """,
         gpu=corrected_high,

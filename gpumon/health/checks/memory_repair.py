@@ -31,9 +31,10 @@ CHECKS = (
         name="gpu_recovery_action",
         help="The driver requests a GPU reset or a reboot of the node.",
         steps="""\
-1. Drain the GPU and carry out the verdict's action; `nvidia-smi -q | grep -A1 Recovery` shows the driver's.
-2. If it requests an end of peer-to-peer traffic: end the jobs that use more than one GPU.
-3. If the request stays: take the next step (reset, reboot), then inspect the hardware.
+1. `nvidia-smi -q | grep -A1 Recovery` shows the action that the driver requests.
+2. Drain the GPU, for a reboot the node, and perform the action of the verdict.
+3. If the driver requests an end of peer-to-peer traffic: end the jobs that use more than one GPU.
+4. If the request stays: take the next step (reset, reboot), then inspect the hardware.
 """,
         gpu=recovery_action,
         after=MINUTE,
@@ -45,7 +46,7 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
-1. Jobs are not affected: the reset can wait until the GPU is idle.
+1. Drain the GPU and reset it. Jobs are not affected: this can wait until the GPU is idle.
 2. After the reset `gpumon_gpu_row_remap_failed` must be 0: the row was replaced.
 """,
         gpu=while_set(
@@ -64,7 +65,7 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory page of a GPU before Ampere waits for the driver to be loaded again.",
         steps="""\
-1. When its jobs have ended, drain the node and reboot it, or reload the driver.
+1. Drain the node and reboot it. This can wait until its jobs have ended.
 2. Then `nvidia-smi -q -d PAGE_RETIREMENT` must show `Pending : No`.
 """,
         gpu=while_set(

@@ -125,7 +125,7 @@ CHECKS = (
         levels=(WARN, FAIL),
         help="Many memory pages of a GPU before Ampere are retired; the maximum is 64.",
         steps=f"""\
-1. A warning: run the vendor's diagnostics in the next maintenance.
+1. The GPU still works. A warning: run the vendor's diagnostics in the next maintenance.
 2. Critical: drain the GPU and replace the board; {_PROOF}.
 """,
         gpu=retired_pages,

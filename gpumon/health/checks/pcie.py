@@ -206,8 +206,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(Level.WARN, Level.FAIL),
         help="The GPU counted fatal PCIe errors, or repeated non-fatal ones.",
         steps="""\
-1. Fatal errors: drain and reboot the node. Non-fatal ones may include corrected errors: watch whether they recur.
-2. `journalctl -k -g 'AER|DPC|Hardware Error'` shows the port and the error.
+1. `journalctl -k -g 'AER|DPC|Hardware Error'` shows the port and the error.
+2. Fatal errors: drain and reboot the node. Non-fatal ones may include corrected errors: watch whether they recur.
 3. If they recur: reseat the board or its riser; update the firmware of board and host.
 4. The driver's counters of both are full at 255: the kernel log shows later errors.
 """,

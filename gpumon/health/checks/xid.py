@@ -220,9 +220,10 @@ CHECKS = (
         levels=(FAIL, WARN),
         help="An NVSwitch reported an error in the kernel log (SXid).",
         steps="""\
-1. Fatal: drain and reboot the node; its GPUs and NVSwitches must be reset together.
-2. Others: watch the NVLinks; several errors of one port point to a link. The warning clears after a day without errors.
-3. The fabric manager's log names port and peer. If it recurs: run the vendor's diagnostics.
+1. The fabric manager's log names port and peer.
+2. Fatal: drain and reboot the node; its GPUs and NVSwitches must be reset together.
+3. Others: watch the NVLinks; several errors of one port point to a link. The warning clears after a day without errors.
+4. If it recurs: run the vendor's diagnostics.
 """,
         node=nvswitch_error,
         latch=Latch(),
@@ -249,8 +250,8 @@ CHECKS = (
         pages=Paging.NIGHT,
         help="The driver reported an error of the GPU's hardware, firmware or links.",
         steps="""\
-1. Drain the node: memory, link, firmware or bus of this GPU failed, not the job.
-2. Carry out the action of the verdict; `gpumon xid CODE` explains the code.
+1. The hardware or driver failed, not the job; `gpumon xid CODE` explains the code.
+2. Drain the GPU, for a reboot the node, and perform the action of the verdict.
 3. If the code recurs after the reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=critical_xid,

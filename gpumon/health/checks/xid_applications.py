@@ -104,7 +104,7 @@ CHECKS: tuple[Check, ...] = (
         help="An application error recurs on one GPU alone: the GPU may be at fault.",
         steps="""\
 1. Did the same job run each time? Run it on another GPU: if it fails there too, the job is at fault.
-2. Otherwise drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
+2. Otherwise drain the GPU, reset it and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
         gpu=repeated_xid,
         latch=Latch(quiet=DAY),
@@ -118,6 +118,7 @@ CHECKS: tuple[Check, ...] = (
         help="The same application error occurred on several GPUs: software is at fault.",
         steps="""\
 1. Inform the job's owner: check its log, its CUDA version and its addresses. Do not drain the node.
+2. Restart the job when its cause is fixed.
 """,
         node=application_error,
         latch=Latch(quiet=DAY, repair=False),

@@ -211,8 +211,9 @@ CHECKS = (
         levels=(WARN,),
         help="One Xid occurs so often that it floods the kernel log.",
         steps="""\
-1. Which application causes it, and does it still work? End it, or drain the GPU and reset it.
-2. Other Xids of that time may be lost: `gpumon_kernel_log_overruns_total`.
+1. Which application causes it, and does it still work? If not, end it.
+2. If the storm continues: drain the GPU and reset it.
+3. Other Xids of that time may be lost: `gpumon_kernel_log_overruns_total`.
 """,
         gpu=storm,
         after=2 * MINUTE,

@@ -1,0 +1,32 @@
+"""The steps of a runbook agree with the actions of its verdicts."""
+
+from __future__ import annotations
+
+import re
+
+from each_case import each_case
+
+from benchmarks.truth.fault import Fault
+from benchmarks.truth.faults import FAULTS
+from gpumon.health.check_row import Check
+from gpumon.health.table import BY_NAME, CHECKS
+from gpumon.health.verdict import Action
+
+REPAIR = re.compile(r"\b(re-?set|reboot|power-cycle|replace|restart)\b(?! shutdown)", re.IGNORECASE)
+CONDITION = re.compile(r"\bif\b|^after\b|^do not\b|\ba restart\b", re.IGNORECASE)
+WORDS = {Action.RESTART: "restart", Action.RESET: "reset", Action.REBOOT: "reboot", Action.REPLACE: "replace"}
+OF_VERDICT = "action of the verdict"
+"""Words of a runbook whose verdicts have different actions."""
+
+
+@each_case("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_first_step_names_no_second_repair(check: Check) -> None:
+    """After "Do:" the action of the verdict comes first; the advice names another repair only with a condition."""
+    for sentence in re.split(r"(?<=[.;:]) ", check.advice):
+        assert not REPAIR.search(sentence) or CONDITION.search(sentence), sentence
+
+
+@each_case("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_runbook_names_the_action_of_its_verdict(fault: Fault) -> None:
+    steps = BY_NAME[fault.check].steps.lower()
+    assert fault.action not in WORDS or WORDS[fault.action] in steps or OF_VERDICT in steps
