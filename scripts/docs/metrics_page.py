@@ -25,8 +25,8 @@ GPU, the driver or the permissions of the agent do not provide is an absent seri
 `/metrics` has their sums and counts per GPU: scrape `/metrics/links` less often, or not at all.
 
 A metric is a counter if its name ends in `_total`, else a gauge. The suffix names the base unit; a `_timestamp_seconds`
-is Unix time, a ratio is 0 to 1 unless it compares with an expected value. `gpu` is the index at
-which the GPU was first read since the boot; `nvidia-smi` may show another one: join on `uuid`.
+is Unix time, a ratio is 0 to 1 unless it compares with an expected value. `gpu` is the index at which the GPU was first
+read since the boot; `nvidia-smi` may show another one: join on `uuid`.
 Counters restart with the agent or the driver unless noted: use `rate()` or `increase()`. Info metrics are always 1.
 
 Sources are read at every poll (fast, {Tier.FAST.value:g} s by default) unless marked slow ({Tier.SLOW.value:g} s), rare

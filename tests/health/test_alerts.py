@@ -70,7 +70,7 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     assert firing.labels == (("check", "gpu_thermal_margin_low"), ("gpu", "1"), ("uuid", uuid))
     assert firing.identity == tuple(sorted((*firing.labels, ("alertname", rule), *labels_of_rule(rule))))
     assert "1 degree above its limit" in firing.description
-    assert firing.summary == "GPU 1: The GPU is so hot that its clocks are reduced."
+    assert firing.summary == "GPU 1: The GPU is near or above the temperature at which its clocks are reduced."
     alerts.ward.gpu(1, thermal_margin_celsius=20.0)
     alerts.go_on(5 * MINUTE)
     resolved = alerts.alert(rule)

@@ -114,7 +114,7 @@ def test_lost_gpu_is_a_problem(node: Node, port: int) -> None:
     html = page(node, port, samples.lost(3))
     text = words(html)
     assert "1 problem." in text
-    assert text.index("What to do: Drain the node and reboot it; a power cycle") < text.index("Utilization")
+    assert text.index("What to do: Drain the node and reboot it. If the GPU stays") < text.index("Utilization")
     assert example_parts.uuid(3) in html
     assert "10 min ago, 11:50 UTC" in text
     assert "7 of 8" in text

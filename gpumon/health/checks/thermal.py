@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import Limit, Range
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import FAIL, OFF, OK, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
 """Valid thresholds in degrees Celsius: for temperatures, and for margins (degrees left until the GPU slows down)."""
@@ -16,7 +16,12 @@ SLOWDOWN = Limit(
     "Margin below which the hardware slows a GPU down; if unset, the one that the driver reports.",
     _MARGINS,
 )
-CORE = Limit("core_celsius", 85.0, "Maximum core temperature if the driver reports no margin.", _DEGREES)
+CORE = Limit(
+    "core_celsius",
+    85.0,
+    "Maximum core temperature if the driver reports no margin; if set, also beside the margin.",
+    _DEGREES,
+)
 COOL = 60.0
 """Core temperature below which a margin of 0 or less is wrong: the hottest spot is at most some 20 degrees warmer."""
 MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
@@ -28,6 +33,13 @@ _COOLING = """\
 """
 
 
+def core_hot(gpu: GpuCase) -> Finding | None:
+    """Return the finding of `margin_low`, or one on the core temperature if only its configured maximum is exceeded."""
+    finding, most = margin_low(gpu), gpu.facts.policy.thresholds.get(CORE.name)
+    passed = finding is not None and finding.level is OK
+    return _above_maximum(gpu, most) if passed and most is not None else finding
+
+
 def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
@@ -37,7 +49,7 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     """
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
-        return _core_hot(gpu)
+        return _without_margin(gpu)
     if margin > (least or 0.0):
         return PASSED
     if _is_slowed_by_hardware(gpu, margin):
@@ -85,16 +97,21 @@ def _is_reduced(gpu: GpuCase, reason: str) -> bool:
     return bool((gpu.now.clock_event_active or {}).get(reason))
 
 
-def _core_hot(gpu: GpuCase) -> Finding | None:
-    core, most, slowdown = gpu.now.temperature_celsius, gpu.facts.limit(CORE), gpu.now.temperature_slowdown_celsius
+def _without_margin(gpu: GpuCase) -> Finding | None:
+    core, slowdown = gpu.now.temperature_celsius, gpu.now.temperature_slowdown_celsius
     if core is None:
         return None
     if slowdown is not None and core >= slowdown:
         reason = f"Its core has {core:.0f} degrees; at {slowdown:.0f} on the hardware slows it down."
         return fail(reason, Action.INSPECT, temperature_celsius=core, temperature_slowdown_celsius=slowdown)
+    return _above_maximum(gpu, gpu.facts.limit(CORE))
+
+
+def _above_maximum(gpu: GpuCase, most: float | None) -> Finding:
+    core = gpu.now.temperature_celsius
     if most is None:
         return OFF
-    if core < most:
+    if core is None or core < most:
         return PASSED
     return warn(
         f"Its core has {core:.0f} degrees; the maximum is {most:.0f}.", Action.INSPECT, temperature_celsius=core
@@ -121,7 +138,7 @@ CHECKS = (
         levels=(FAIL, WARN),
         help="The GPU is near or above the temperature at which its clocks are reduced.",
         steps=_COOLING,
-        gpu=margin_low,
+        gpu=core_hot,
         after=2 * MINUTE,
         clear_after=2 * MINUTE,
         limits=(MARGIN, SLOWDOWN, CORE),

@@ -152,6 +152,20 @@ def test_a_warning_does_not_inhibit_a_failure() -> None:
     assert {one.check for one in ward.report.health.primary} == {"gpu_hw_slowdown", "gpu_memory_temperature_high"}
 
 
+def test_configured_core_limit_applies_beside_the_margin() -> None:
+    """Without a setting the margin alone decides: an H100 has 80 to 86 degrees under load by design."""
+    for thresholds, core, expected in (
+        ({}, 86.0, Level.OK),
+        ({"core_celsius": 85.0}, 86.0, Level.WARN),
+        ({"core_celsius": 85.0}, 84.0, Level.OK),
+        ({"core_celsius": 85.0, "margin_celsius": None}, 86.0, Level.WARN),
+    ):
+        ward = Ward(policy=Policy(thresholds=thresholds))
+        ward.gpu(3, thermal_margin_celsius=1.0, temperature_celsius=core)
+        ward.go_on(10 * MINUTE)
+        assert ward.level("gpu_thermal_margin_low", 3) is expected, (thresholds, core)
+
+
 def test_disabling_the_core_limit_keeps_the_drivers_reasons() -> None:
     """A null limit disables that comparison, not the throttle reasons that the driver reports."""
     hot: dict[str, Any] = {"thermal_margin_celsius": None, "temperature_celsius": 90.0}
