@@ -265,14 +265,16 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
         if alert.state == FIRING and alert.identity not in fired:
             yield LogLine(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
         elif alert.identity in fired and alert.identity not in firing:
-            change = "inhibited by maintenance" if _is_inhibited(alert, after) else "resolved"
-            yield LogLine(logging.INFO, f"alert {change}: {alert.summary}", _words(alert))
+            yield LogLine(logging.INFO, f"alert {_end(alert, after)}: {alert.summary}", _words(alert))
 
 
-def _is_inhibited(alert: Alert, report: Report) -> bool:
-    """Return True if an alert ended only because of a maintenance: its verdict is still open."""
-    pages = report.maintenance is not None and alert.severity in PAGING
-    return pages and any(verdict.key == alert.key for verdict in report.health.primary)
+def _end(alert: Alert, report: Report) -> str:
+    """Return how an alert ended. While its verdict is open, it may be only inhibited."""
+    verdict = report.health.open.get(alert.key)
+    if verdict is not None and verdict.inhibited_by is not None:
+        return f"inhibited by {verdict.inhibited_by[0]}"
+    in_maintenance = report.maintenance is not None and alert.severity in PAGING
+    return "inhibited by maintenance" if verdict is not None and in_maintenance else "resolved"
 
 
 def _words(alert: Alert) -> Mapping[str, object]:

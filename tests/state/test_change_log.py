@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from reduced_reports import UP, gpu_reading, healthy, log_lines, lost_reading, reduce_all, snapshot, xid79_verdict
 from sample_events import change, error_event
 
+from gpumon.health.alert import RESOLVED
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
@@ -73,6 +75,18 @@ def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
     (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
     assert log_lines(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
+
+
+def test_alert_whose_verdict_is_inhibited_is_not_logged_as_resolved() -> None:
+    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
+    wrong = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
+    firing = reduce_all(Tick(), report=wrong, terms=TERMS)
+    inhibited = {key: each._replace(inhibited_by=("gpu_lost", "GPU-1")) for key, each in firing.health.open.items()}
+    resolved = tuple(replace(alert, state=RESOLVED) for alert in firing.alerts)
+    explained = replace(firing, health=replace(firing.health, open=inhibited), alerts=resolved)
+
+    (line,) = (line for line in changes(firing, explained) if line.message.startswith("alert"))
+    assert line.message.startswith("alert inhibited by gpu_lost: ")
 
 
 def test_an_error_is_logged_once_per_burst() -> None:
