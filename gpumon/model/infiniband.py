@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import AGENT, LINKS, SLOW, Sysfs, identity, reading
-
-STATE_SECONDS = 5.0
-"""Interval in seconds at which port states are read. Counters are read in the SLOW tier."""
-
+from gpumon.model.reading import AGENT, LINKS, SLOW, STATE, Sysfs, identity, reading
 
 DATA_BITS, DOWNED_BITS = 32, 8
 ERRORS: Mapping[str, int] = {
@@ -86,14 +82,12 @@ class InfinibandLink:
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port", "link_layer")
 
-    port_up: float | None = reading(
-        "1 if the port is active, from sysfs.", Sysfs(("state", "phys_state")), every=SLOW, note="Read every 5 s."
-    )
+    port_up: float | None = reading("1 if the port is active, from sysfs.", Sysfs(("state", "phys_state")), every=STATE)
     port_speed_bytes_per_second: float | None = reading(
         "Speed of the port per direction, from sysfs.",
         Sysfs(("rate",)),
-        every=SLOW,
-        note="Read every 5 s. On EFA from the network interface, if there is one. Absent while the port is down.",
+        every=STATE,
+        note="On EFA from the network interface, if there is one. Absent while the port is down.",
     )
 
 
@@ -108,13 +102,13 @@ class InfinibandPort:
         "Bytes received by the port, from sysfs.",
         Sysfs(("port_rcv_data", "rx_bytes"), {"port_rcv_data": DATA_BITS, "rx_bytes": 64}),
         every=SLOW,
-        note="From rx_bytes or tx_bytes on EFA.",
+        note="From rx_bytes on EFA.",
     )
     transmit_bytes_total: float | None = reading(
         "Bytes sent by the port, from sysfs.",
         Sysfs(("port_xmit_data", "tx_bytes"), {"port_xmit_data": DATA_BITS, "tx_bytes": 64}),
         every=SLOW,
-        note="From rx_bytes or tx_bytes on EFA.",
+        note="From tx_bytes on EFA.",
     )
     errors_total: dict[str, float] | None = reading(
         "Port errors by kind, from sysfs.",

@@ -23,12 +23,14 @@ class Tier(enum.Enum):
     """Interval in seconds at which a metric is read. FAST means at every poll, whose interval is configured."""
 
     FAST = 1.0
+    STATE = 5.0
+    """Port states; port counters are SLOW."""
     SLOW = 15.0
     RARE = 300.0
     ONCE = float("inf")
 
 
-FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
+FAST, STATE, SLOW, RARE, ONCE = Tier.FAST, Tier.STATE, Tier.SLOW, Tier.RARE, Tier.ONCE
 
 
 class Page(enum.Enum):

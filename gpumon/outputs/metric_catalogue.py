@@ -57,7 +57,7 @@ class CatalogueEntry:
     sources: tuple[str, ...]
     """Sources of the value: NVML functions and fields, sysfs files, the row that is integrated, or `the agent`."""
     tier: str
-    """How often the value is read: fast, slow, rare or once; empty if the agent itself provides it."""
+    """How often the value is read: fast, state, slow, rare or once; empty if the agent itself provides it."""
     note: str
     detail: bool | tuple[str, ...]
     """True if /metrics exports the metric only with the setting DETAILED (`metrics.detailed`). A tuple lists the label

@@ -24,9 +24,8 @@ from gpumon.collectors.links.services import COLLECTOR as SERVICES
 from gpumon.collectors.links.services import ServiceReader
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
-from gpumon.model.infiniband import STATE_SECONDS
 from gpumon.model.orders import LinksOrders, Simulation, SimulationError, is_recording
-from gpumon.model.reading import SLOW
+from gpumon.model.reading import SLOW, STATE
 from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
 
 AGAIN_SECONDS = 1.0
@@ -93,11 +92,11 @@ class LinksChild:
 
 
 def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll every STATE_SECONDS. Pass each snapshot to `say`, which raises BrokenPipeError if the daemon has ended."""
+    """Poll at the interval of STATE. Pass each snapshot to `say`, which raises BrokenPipeError if the daemon has ended."""
     due = boot_clock()
     while True:
         say(links.poll())
-        due = max(due + STATE_SECONDS, boot_clock())
+        due = max(due + STATE.value, boot_clock())
         time.sleep(max(0.0, due - boot_clock()))
 
 
