@@ -108,9 +108,7 @@ def _crowded() -> Problem:
 
 def _missing_token() -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
-    return Problem(
-        401, "Token needed", "This request starts work or changes state.", HOW_TO_AUTHORIZE, headers=challenge
-    )
+    return Problem(401, "Token needed", "This request needs the token.", HOW_TO_AUTHORIZE, headers=challenge)
 
 
 def _authorized(request: Request) -> None:

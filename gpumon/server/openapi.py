@@ -12,11 +12,13 @@ from gpumon.outputs.responses.base import Document
 from gpumon.server.problem import MEDIA_TYPE, ProblemDetails
 
 DESCRIPTION = """\
-State of the agent on this GPU host. Every answer comes from one frozen report: no request causes a driver call.
+State of the agent on this GPU host. No request causes a driver call: an answer comes from one frozen report, those of
+the audit and the probe history from the store.
 
 The names of readings are those of the metrics without their prefix, unit included. A reading that the GPU or its driver
 does not provide is null, never 0. Times are RFC 3339 in UTC. Errors are problem+json with a remedy. A request that
-starts work or changes state needs `Authorization: Bearer <token>`, also from this host."""
+starts work or changes state needs `Authorization: Bearer <token>` over TCP; the unix socket needs none, because the kernel
+names the user."""
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}}}
 
 
