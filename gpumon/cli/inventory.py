@@ -26,7 +26,7 @@ def add(parser: CommandParser) -> None:
     )
     accept = parser.add_action(
         "accept",
-        "accept the present hardware: stop expecting GPUs and ports that are missing or down, and ports to be faster",
+        "no longer expect missing GPUs, missing or down ports, and accept present port rates and PCIe widths",
         "gpumon inventory accept",
         "gpumon inventory accept mlx5_3/1",
     )

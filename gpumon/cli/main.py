@@ -113,7 +113,7 @@ def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
 
     Only the subcommands in `complete` get arguments, because this imports their modules, which takes time.
     """
-    parser = CommandParser(prog="gpumon", description=_description())
+    parser = CommandParser(prog="gpumon", usage="gpumon [-h] [--version] COMMAND ...", description=_description())
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subcommands = parser.add_subparsers(

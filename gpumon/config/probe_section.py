@@ -85,7 +85,8 @@ class ProbeSection(Section):
     )
     dtypes: Annotated[tuple[Literal["float32", "bfloat16"], ...], BeforeValidator(split)] = setting(
         ("float32",),
-        "Element types to measure. float32 is always measured; it alone is exported. Each type takes as long.",
+        "Element types to measure. float32 is always measured; it alone is exported. Each type adds the time of one "
+        "measurement.",
         example=["float32", "bfloat16"],
     )
     max_hold_seconds: float = setting(7 * 86400, "Maximum length of a hold (`gpumon probe hold`).", ge=1, le=30 * 86400)

@@ -123,8 +123,8 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
-            summary="{{ $value }} agents cannot be scraped.",
-            description="Prometheus has had no answer from {{ $value }} nodes for two minutes: power, network?",
+            summary="{{ with $labels.cluster }}{{ . }}: {{ end }}{{ $value }} agents cannot be scraped.",
+            description="Prometheus has had no answer from {{ $value }} nodes for 2 minutes. Check power and network.",
             instances=f'up{{job="{JOB}",cluster=%q}} == 0 unless on (instance) {MUTED}',
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?

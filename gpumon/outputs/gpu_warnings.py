@@ -50,7 +50,8 @@ def _pcie_width(gpu: Document) -> str:
 
 def _xids(gpu: Document) -> str:
     counts = {xid: number for xid, number in (gpu["xid_errors_total"] or {}).items() if number}
-    return ", ".join(f"Xid {xid} ({count(number)})" for xid, number in counts.items())
+    times = {1: "once"}
+    return "; ".join(f"Xid {xid}, {times.get(number) or f'{count(number)} times'}" for xid, number in counts.items())
 
 
 WARNINGS: tuple[Callable[[Document], str], ...] = (

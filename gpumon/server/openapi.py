@@ -17,8 +17,8 @@ the audit and the probe history from the store.
 
 The names of readings are those of the metrics without their prefix, unit included. A reading that the GPU or its driver
 does not provide is null, never 0. Times are RFC 3339 in UTC. Errors are problem+json with a remedy. A request that
-starts work or changes state needs `Authorization: Bearer <token>` over TCP; the unix socket needs none, because the kernel
-names the user."""
+starts work or changes state needs `Authorization: Bearer <token>` over TCP; the unix socket needs none, because the
+kernel names the user."""
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}}}
 
 

@@ -134,7 +134,7 @@ def _port(port: Document) -> PortItem:
     notes = (
         "" if speed is None else line_rate(speed),
         port["link_layer"],
-        f"GPU {port['gpu']}" if port["gpu"] else "",
+        f"GPU\N{NO-BREAK SPACE}{port['gpu']}" if port["gpu"] else "",
         f"not of the fabric: {port['role_reason']}" if port["role"] == OTHER else "",
         f"went down {count(downs)} times" if downs else "",
     )

@@ -229,4 +229,5 @@ def _summary(runs: Sequence[Document], values: Sequence[float]) -> str:
         f"{number}\N{NO-BREAK SPACE}{outcome}\N{NO-BREAK SPACE}{SIGNS.get(outcome, OTHER_SIGN)}"
         for outcome, number in outcomes.most_common()
     )
-    return f"{counted}; {bandwidth(min(values))} to {bandwidth(max(values))}"
+    ends = dict.fromkeys((bandwidth(min(values)), bandwidth(max(values))))
+    return f"{counted}; bus bandwidth {' to '.join(ends)}"

@@ -208,7 +208,7 @@ class EventRecorder:
                 del self._unconfirmed[key]
                 log.warning(
                     "ignored a kernel message without an Xid, because NVML does not report the GPU as lost",
-                    extra={"bus_id": observation.bus_id, "text": observation.text},
+                    extra={"pci_bus_id": observation.bus_id, "text": observation.text},
                 )
 
     def _count(self, observations: Sequence[ErrorObservation]) -> None:

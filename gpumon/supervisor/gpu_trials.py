@@ -77,7 +77,7 @@ class GpuTrials:
 
     def _take_message(self, message: ChildMessage) -> None:
         if isinstance(message, TrialResult) and message.bus_id in self._quarantine:
-            log.info("GPU answers again; readmitting it", extra={"bus_id": message.bus_id})
+            log.info("GPU answers again; ending its quarantine", extra={"pci_bus_id": message.bus_id})
             self._quarantine.remove(message.bus_id)
             self._on_readmitted()
 

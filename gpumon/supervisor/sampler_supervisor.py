@@ -118,7 +118,7 @@ class SamplerSupervisor:
     def note_xid(self, bus_id: str, xid: int) -> None:
         """Quarantine the GPU if this Xid shows that its firmware does not answer."""
         if xid in FIRMWARE_SILENT and bus_id not in self._quarantine:
-            log.error("GPU firmware does not answer; GPU is quarantined", extra={"bus_id": bus_id, "xid": xid})
+            log.error("GPU firmware does not answer; GPU is quarantined", extra={"pci_bus_id": bus_id, "xid": xid})
             self._quarantine.add(bus_id, "stuck", f"Firmware silent since Xid {xid}")
             self._publish_state()
             self.replace("deadline")
@@ -161,7 +161,7 @@ class SamplerSupervisor:
     def _replace_late(self, sampler: SamplerChild) -> None:
         call = sampler.call
         log.error(
-            "a driver call does not return; replacing the sampler", extra={"call": call.call, "bus_id": call.bus_id}
+            "a driver call does not return; replacing the sampler", extra={"call": call.call, "pci_bus_id": call.bus_id}
         )
         if call.bus_id:
             self._quarantine.add(call.bus_id, "stuck", f"{call.call} does not return")
@@ -191,7 +191,7 @@ class SamplerSupervisor:
             if self._event_failures == MAX_EVENT_FAILURES:
                 log.error("the NVML event set hangs or crashes; no Xid is read from NVML until the agent restarts")
         if reason in {"crash", "mismatch"}:
-            words = {"reason": reason, "code": code, "call": call.call, "bus_id": call.bus_id}
+            words = {"reason": reason, "code": code, "call": call.call, "pci_bus_id": call.bus_id}
             log.error("sampler ended", extra={**words, "restart_in": self._restart_timer.crash_delay})
         if reason == "crash" and call.running and call.bus_id:
             self._quarantine.count_crash(call.bus_id, call.call)

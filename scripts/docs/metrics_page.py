@@ -29,9 +29,9 @@ is Unix time, a ratio is 0 to 1 unless it compares with an expected value. `gpu`
 read since the boot; `nvidia-smi` may show another one: join on `uuid`.
 Counters restart with the agent or the driver unless noted: use `rate()` or `increase()`. Info metrics are always 1.
 
-Sources are read at every poll (fast, {Tier.FAST.value:g} s by default) unless marked state ({Tier.STATE.value:g} s), slow
-({Tier.SLOW.value:g} s), rare ({Tier.RARE.value:g} s) or once (when the GPU is first opened); metrics without a source
-come from the agent.
+Sources are read at every poll (fast, {Tier.FAST.value:g} s by default) unless marked state ({Tier.STATE.value:g} s),
+slow ({Tier.SLOW.value:g} s), rare ({Tier.RARE.value:g} s) or once (when the GPU is first opened); metrics without a
+source come from the agent.
 `Get...` is the NVML function `nvmlDeviceGet...`, a name in capitals a field of `nvmlDeviceGetFieldValues` and `GPM ...`
 a metric of GPU performance monitoring, with number and first driver version (`185, 530+`). A name in small letters is a
 file of sysfs. The first source that GPU and driver support is used.

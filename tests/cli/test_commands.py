@@ -68,6 +68,7 @@ def test_gpumon_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["check", "--bogus"], "usage: gpumon check "),
         (["probe", "history", "--ttl", "5m"], "usage: gpumon probe history "),
         (["maintenance", "start"], "gpumon maintenance start: error: the following arguments are required: --for, --r"),
+        (["stauts"], "usage: gpumon [-h] [--version] COMMAND"),
         (["stauts"], "there is no command 'stauts'; did you mean status?"),
         (["probe", "holt"], "gpumon probe: error: there is no command 'holt'; did you mean hold?"),
         (["probe"], "gpumon probe: error: the following arguments are required: ACTION"),

@@ -126,7 +126,7 @@ def test_storms_of_events_cause_no_busy_loop(agent: Agent) -> None:
     assert_few_calls(agent)
 
     agent.simulate({"idle": True, **REFUSED})
-    eventually(lambda: "the event set failed" in agent.log.read_text(encoding="utf-8"))
+    eventually(lambda: "NVML event set failed" in agent.log.read_text(encoding="utf-8"))
     assert_few_calls(agent)
     assert agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)}
     assert not any(restarts(agent.metrics()).values())

@@ -232,7 +232,7 @@ def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
     ups = [Series("up", each, [float(dict(each)["instance"] not in down)] * 11) for each in labels]
     rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
     texts = {
-        "summary": "10 agents cannot be scraped.",
+        "summary": "a: 10 agents cannot be scraped.",
         "description": rule.description.replace("{{ $value }}", "10") + "".join(f" a{n:03}" for n in range(10)),
         "action": rule.first_step,
         "runbook_url": "https://wiki/GpumonManyDown",

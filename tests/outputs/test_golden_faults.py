@@ -48,9 +48,9 @@ WITHOUT = {
     "hang_forever": "holds it",
     "driver": "lets no poll begin",
     "place": "decides how many GPUs are expected, and no reading",
-    "peer_access": "is told by the result of a probe",
-    "stuck_processes": "is told by a verdict, after minutes",
-    "xids": "is told by events, not by polls",
+    "peer_access": "is reported by the result of a probe",
+    "stuck_processes": "is reported by a verdict, after minutes",
+    "xids": "is reported by events, not by polls",
     **dict.fromkeys(("busy", "idle", "jobs", "seed"), "is other work, and no fault"),
 }
 """Those that have no golden page, and why."""

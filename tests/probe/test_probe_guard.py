@@ -51,7 +51,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
 @each_case(
     ("situation", "reason", "hint"),
     [
-        (replace(FREE, gpus=gpus(0, 3)), "busy", "GPU 1 (3)"),
+        (replace(FREE, gpus=gpus(0, 3)), "busy", "GPU 1 has 3 processes"),
         (replace(FREE, gpus=gpus(0, None)), "busy", "GPU 1"),
         (replace(FREE, expected=8), "busy", "6 of 8"),
         (replace(FREE, unkillable=(4711,)), "busy", "4711"),

@@ -92,4 +92,4 @@ def test_the_processes_that_hold_a_gpu_are_named() -> None:
     states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=pids) for n in range(2))
     skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
     assert skip is not None
-    assert f"GPU 0 ({Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()})" in skip.hint
+    assert f"GPU 0 has 2 processes ({Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()})" in skip.hint

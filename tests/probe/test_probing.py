@@ -626,7 +626,7 @@ def test_a_job_that_starts_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
     bench.turn_until(lambda: bool(bench.results))
-    assert (bench.results[0].reason, "GPU 1 (1)" in bench.results[0].hint) == ("busy", True)
+    assert (bench.results[0].reason, "GPU 1 has 1 process" in bench.results[0].hint) == ("busy", True)
 
 
 # Some of the GPUs

@@ -428,6 +428,7 @@ def test_healthy_gpu_has_no_warning() -> None:
         "PCIe x8 of x16",
     ]
     assert gpu_warnings(gpu_document(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
+    assert gpu_warnings(gpu | {"xid_errors_total": {"13": 5, "79": 1}}) == ["Xid 13, 5 times; Xid 79, once"]
 
 
 def test_backticks_are_code() -> None:

@@ -92,7 +92,7 @@ class LinksChild:
 
 
 def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll at the interval of STATE. Pass each snapshot to `say`, which raises BrokenPipeError if the daemon has ended."""
+    """Poll at the interval of STATE, and pass each snapshot to `say`. Raise BrokenPipeError if the daemon has ended."""
     due = boot_clock()
     while True:
         say(links.poll())

@@ -148,7 +148,7 @@ class SamplePair:
             try:
                 self._call("nvmlGpmSampleFree", self._samples.pop())
             except NvmlError as error:
-                log.debug("cannot free a GPM sample", extra={"bus_id": self._gpu.bus_id, "error": error.name})
+                log.debug("cannot free a GPM sample", extra={"pci_bus_id": self._gpu.bus_id, "error": error.name})
         self._taken_at, self.values = None, {}
 
 
@@ -197,7 +197,7 @@ class Monitoring:
         if self._pair is None or not self._pair.values:
             return False
         silent = busy and not any(value for name, value in self._pair.values.items() if name not in RATES)
-        detail = {"bus_id": self._device.bus_id}
+        detail = {"pci_bus_id": self._device.bus_id}
         if silent:
             self._device.count("SilentZero")
         if silent and not self._silent:

@@ -78,7 +78,7 @@ class Instances:
     def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
         if layout != self._layout:
             if self._layout is not None:
-                log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
+                log.info("the MIG layout changed", extra={"pci_bus_id": self._gpu.bus_id, "instances": len(layout)})
             self.close()  # samples taken before may belong to another instance
             self._layout = layout
 

@@ -108,7 +108,7 @@ class Events:
             if self._register_types(handle, supported, bus_id):
                 self._gpus[_address(handle)] = (bus_id, uuid)
         except NvmlError as error:
-            log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
+            log.warning("no Xid events from this GPU", extra={"pci_bus_id": bus_id, "error": error.name})
 
     def _register_types(self, handle: Any, supported: int, bus_id: str) -> bool:
         """Register those of EVENT_TYPES that a GPU supports. Return whether the GPU supports any of them.
@@ -142,11 +142,11 @@ class Events:
         bus_id, _ = self._gpus.get(_address(event.device), ("", None))
         if bus_id not in self.changed:  # log a storm once
             self.changed.add(bus_id)
-            log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"bus_id": bus_id})
+            log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"pci_bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
         """Free the event set and schedule its rebuild after a delay, which doubles with each failure."""
-        log.warning("the event set failed and will be rebuilt", extra={"error": error.name, "in": self._delay})
+        log.warning("NVML event set failed; re-creating it", extra={"error": error.name, "retry_seconds": self._delay})
         self._free()
         self._retry_at = boot_clock() + self._delay
         self._delay = min(self._delay * 2, BACK_OFF[1])

@@ -99,7 +99,7 @@ class PlausibilityFilter:
         now, before = self._dropped[tier], self._dropped_before[tier]
         for row in now.keys() - before.keys():
             log.warning(
-                "implausible reading is left out", extra={"bus_id": self._bus_id, "row": row, "value": now[row]}
+                "implausible reading is left out", extra={"pci_bus_id": self._bus_id, "row": row, "value": now[row]}
             )
         for row in before.keys() - now.keys():
-            log.info("reading is plausible again", extra={"bus_id": self._bus_id, "row": row})
+            log.info("reading is plausible again", extra={"pci_bus_id": self._bus_id, "row": row})

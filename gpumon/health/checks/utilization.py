@@ -12,7 +12,7 @@ BUSY_SECONDS = SampleWindow("gpumon_gpu_busy_seconds_total", HOUR)
 OBSERVED_SECONDS = SampleWindow("gpumon_gpu_observed_seconds_total", HOUR)
 PROCESSES = SampleWindow("gpumon_gpu_processes", HOUR)
 IDLE = Limit("idle_busy_ratio", 0.3, "Busy share of an hour below which a GPU that processes hold is idle.", SHARE)
-BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU is fully used: 0.85.", SHARE)
+BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU is fully used, for example 0.85.", SHARE)
 
 
 def idle(gpu: GpuCase) -> Finding | None:

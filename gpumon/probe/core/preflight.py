@@ -186,7 +186,8 @@ def _compute_mode_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
 
 def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes:
-        yield f"GPU {gpu.index} ({'; '.join(gpu.holders) or f'{gpu.processes:.0f}'})"
+        number = f"{gpu.processes:.0f} process{'' if gpu.processes == 1 else 'es'}"
+        yield f"GPU {gpu.index} has {number}" + (f" ({'; '.join(gpu.holders)})" if gpu.holders else "")
 
 
 def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
@@ -224,7 +225,7 @@ _UNTIL_IDLE = "Idle for too short a time for a scheduled run (probe.min_idle_sec
 GATES = (
     Gate("mig", _mig_signs, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
     Gate("exclusive_mode", _compute_mode_signs, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
-    Gate("busy", _process_signs, "Processes hold {gpus}. Run again when the GPUs are free."),
+    Gate("busy", _process_signs, "{gpus}. Run again when the GPUs are free."),
     Gate("busy", _load_signs, "{gpus}, though no process was listed. Run again when the GPUs are idle."),
     Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
     Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),

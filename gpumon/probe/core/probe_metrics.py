@@ -37,8 +37,8 @@ class AllReduce:
         label=("backend", "algorithm"),
     )
     wrong_elements: dict[str, float] | None = agent(
-        "Wrong elements in the last run that checked its data, or in one before it with GPUs that were left out since; "
-        "anything but 0 is silent corruption.",
+        "Elements with a wrong value, from the last run that checked data; an earlier run counts if its GPUs have not "
+        "been tested since.",
         label="backend",
     )
     ranks: dict[str, float] | None = agent("Ranks of the last run on all GPUs that started any.", label="backend")
