@@ -32,9 +32,10 @@ class EventGrouper:
 
     def restore(self, stored: Iterable[ErrorEvent]) -> None:
         """Reopen the events of this boot that an earlier run of the agent stored. `stored` is sorted oldest first."""
-        for event in reversed(tuple(stored)):
+        for event in stored:
             if event.boot_id == self._boot_id:
-                self._open.setdefault(_key(event), event)
+                self._open.pop(_key(event), None)
+                self._open[_key(event)] = event
 
     def add(self, observation: ErrorObservation) -> ErrorEvent:
         """Add an observation to its event, or to a new event. Return that event."""

@@ -128,6 +128,15 @@ def test_a_late_line_does_not_end_the_current_event() -> None:
     assert (old.id != now.id, old.count) == (True, 1)
 
 
+def test_event_with_the_longest_silence_ends_early_after_a_restart_too() -> None:
+    events, stored = EventGrouper("boot-1"), EventGrouper("boot-1")
+    events.restore([stored.add(observation(100.0 + number / 100, code=number)) for number in range(MAX_OPEN)])
+    events.add(observation(111.0, code=MAX_OPEN))
+
+    assert events.add(observation(112.0, code=MAX_OPEN - 1)).count == 2
+    assert events.add(observation(112.0, code=0)).count == 1
+
+
 def test_memory_is_bounded() -> None:
     """Above the maximum, the events with the longest silence end early."""
     events = EventGrouper("boot-1")
