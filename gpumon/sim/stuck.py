@@ -71,9 +71,10 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield (path below the host's root, function that returns the content) for each file of these processes in /proc.
 
-    Yield proc/1/stat and proc/devices too. The processes always exist; their state is D (uninterruptible sleep) while
-    they are stuck, otherwise S.
+    Process 1, proc/devices and the agent's PID namespace are added. The processes always exist; their state is D
+    (uninterruptible sleep) while they are stuck, otherwise S.
     """
+    yield "proc/self/ns/pid", _fixed("pid:[4026531836]")  # the first namespace: not a container
     yield "proc/1/stat", _fixed(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
     yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
     for n, process in enumerate(processes):

@@ -110,7 +110,8 @@ class ProcessReader:
 
     def _examine(self) -> tuple[StuckProcess, ...] | None:
         pids = [name for name in self._files.names("proc") if name.isdecimal()]
-        self.contained = self._link("proc/self/ns/pid") not in {_HOST, None}
+        namespace = self._link("proc/self/ns/pid")
+        self.contained = None if namespace is None else namespace != _HOST
         if len(pids) > MAX_PROCESSES:
             self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
         # Any user may read names and states: a fabric manager in a container is found without permissions too.

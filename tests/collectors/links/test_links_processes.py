@@ -300,6 +300,12 @@ def test_a_container_sees_its_own_processes(host: Host) -> None:
     assert host.processes.contained is True
 
 
+def test_whether_the_agent_is_contained_is_unknown_without_its_pid_namespace(host: Host) -> None:
+    (host.root / f"proc/{SELF}/ns/pid").unlink()
+    host.poll()
+    assert host.processes.contained is None
+
+
 def test_a_read_error_names_no_process(host: Host) -> None:
     """A read error has no PID, because every client can read it."""
     (host.root / "proc/2000/stat").mkdir(parents=True)
