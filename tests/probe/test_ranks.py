@@ -19,6 +19,7 @@ from rank_runs import (
     ALL_REDUCE,
     HANG,
     JUDGE,
+    KILLING,
     QUICK,
     STARTED,
     Probing,
@@ -73,6 +74,21 @@ def complete() -> tuple[Probing, ProbeResult]:
     """Return the result of a whole run on a node without GPUs."""
     probing = Probing()
     return probing, probing.run(make_plan(ALL_REDUCE, (), python=sys.executable))
+
+
+def test_rank_ends_with_an_error_after_an_invalid_step() -> None:
+    """It does not wait for the deadline of the pass."""
+    plan = make_plan(ALL_REDUCE, (), python=sys.executable)
+    output, result = os.pipe()
+    command = [sys.executable, "-I", str(plan.probe.worker)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[result]) as rank:
+        assert rank.stdin is not None
+        rank.stdin.write(plan.orders(0, parent=os.getpid(), result=result, rendezvous=result) + b"{\n")
+        rank.stdin.flush()
+        assert rank.wait(KILLING) == 1
+    os.close(result)
+    with os.fdopen(output) as frames:
+        assert "the agent sent an invalid step" in frames.read()
 
 
 def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, ProbeResult]) -> None:

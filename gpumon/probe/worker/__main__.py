@@ -38,10 +38,17 @@ def die_first() -> None:
         file.write("1000")
 
 
-def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
-    """Put each step from standard input into the queue. End this process with status 3 when standard input closes."""
-    for line in iter(sys.stdin.buffer.readline, b""):
-        steps.put(json.loads(line))
+def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
+    """Put each step from standard input into the queue.
+
+    End this process with status 3 when standard input closes, and with status 1 after an invalid step.
+    """
+    try:
+        for line in iter(sys.stdin.buffer.readline, b""):
+            steps.put(json.loads(line))
+    except ValueError as error:
+        reporter.frame(error=f"the agent sent an invalid step: {error}")
+        os._exit(1)
     os._exit(3)
 
 
@@ -58,7 +65,7 @@ def main() -> int:
         return 3
     die_first()
     steps: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=read_steps, args=(steps,), daemon=True).start()
+    threading.Thread(target=read_steps, args=(steps, reporter), daemon=True).start()
     try:
         Rank(orders, reporter, fault, steps.get).run()
     except Exception as error:  # noqa: BLE001 - every failure is a result
