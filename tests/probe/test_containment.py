@@ -21,7 +21,7 @@ from unkillable import build, held
 
 import gpumon
 from gpumon.probe.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
-from gpumon.probe.runner.process_marks import own_mark
+from gpumon.probe.runner.process_marks import own_mark, start_time
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +153,34 @@ def test_an_unkillable_process_of_a_rank_is_named(contained: Path | None, tmp_pa
             assert all(str(pid) in result["hint"] for pid in stuck)
             assert set(stuck) < set(result["pids_of_run"])
         assert process.wait(60) == 0
+
+
+def test_empty_cgroup_of_another_agent_that_runs_is_kept(tmp_path: Path) -> None:
+    """Its ranks may be about to be added. The cgroup of a dead agent is removed."""
+    parent, child = tmp_path / "sys/fs/cgroup/unit", os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        living, dead = parent / f"probe-{child}-{start_time(Path(f'/proc/{child}'))}", parent / "probe-4711-1"
+        for folder in (living, dead, tmp_path / "proc/self"):
+            folder.mkdir(parents=True)
+        (parent / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        (tmp_path / "proc/self/cgroup").write_text("0::/unit\n")
+        delegate(parent)
+        end_remains(tmp_path)
+        assert (living.exists(), dead.exists()) == (True, False)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def delegate(folder: Path) -> None:
+    """Mark the folder as delegated, which an agent of root needs."""
+    try:
+        os.setxattr(folder, "user.delegate", b"1")
+    except OSError as error:
+        if os.geteuid() == 0:
+            pytest.skip(f"no extended attributes: {error}")
 
 
 def test_a_cgroup_that_is_not_delegated_is_unused(group: Path) -> None:

@@ -56,18 +56,19 @@ def make_containment(root: Path = Path("/")) -> Containment:
 
 
 def end_remains(root: Path = Path("/")) -> None:
-    """Kill the processes in the probe cgroups of agents that no longer run, and remove all empty probe cgroups.
+    """Kill the processes in the probe cgroups of agents that no longer run, and remove these cgroups and its own.
 
-    A probe cgroup contains only ranks and processes that ranks started.
+    A probe cgroup contains only ranks and processes that ranks started. Other agents that run keep theirs, even if it
+    is empty: its ranks may be about to be added.
     """
     parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
         mark, remains = path.name.removeprefix(PREFIX), CgroupContainment(path)
-        if mark != own_mark() and not is_other_agent_alive(mark):
-            pids = remains.pids()
-            if pids:
-                remains.kill()
-                log.warning("killed remains of an earlier agent's ranks", extra={"pids": sorted(pids)})
+        if is_other_agent_alive(mark):
+            continue
+        if mark != own_mark() and (pids := remains.pids()):
+            remains.kill()
+            log.warning("killed remains of an earlier agent's ranks", extra={"pids": sorted(pids)})
         remains.remove()
 
 
