@@ -52,7 +52,7 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | Xid 163 | cleared by Xid 162 |
 | Xid 154 | cleared by a newer Xid 154 |
 | SXid | fail if fatal, otherwise warn for a day |
-| fatal counter of InfiniBand | fail; `link_downed`, retries exceeded: warn (a port that is down has its own) |
+| fatal counter of InfiniBand | fail; `link_downed`, retries exceeded: warn (`ib_port_down` reports the port) |
 | kernel log cannot be read | warn: NVML still reports Xids |
 
 `gpumon clear` restarts the daily counts (`gpu_xid_recurring`, `gpu_xid_app_repeated`, `xid_app_everywhere`). A file
