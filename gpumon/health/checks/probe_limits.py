@@ -115,7 +115,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="Small all-reduces take too long.",
         steps="""\
-1. Run `gpumon probe allreduce` on the free node. `gpumon status` shows other problems of the node.
+1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
 2. Check the CPUs: a power-saving governor, deep idle states, a process that keeps all of them busy.
 3. `NCCL_DEBUG=INFO` shows which transport NCCL chose: sockets in place of NVLink or PCIe are this slow.
 """,
