@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.observe import add_derived, observe
 from gpumon.sim.physics import Body, Course, Workload
-from gpumon.sim.quantities import State
+from gpumon.sim.quantities import EVENT_HW_THERMAL, EVENT_SW_THERMAL, State
 from gpumon.sim.scenario import Scenario
 from gpumon.sim.sim_gpu import Identity
 
@@ -20,6 +20,8 @@ POWER_BEFORE = 1000.0
 """Power in watts that the energy counter assumes from boot to the start of the simulation, so that the counter is
 higher, not reset, after the simulation is restarted.
 """
+_THERMAL = {"sw_thermal_seconds": EVENT_SW_THERMAL, "hw_thermal_seconds": EVENT_HW_THERMAL}
+"""Bit of the clock event by the quantity that counts the seconds in which it was active."""
 
 
 class GpuStates:
@@ -66,6 +68,8 @@ class GpuStates:
         observed = observe(self._profile, gpu, self.course(gpu), tick, scenario.layouts[gpu])
         if observed.energy is not None:
             observed = replace(observed, energy=observed.energy + POWER_BEFORE * self._epoch)
+        if cached:
+            observed = _with_thermal_seconds(observed, cached[2], tick - cached[0])
         state = self._apply_scenario(scenario, gpu, observed, tick)
         self._states[gpu] = tick, scenario, state
         return state
@@ -100,6 +104,20 @@ class GpuStates:
             cached = workload, Course(body(self._profile.board, scenario.identities[gpu]), workload)
             self._courses[gpu] = cached
         return cached[1]
+
+
+def _with_thermal_seconds(observed: State, before: State, elapsed: float) -> State:
+    """Return the state with the seconds of each thermal limit: those before, and the elapsed ones if it was active.
+
+    The scenario decides when a GPU is too hot, so these seconds are counted by each process since its start.
+    """
+    events = int(before.clock_events or 0)
+    seconds = {
+        name: (getattr(before, name) or 0.0) + (elapsed if events & bit else 0.0)
+        for name, bit in _THERMAL.items()
+        if getattr(observed, name) is not None
+    }
+    return replace(observed, **seconds)
 
 
 def not_answering(state: State) -> bool:
