@@ -27,32 +27,29 @@ from dashboards.promql import (
     alerts,
     biggest,
     count,
-    number_or_zero,
     rate,
     series,
     share_of_time,
     stated,
 )
-from gpumon.health.fleet_rules import GPUS
+from gpumon.health.fleet_rules import FAILURES, FAULT_SECONDS, GPUS, HEALTHY_SECONDS
 
 STATES: Words = {NO_ANSWER: ("no answer", "gray"), **LEVELS}
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1, "width": 3}
 _GOOD = {None: "red", 0.95: "orange", 0.99: "green"}
 
+NO_FAILURE = -1
+"""Value of the hours between failures if there was no failure. Without a healthy hour it is 0."""
 _PROCESSES = series("gpumon_gpu_processes")
 _HEALTHY = f"({series('gpumon_gpu_health')} != 1 < 3)"
 _HEALTH = biggest("instance", series("gpumon_node_health"))
 _STATE = f"{_HEALTH} or {biggest('instance', f'{TARGETS} == 0')} {NO_ANSWER}"
 """The worst verdict of each node, or NO_ANSWER."""
-_FAILED = f"({series('gpumon_node_health')} == bool 3)[7d:5m]"
-_EPISODES = f"ceil((changes({_FAILED}) + last_over_time({_FAILED})) / 2)"
-"""How often each node failed in 7 days. A failure is two changes, or one if it lasts or began earlier."""
 _REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", series("gpumon_health_check_info"))
 _ALERT = f"alertname, severity, device, port, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
 _HELD_IDLE = f"(({_BUSY}) < 0.05 and min_over_time({_PROCESSES}[1h]) > 0)"
-FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
 
 
 def _hours(state: str, window: str) -> str:
@@ -132,12 +129,11 @@ DASHBOARD = Dashboard(
                 ),
                 stat(
                     "Hours between failures?",
-                    "Hours that a node was healthy or warned in 7 days, divided by how often a node began to fail.",
-                    number_or_zero(
-                        f"sum(count_over_time({series('gpumon_node_health')}[7d:5m])) / 12 / (sum({_EPISODES}) > 0)",
-                        series("gpumon_node_health"),
-                    ),
-                    words={0: ("no failure", "green")},
+                    "Hours that nodes were healthy or warned in 7 days, divided by how often a node began to fail. From one "
+                    "value a minute. n/a: no node was healthy, or the rules have not been evaluated.",
+                    f"(sum({series(HEALTHY_SECONDS)}) or 0 * sum({series(FAILURES)})) / 3600 / (sum({series(FAILURES)}) > 0)"
+                    f" or on () {NO_FAILURE} * group({series(HEALTHY_SECONDS)})",
+                    words={NO_FAILURE: ("no failure", "green")},
                     unit="h",
                     width=3,
                 ),
@@ -231,10 +227,10 @@ DASHBOARD = Dashboard(
             panels=(
                 table(
                     "Which nodes fail again and again?",
-                    "Of 7 days: how often the node began to fail, and how long it failed.",
+                    "In 7 days: how often the node began to fail, and how long it failed, in steps of 5 minutes.",
                     [
                         stated(
-                            f"sum by (instance) ({_EPISODES}) > 0", "instance", "none", series("gpumon_node_health")
+                            f"sum by (instance) ({series(FAILURES)}) > 0", "instance", "none", series(HEALTHY_SECONDS)
                         ),
                         f"sum by (instance) ({series(FAULT_SECONDS)}) > 0",
                     ],

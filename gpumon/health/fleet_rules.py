@@ -23,6 +23,10 @@ _LAST_RUN = 'max by (instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_b
 
 GPUS = "instance:gpumon_gpus"
 """Prefix of the recorded series that count a node's GPUs: expected, up, healthy, unknown and busy."""
+FAILED = "instance:gpumon_node_health:failed"
+FAILURES = "instance:gpumon_failures:count_7d"
+FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
+HEALTHY_SECONDS = "instance:gpumon_healthy_seconds:sum_7d"
 UTILIZATION = "cluster:gpumon_gpu_utilization:ratio_1h"
 _UTILIZATION = "gpumon_gpu_utilization:ratio_5m"
 _PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
@@ -61,6 +65,7 @@ def _utilization() -> Mapping[str, str]:
 RECORDING_RULES: Mapping[str, str] = {
     **_gpus(),
     **_utilization(),
+    FAILED: "(gpumon_node_health != 1) == bool 3",  # absent while unknown
     # The last run on all GPUs of a node, if they are of one model, labeled with that model and the number of ranks.
     BUSBW: f"{_LAST_RUN} * on (instance) group_left (name) ({_ONE_MODEL}) * on (instance) group_left (ranks) {_RANKS}",
     MEDIAN: f"quantile by ({_HARDWARE}) (0.5, {BUSBW}) and count by ({_HARDWARE}) ({BUSBW}) >= {MIN_NODES}",
@@ -68,10 +73,14 @@ RECORDING_RULES: Mapping[str, str] = {
 }
 """PromQL by the name of the recorded series, in the order of evaluation."""
 
+
 DAILY_RULES: Mapping[str, str] = {
     "cluster:gpumon_healthy:ratio_1d": "avg_over_time(cluster:gpumon_gpus:healthy:sum[1d]) / "
     "avg_over_time(cluster:gpumon_gpus:expected:sum[1d])",
-    "instance:gpumon_fault_seconds:sum_7d": "300 * count_over_time((gpumon_node_health == 3)[7d:5m])",
+    # A failure is two changes, or one if it lasts or began earlier.
+    FAILURES: f"ceil((changes({FAILED}[7d]) + last_over_time({FAILED}[7d])) / 2)",
+    FAULT_SECONDS: f"300 * count_over_time(({FAILED} == 1)[7d:5m])",
+    HEALTHY_SECONDS: f"300 * count_over_time(({FAILED} == 0)[7d:5m])",
 }
 """PromQL by the name of the recorded series, for rules over a day or longer."""
 

@@ -10,7 +10,7 @@ import pytest
 from promtool_run import Series, check, group, selector
 
 from gpumon.health.alert_rules import rules
-from gpumon.health.fleet_rules import MEDIAN, RATIO, ratio_at_best_size
+from gpumon.health.fleet_rules import FAILED, MEDIAN, RATIO, ratio_at_best_size
 from gpumon.health.rule_file import render
 
 pytestmark = pytest.mark.slow
@@ -157,9 +157,16 @@ def test_shares_over_days(tmp_path: Path) -> None:
     fleet = [*counted("a", [0, 2, 3, 1]), *counted("gone", [3, 3, 3, 3], away=1)]
     target = (("instance", "a"), ("job", "gpumon"))
     fleet.append(Series("gpumon_node_health", target, [3.0] * 11))
+    fleet += [
+        Series("gpumon_node_health", (("instance", node), ("job", "gpumon")), [level] * 11)
+        for node, level in (("ok", 0.0), ("unknown", 1.0), ("warned", 2.0))
+    ]
     healthy = value_of("cluster:gpumon_healthy:ratio_1d", 0.25, minute=10)  # 2 of 8 all the time
     fault = value_of("instance:gpumon_fault_seconds:sum_7d", 900.0, "a", minute=10)
-    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault])])
+    failed = [
+        value_of(FAILED, value, node) for node, value in (("a", 1.0), ("ok", 0.0), ("unknown", None), ("warned", 0.0))
+    ]
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault, *failed])])
 
 
 def test_a_node_that_is_down_for_days_is_still_expected(tmp_path: Path) -> None:
