@@ -15,23 +15,24 @@ from typing import Any
 
 import yaml
 from agents import Agent, eventually, free_port, running
+from receivers import http_inbox
 
 from gpumon.clock import boot_clock
-from gpumon.health.fleet_rules import BUSBW
+from gpumon.health.fleet_rules import BUSBW, FAILED
 from gpumon.health.rule_file import DAILY_SECONDS
 
 ROOT = Path(__file__).parents[1]
 HOUR = 3600
-FAILED = (6, 14)
+FAILED_IN = (6, 14)
 """Hours of the last day in which `faulty` failed."""
 SIMULATED = 4
 """Number of nodes without a fault, sim-1 to sim-4."""
-BUSY: Mapping[str, Any] = {"busy": True, "gpus": {0: {"set": {"utilization": 0}}}}
-"""Scenario of the node named faulty at first: a process on each GPU, and one that waits."""
+BUSY: Mapping[str, Any] = {"busy": True, "gpus": {0: {"set": {"utilization": 2}}}}
+"""Scenario of the node named faulty at first: a process on each GPU, and one that nearly always waits."""
 FAULTS: Mapping[str, Any] = {
     "busy": True,
     "gpus": {
-        0: {"set": {"utilization": 0}, "xids": [48], "fabric": {"status": 999}},
+        0: {"set": {"utilization": 2}, "xids": [48], "fabric": {"status": 999}},
         1: {"remap": {"uncorrectable": 1, "pending": 1, "failed": 1}},
         2: {
             "set": {"pcie_width": 8, "pcie_replays": {"value": 5, "rate": 2}},
@@ -97,8 +98,8 @@ class DashboardFleet:
             gpus = 4 if name == "rack" else 8
             for metric, value in {"expected": gpus, "healthy": gpus, "busy": gpus // 2}.items():
                 text += _samples(f"instance:gpumon_gpus:{metric}", name, now, [value] * 24)
-            failed = FAILED if name == "faulty" and self.broken else ()
-            text += _samples("gpumon_node_health", name, now, [3 * (hour in failed) for hour in range(24)])
+            failed_in = FAILED_IN if name == "faulty" and self.broken else ()
+            text += _samples(FAILED, name, now, [int(hour in failed_in) for hour in range(24)])
         file = self.folder / "history"
         file.write_text("\n".join([*sorted(text, key=_metric), "# EOF\n"]), encoding="utf-8")
         command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(self.folder / "tsdb")]
@@ -118,11 +119,11 @@ class DashboardFleet:
                 stack.callback(agent.stop)
             eventually(self._targets.exists)
             self._backfill()
-            (self.folder / "results").write_text(_measured(broken=self.broken), encoding="utf-8")
+            self._publish_results(runs=0)
             serve = [sys.executable, "-m", "http.server", f"--directory={self.folder}", "--bind=127.0.0.1"]
             stack.enter_context(running([*serve, str(self._results)], self.folder / "results.log"))
             stack.enter_context(running(self._prometheus(), self.folder / "prometheus.log"))
-            stack.enter_context(running(self._alerting(), self.folder / "alertmanager.log"))
+            stack.enter_context(running(self._alerting(stack), self.folder / "alertmanager.log"))
             nodes = SIMULATED + len(self.agents)
             eventually(lambda: len(self.ask("count_over_time(gpumon_build_info[5m]) >= 2")) == nodes)
             if self.broken:
@@ -134,9 +135,17 @@ class DashboardFleet:
         self._simulate("faulty", FAULTS)
         self._simulate("driverless", {"driver": "not_loaded"})
         self._simulate("rack", {"services": {"imex": "stopped"}})
+        self.agents["rack"].post(f"/api/v1/maintenance?for_seconds={HOUR}&reason=new+cables")
+        self._publish_results(runs=1)
         self.agents["silent"].kill()
         with self._kernel_log.open("a", encoding="utf-8") as log:
             log.write(SXID.format(microseconds=int(boot_clock() * 1e6)))
+
+    def _publish_results(self, *, runs: int) -> None:
+        """Replace the results of NCCL. `runs`: number of failed runs of sim-2 in a broken fleet."""
+        written = self.folder / "results.new"
+        written.write_text(_measured(broken=self.broken, runs=runs), encoding="utf-8")
+        written.rename(self.folder / "results")
 
     def ask(self, query: str) -> list[Any]:
         """Return the result of an instant query."""
@@ -182,12 +191,22 @@ class DashboardFleet:
         file.write_text(text.replace(f"interval: {DAILY_SECONDS}s", f"interval: {self.interval}s"), encoding="utf-8")
         return file
 
-    def _alerting(self) -> list[str]:
-        """Return the command of an Alertmanager. The receiver of a broken fleet, Prometheus, refuses notifications."""
-        hook = {"url": self.url}
-        receivers = [{"name": "pager", "webhook_configs": [hook] if self.broken else []}]
+    def _alerting(self, stack: contextlib.ExitStack) -> list[str]:
+        """Return the command of an Alertmanager.
+
+        For a broken fleet the receiver of night pages accepts notifications, and that of the others, Prometheus, refuses.
+        """
+        route: dict[str, Any] = {"receiver": "tickets", "group_wait": "1s"}
+        receivers: list[dict[str, Any]] = [{"name": "tickets"}]
+        if self.broken:
+            pager = stack.enter_context(http_inbox())
+            route["routes"] = [{"receiver": "pager", "matchers": ['page="night"']}]
+            receivers = [
+                {"name": "tickets", "webhook_configs": [{"url": self.url}]},
+                {"name": "pager", "webhook_configs": [{"url": pager.url}]},
+            ]
         file = self.folder / "alertmanager.yml"
-        file.write_text(yaml.safe_dump({"route": {"receiver": "pager", "group_wait": "1s"}, "receivers": receivers}))
+        file.write_text(yaml.safe_dump({"route": route, "receivers": receivers}), encoding="utf-8")
         return [
             "prometheus-alertmanager",
             f"--config.file={file}",
@@ -204,10 +223,10 @@ def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str
     return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
 
 
-def _measured(*, broken: bool) -> str:
+def _measured(*, broken: bool, runs: int) -> str:
     """Return results of NCCL, which a simulated node cannot measure.
 
-    `broken`: sim-1 is slower than it was and than others.
+    `broken`: sim-1 is slower than it was and than others. The `runs` of sim-2 failed, the last with wrong elements.
     """
     run, hardware = 'backend="nccl"', 'bytes="1073741824",name="NVIDIA H100 80GB HBM3",ranks="8"'
     results = (
@@ -220,6 +239,9 @@ def _measured(*, broken: bool) -> str:
         for metric, labels, good, slow in results
         for number in range(1, SIMULATED + 1)
     ]
+    if broken:
+        lines.append(f'gpumon_probe_allreduce_runs_total{{instance="sim-2",outcome="failed"}} {runs}')
+        lines.append(f'gpumon_probe_allreduce_wrong_elements{{instance="sim-2",backend="nccl"}} {3 * runs}')
     return "\n".join([*lines, ""])
 
 

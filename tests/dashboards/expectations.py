@@ -1,0 +1,342 @@
+"""What each panel must show for the fleet of tests/dashboard_fleet.py: VIEWS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shown import Expectation, Shown
+
+from gpumon import __version__
+
+WITHIN = 240.0
+"""Maximum seconds until every panel shows the faults. A hot GPU or a link that is down fails after two minutes."""
+SIM = {"sim-1", "sim-2", "sim-3", "sim-4"}
+ALL = SIM | {"faulty", "driverless", "rack", "silent"}
+SCRAPED = ALL - {"silent"}
+HEALTHY_GPUS = {f"GPU {index}" for index in (0, 1, 2, 4, 6, 7)}
+"""GPUs of `faulty` that answer."""
+USED = 72_603_402_240
+"""Bytes that the process on a GPU of an H100 allocates."""
+SIZE = 85_520_809_984
+
+
+class View(NamedTuple):
+    """Values of the variables of a dashboard, and what its panels show then."""
+
+    chosen: Mapping[str, str]
+    expected: Mapping[str, Expectation]
+
+
+def _seconds_ago(milliseconds: float) -> float:
+    return time.time() - milliseconds / 1000
+
+
+FLEET: Mapping[str, Expectation] = {
+    "Healthy, 24 hours?": lambda shown: 0.9 < shown.number < 1,
+    "Healthy, 7 days?": lambda shown: 0.9 < shown.number < 1,
+    "In use, 24 hours?": lambda shown: 0.45 < shown.number < 0.55,
+    "In use, 7 days?": lambda shown: 0.45 < shown.number < 0.55,
+    "Nodes unfit for work?": lambda shown: shown.number == 2,
+    "Nodes that do not answer?": lambda shown: shown.number == 1,
+    # Eight nodes for a day; two failures in the past, and those of faulty and driverless.
+    "Hours between failures?": lambda shown: (8 * 24 - 4) / 4 < shown.number < 8 * 24 / 4,
+    "Simulated nodes?": lambda shown: shown.number == 7,
+    "Where are GPUs lost between installed and in use?": lambda shown: (
+        shown.values["expected"] == 60
+        and shown.values["answering"] == 42
+        and shown.values["healthy"] == 38
+        and shown.values["healthy, in use"] in range(22, 39)
+        and shown.values["unknown"] == 8
+    ),
+    "What is wrong, and what must be done?": lambda shown: (
+        shown.has(node="faulty", GPU="3", check="gpu_lost", action="reboot")
+        and shown.has(node="faulty", GPU="0", check="gpu_xid_critical", action="reset")
+        and shown.has(node="driverless", check="gpu_driver_down")
+        and shown.column("node") <= {"faulty", "driverless", "rack"}
+    ),
+    "Which check is bad on which node?": lambda shown: (
+        set(shown.cells) == ALL
+        and shown.cells["silent"] == {"worst": -1}
+        and shown.cells["sim-1"] == {"worst": 0}
+        and shown.cells["faulty"]["gpu_lost"] == shown.cells["faulty"]["worst"] == 3
+    ),
+    "How has each node been?": lambda shown: (
+        set(shown.values) == ALL
+        and shown.values["silent"] == -1
+        and shown.values["faulty"] == shown.values["driverless"] == 3
+        and {shown.values[name] for name in SIM} == {0}
+    ),
+    "Which alerts fire, and for how long?": lambda shown: (
+        shown.has(node="faulty", GPU="3", alert="GpuLost", severity="critical")
+        and shown.column("severity") <= {"critical", "warning", "info"}
+        and all(0 < line["age"] < 2 * WITHIN for line in shown.lines)
+    ),
+    "Which nodes fail again and again?": lambda shown: (
+        shown.lines[0]["node"] == "faulty"
+        and shown.lines[0]["failures"] == 3
+        and 7200 <= shown.lines[0]["failed for"] <= 7200 + 3 * 300
+        and shown.has(node="driverless", failures=1.0)
+    ),
+    "Do all nodes run the same versions?": lambda shown: (
+        shown.has(of="gpumon", version=__version__, nodes=7.0)
+        and shown.has(of="GPU", version="NVIDIA GB200", nodes=1.0, node="rack")
+        and shown.has(of="GPU", version="NVIDIA H100 80GB HBM3", nodes=6.0)
+        and len(shown.lines) == 6
+    ),
+    "How is the load spread over the GPUs?": lambda shown: (
+        0.9 < shown.values["most busy tenth"] <= 1
+        and 0.3 < shown.values["median"] <= shown.values["most busy tenth"]
+        and shown.peaks["least busy tenth"] <= shown.peaks["median"]
+        and 0 < shown.peaks["least busy tenth"] < 1
+    ),
+    "Which GPUs are held but idle?": lambda shown: (
+        0.01 < shown.line(node="faulty", GPU="0")["busy"] < 0.05
+        and all(60e9 < line["memory used"] < SIZE for line in shown.lines if line["GPU"] == "0")
+    ),
+    "How much power do the GPUs draw?": lambda shown: shown.between(18 * 500, 60 * 1300, "all GPUs"),
+    "Energy, 24 hours?": lambda shown: 18 * 500 * 30 < shown.number < 60 * 1300 * 2 * WITHIN,
+}
+
+NODE: Mapping[str, Expectation] = {
+    "Fit for work?": lambda shown: shown.number == 3,
+    "GPUs expected?": lambda shown: shown.number == 8,
+    "GPUs that answer?": lambda shown: shown.number == 6,
+    "Does the driver answer?": lambda shown: shown.number == 1,
+    "Age of the readings?": lambda shown: 0 < shown.number < 30,
+    "In maintenance until?": lambda shown: shown.number == 0,
+    "How is each GPU?": lambda shown: (
+        shown.has(GPU="3", verdict=3.0, do="reboot")
+        and len(shown.column("GPU")) == len(shown.lines) == 8
+        and shown.has(GPU="4", verdict=3.0, do="inspect")
+        and all(_reads(line) == (line["GPU"] not in {"3", "5"}) for line in shown.lines)
+        and 0.9 < shown.line(GPU="1")["time busy"] <= 1
+        and shown.line(GPU="4")["margin"] == -8
+    ),
+    "Why is it so, and what must be done?": lambda shown: (
+        shown.column("GPU") >= {"0", "1", "2", "3", "4", "5"} and shown.has(GPU="2", check="nvlink_down")
+    ),
+    "How has each GPU been?": lambda shown: (
+        {name for name, value in shown.values.items() if value == 3} == {f"GPU {index}" for index in range(6)}
+    ),
+    "Which windows were open?": lambda shown: shown.values == {"maintenance": 0, "probe": 0},
+    "Which Xids occurred?": lambda shown: shown.values == {"GPU 0 Xid 48": 1, "GPU 2 Xid 13": 1},
+    "Were there memory errors?": lambda shown: shown.between(1, 100, "GPU 2 corrected dram"),
+    "Why were clocks reduced?": lambda shown: (
+        shown.values.get("GPU 4 hw_thermal") == shown.values.get("GPU 4 hw_slowdown") == 1
+    ),
+    "In which performance state was each GPU?": lambda shown: shown.between(0, 0, *HEALTHY_GPUS),
+    "How long do kernels run?": lambda shown: (
+        shown.values["GPU 0"] < 0.05 and 0.95 < shown.values["GPU 4"] <= 1 and "GPU 3" not in shown.values
+    ),
+    "How much of the GPU is used?": lambda shown: 0.5 < shown.values["GPU 4"] <= 1,
+    "How much memory is used?": lambda shown: shown.between(0.8, 0.9, *HEALTHY_GPUS),
+    "How near is the power limit?": lambda shown: shown.between(0.4, 1.05, *HEALTHY_GPUS),
+    "How hot are the GPUs?": lambda shown: shown.values["GPU 4"] == 95 and set(shown.values) == HEALTHY_GPUS,
+    "How near is the thermal limit?": lambda shown: (
+        shown.values["GPU 4"] == -8 and 10 < shown.values["GPU 1"] < 60 and set(shown.values) == HEALTHY_GPUS
+    ),
+    "Which NVLinks are up?": lambda shown: (
+        shown.cells["2"]["3"] == 0
+        and shown.cells["2"]["9"] == 1
+        and len(shown.cells["1"]) == 18
+        and shown.cells["3"] == {"0": -1}
+    ),
+    "How are the ports?": lambda shown: (
+        len(shown.lines) == 8
+        and shown.has(device="mlx5_3", up=0.0, role="fabric", nearest_GPU="3")
+        and shown.has(device="mlx5_4", up=1.0, speed=50e9)
+    ),
+    "How much do the GPUs exchange?": lambda shown: 1e9 < shown.values["GPU 1"] < 450e9,
+    "How much do the ports carry?": lambda shown: shown.peaks_between(
+        1e9, 200e9, *(f"mlx5_{port}:1" for port in range(8))
+    ),
+}
+READINGS: Mapping[str, tuple[float, float]] = {
+    "margin": (-8, 60),
+    "power": (50, 750),
+    "memory used": (60e9, SIZE),
+    "processes": (1, 2),
+}
+"""Lowest and highest reading of a GPU that answers, by the heading of its column."""
+
+
+def _reads(line: Mapping[str, float]) -> bool:
+    """Return whether a line has plausible readings."""
+    return all(name in line and low <= line[name] <= high for name, (low, high) in READINGS.items())
+
+
+IN_MAINTENANCE: Mapping[str, Expectation] = {
+    "In maintenance until?": lambda shown: -3600 < _seconds_ago(shown.number) < -3600 + 2 * WITHIN,
+    "Which windows were open?": lambda shown: shown.values == {"maintenance": 1, "probe": 0},
+}
+
+GPU: Mapping[str, Expectation] = {
+    "Verdict?": lambda shown: shown.number == 3,
+    "Does it answer?": lambda shown: shown.number == 1,
+    "Driver recommends?": lambda shown: shown.number == 0,
+    "Processes?": lambda shown: shown.number == 1,
+    "Which board is it?": lambda shown: shown.has(name="NVIDIA H100 80GB HBM3", vbios="96.00.A5.00.01"),
+    "What is wrong with it?": lambda shown: shown.has(check="nvlink_down", action="reset"),
+    "How has this GPU been?": lambda shown: shown.values == {"verdict": 3},
+    "When did it last log each Xid?": lambda shown: (
+        [line["Xid"] for line in shown.lines if line.get("count") == 1] == ["13"]
+        and 0 < _seconds_ago(shown.line(Xid="13")["last"]) < 2 * WITHIN
+    ),
+    "Which Xids occurred in this time?": lambda shown: shown.values == {"Xid 13": 1},
+    "How busy are its parts?": lambda shown: shown.between(
+        0.1, 1, "kernels", "multiprocessors", "tensor cores", "memory bandwidth"
+    ),
+    "How is its memory used?": lambda shown: (
+        0.4e9 < shown.values["reserved"] < shown.values["used"] == USED < shown.values["size"] == SIZE
+    ),
+    "How fast are its clocks?": lambda shown: (
+        1e9 < shown.values["sm"] <= shown.values["maximum sm"] == 1.98e9 and shown.values["memory"] == 2.619e9
+    ),
+    "How long was each clock limit active?": lambda shown: shown.between(0, 1.1) and len(shown.values) == 4,
+    "How hot is it?": lambda shown: (
+        30 < shown.values["core"] < shown.values["memory"] < shown.values["core slows down at"] == 89
+        and shown.values["memory slows down at"] == 95
+    ),
+    "How far is it from slowing down?": lambda shown: shown.between(1, 60, "margin"),
+    "How much power does it draw?": lambda shown: 60 < shown.values["power"] <= shown.values["limit"] == 700,
+    "How many ECC errors has it counted?": lambda shown: (
+        3 < shown.values["corrected dram"] < 2 * WITHIN and shown.values["uncorrected dram"] == 0
+    ),
+    "Are memory rows remapped?": lambda shown: shown.lines == [{"remapped rows": 0, "pending": 0, "failed": 0}],
+    "How wide is its PCIe link?": lambda shown: shown.values == {"lanes": 8, "possible": 16, "generation": 5},
+    "How much goes over PCIe and NVLink?": lambda shown: (
+        1e9 < shown.values["NVLink received"] == shown.values["NVLink sent"] < 450e9
+        and 1e8 < shown.values["PCIe sent"] == shown.values["PCIe received"] < 64e9
+    ),
+    "Did its PCIe link have errors?": lambda shown: shown.between(1, 200, "replay"),
+    "Did its NVLinks have errors?": lambda shown: shown.between(1, 500, "link 9 crc"),
+    "Which MIG instances has it?": lambda shown: shown.column("profile") == {"MIG is off"},
+}
+REMAPPED: Mapping[str, Expectation] = {
+    "Are memory rows remapped?": lambda shown: shown.lines == [{"remapped rows": 1, "pending": 1, "failed": 1}],
+    "Verdict?": lambda shown: shown.number == 3,
+}
+HOT: Mapping[str, Expectation] = {
+    "How long was each clock limit active?": lambda shown: (
+        0.8 < shown.values["hw_thermal"] < 1.2
+        and 0.8 < shown.values["sw_thermal"] < 1.2
+        and shown.values["hw_power_brake"] == 0
+    ),
+    "How hot is it?": lambda shown: shown.values["core"] == 95,
+    "How far is it from slowing down?": lambda shown: shown.values == {"margin": -8},
+}
+DIVIDED: Mapping[str, Expectation] = {
+    "Processes?": lambda shown: shown.number == 2,
+    "Which MIG instances has it?": lambda shown: (
+        len(shown.lines) == 2
+        and all(line["profile"] == "3g.40gb" for line in shown.lines)
+        and all(30e9 < line["memory used"] < line["memory"] == 42_412_802_048 for line in shown.lines)
+    ),
+}
+
+LINKS: Mapping[str, Expectation] = {
+    "NVLinks down?": lambda shown: shown.number == 1 + (2 + 8) * 18,  # and those of all GPUs that do not answer
+    "Fabric ports down?": lambda shown: shown.number == 1,
+    "GPUs outside their fabric?": lambda shown: shown.number == 2,
+    "Fabric managers or IMEX down?": lambda shown: shown.number == 1,
+    "Which NVLinks are down?": lambda shown: len(shown.lines) == 1 and shown.has(node="faulty", GPU="2", link="3"),
+    "Which ports are down?": lambda shown: (
+        len(shown.lines) == 1 and shown.has(node="faulty", device="mlx5_3", role="fabric", nearest_GPU="3")
+    ),
+    "Which GPUs are outside their fabric?": lambda shown: (
+        shown.has(node="faulty", GPU="0", state=3.0, code=999.0)
+        and shown.has(node="faulty", GPU="6", state=2.0)
+        and len(shown.lines) == 2
+    ),
+    "Which services of the links ran?": lambda shown: (
+        shown.values["rack IMEX"] == 0 and shown.values["sim-1 fabric manager"] == 1
+    ),
+    "Which NVLinks had errors?": lambda shown: shown.between(1, 500, "faulty GPU 2 link 9 crc"),
+    "Which ports had errors?": lambda shown: shown.peaks_between(100, 2000, "faulty mlx5_4:1 symbol_error"),
+    "Which ports went down and came back?": lambda shown: shown.peaks_between(1, 20, "faulty mlx5_3:1"),
+    "Which NVSwitches had errors?": lambda shown: (
+        shown.lines == [{"node": "faulty", "NVSwitch": "00000000:C1:00.0", "SXid": "12028", "count": 1}]
+    ),
+    "Which nodes use NVLink most?": lambda shown: 1e9 < shown.values["sim-1"] < 8 * 450e9,
+    "Which nodes use their ports most?": lambda shown: 1e9 < shown.peaks["sim-1"] < 8 * 100e9,
+    "How fast is an all-reduce on each node?": lambda shown: shown.between(
+        1e6, 1e11, "sim-3 gloo default", "sim-4 gloo default"
+    ),
+    "Is a node slower than it was?": lambda shown: (
+        shown.values == {"sim-1 nccl default": 0.8} | {f"sim-{number} nccl default": 1 for number in (2, 3, 4)}
+    ),
+    "Is a node slower than the fleet?": lambda shown: (
+        shown.values == {"sim-1 default": 0.7} | {f"sim-{number} default": 1 for number in (2, 3, 4)}
+    ),
+    "Is a node slower than published figures?": lambda shown: (
+        shown.values == {"sim-1 nccl default": 0.6} | {f"sim-{number} nccl default": 1 for number in (2, 3, 4)}
+    ),
+    "When was each node last measured, and with what result?": lambda shown: (
+        shown.has(node="sim-2", wrong_elements=3.0)
+        and all(_measured(shown, name) for name in ("sim-3", "sim-4"))
+        and len(shown.lines) == 3
+    ),
+    "How long ago was each node measured?": lambda shown: shown.between(0.1, 600, "sim-3", "sim-4"),
+    "How did runs end?": lambda shown: (
+        shown.peaks_between(0.5, 3, "failed", "ok") if "ok" in shown.values else shown.peaks_between(0.5, 2, "failed")
+    ),
+    "Why were runs skipped?": lambda shown: shown.peaks_between(0.5, 5, "busy"),
+}
+
+
+def _measured(shown: Shown, node: str) -> bool:
+    line = shown.line(node=node, ranks=2.0, wrong_elements=0.0)
+    ago = [_seconds_ago(line[name]) for name in ("last run", "last success")]
+    return all(0 < seconds < 3 * WITHIN for seconds in ago) and 0.1 < line["duration"] < WITHIN
+
+
+AGENTS: Mapping[str, Expectation] = {
+    "Alerts that fire?": lambda shown: 6 <= shown.number <= 40,
+    "Notifications for each alert, 24 hours?": lambda shown: 0.01 < shown.number < 10,
+    "Notifications that failed, 24 hours?": lambda shown: 0.5 < shown.number < 100,
+    "Notifications that an agent could not deliver, 24 hours?": lambda shown: 0.5 < shown.number < 500,
+    "Which alerts fired, where and when?": lambda shown: (
+        shown.values["faulty GpuLost"] == 3 and set(shown.values.values()) <= {1, 2, 3}
+    ),
+    "Which agents do not answer, and since when?": lambda shown: (
+        [line["node"] for line in shown.lines] == ["silent"]
+        and 0 < _seconds_ago(shown.lines[0]["last answer"]) < 2 * WITHIN
+    ),
+    "How long was each node blind in 24 hours?": lambda shown: (
+        shown.column("node") == {"silent", "driverless"}
+        and all(60 <= line[list(line)[-1]] < 2 * WITHIN for line in shown.lines)
+    ),
+    "How old are the readings?": lambda shown: 2 * WITHIN > shown.values["driverless"] > 10 > shown.values["sim-1"],
+    "How long does a poll take?": lambda shown: shown.between(1e-4, 20) and len(shown.values) > 15,
+    "Which driver calls failed?": lambda shown: 0 < shown.values["faulty fast GpuIsLost"] < 100,
+    "Why was a sampler replaced?": lambda shown: shown.peaks_between(0.5, 3, "faulty deadline"),
+    "How much memory does an agent take?": lambda shown: shown.between(30e6, 3e9, *SCRAPED),
+    "How many series does an agent export?": lambda shown: shown.between(100, 1200, *SCRAPED),
+    "How often is the driver called?": lambda shown: 1 < shown.values["sim-1"] < 1000,
+    "Which versions run where?": lambda shown: (
+        shown.column("node") == SCRAPED
+        and shown.column("gpumon") == {__version__}
+        and all(("driver" in line) == (line["node"] != "driverless") for line in shown.lines)
+    ),
+}
+ALL_ANSWER: Mapping[str, Expectation] = {
+    "Which agents do not answer, and since when?": lambda shown: shown.lines == [{"node": "none"}],
+}
+
+VIEWS: Mapping[str, tuple[View, ...]] = {
+    "gpumon-fleet": (View({}, FLEET),),
+    "gpumon-node": (View({"instance": "faulty"}, NODE), View({"instance": "rack"}, IN_MAINTENANCE)),
+    "gpumon-gpu": (
+        View({"instance": "faulty", "gpu": "2"}, GPU),
+        View({"instance": "faulty", "gpu": "1"}, REMAPPED),
+        View({"instance": "faulty", "gpu": "4"}, HOT),
+        View({"instance": "faulty", "gpu": "7"}, DIVIDED),
+    ),
+    "gpumon-links": (View({}, LINKS),),
+    "gpumon-agents": (View({}, AGENTS), View({"instance": "sim-1"}, ALL_ANSWER)),
+}
+"""By the uid of the dashboard. The first view has each of its panels, in their order."""
+ACCEPTED: Mapping[tuple[str, str], str] = {}
+"""Reason for which a wrong answer of a query need not be rejected, by title of the panel and name of the answer."""
