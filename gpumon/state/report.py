@@ -15,7 +15,7 @@ from gpumon.health.node_health import Health
 from gpumon.health.remediation import performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
-from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, Action, Verdict
+from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -143,8 +143,15 @@ class Report:
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a metric table."""
         levels = {place: float(verdict.level) for place, verdict in self._placed(self.health.primary)}
-        worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
+        lowest = UNKNOWN if self._is_unread else OK
+        worst = max([float(max(self.health.level, lowest)), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
+
+    @property
+    def _is_unread(self) -> bool:
+        """Return True while no GPU is listed and none was polled, unless the host has none and expects none."""
+        internal = self.internal
+        return not self.gpus and internal.polled_at is None and (internal.status is None or self.node.nvml_up == 0)
 
     def _placed(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""

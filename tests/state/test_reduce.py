@@ -19,12 +19,13 @@ from reduced_reports import (
 )
 from sample_events import change
 
+from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
 from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
-from gpumon.state.messages import ErrorChanges, Quarantine, SamplerStatus, StoredState, Tick
+from gpumon.state.messages import ErrorChanges, Message, Quarantine, SamplerStatus, StoredState, Tick
 from gpumon.state.reduce import reduce
 
 
@@ -166,6 +167,19 @@ def test_without_a_driver_every_gpu_has_the_reason() -> None:
     assert report.node.nvml_up == 0.0
     assert "modprobe nvidia" in gpu_state(report, "GPU-0").detail
     assert report.driver.driver is None
+
+
+def test_a_node_is_unknown_until_its_gpus_were_read() -> None:
+    """Without a driver at the first start no GPU is known, and the node is not ok; a host without GPUs is."""
+    down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
+    bus = PciBus(functions=dict.fromkeys(BUS, ""))
+
+    def level(*arrivals: Message) -> float | None:
+        return reduce_all(StoredState(), *arrivals, Tick(), Tick()).health_metrics().node_health
+
+    assert level() == level(bus) == level(bus, down) == UNKNOWN
+    assert level(bus, UP, snapshot(gpu_reading(0), gpu_reading(1), gpu_reading(2))) == OK
+    assert level(PciBus(functions={}), down) == OK
 
 
 def test_a_host_that_expects_no_gpus_is_ok() -> None:
