@@ -73,6 +73,7 @@ class Node:
         note="Outcomes: delivered, failed (and retried), refused (not sent again). Only with a receiver configured.",
     )
     collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
+    start_timestamp_seconds: float | None = agent("Unix time at which the agent started.")
     snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended.")
     poll_duration_seconds: dict[str, float] | None = agent("Duration of the last poll of this tier.", label="tier")
     poll_success: dict[str, float] | None = agent("1 if the last poll of this tier read every GPU.", label="tier")

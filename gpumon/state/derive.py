@@ -242,6 +242,7 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
+        start_timestamp_seconds=report.started,
         nvml_up=None if no_gpus or not tried else float(down is None and fresh),
         nvml_stuck_seconds=samplers.stuck_seconds,
         gpus_expected=None if bus is None else float(expected.count),
