@@ -16,13 +16,17 @@ MEDIAN = "fleet:gpumon_probe_allreduce_busbw_bytes_per_second:median"
 RATIO = "instance:gpumon_probe_allreduce_busbw:fleet_ratio"
 _HARDWARE = "name, ranks, algorithm, bytes"
 
-_MODELS = "group by (instance, name) (gpumon_gpu_info)"
-_ONE_MODEL = f"{_MODELS} and on (instance) (count by (instance) ({_MODELS}) == 1)"
-_RANKS = 'count_values by (instance) ("ranks", max by (instance) (gpumon_probe_allreduce_ranks{backend="nccl"}))'
-_LAST_RUN = 'max by (instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_bytes_per_second{backend="nccl"})'
+_ON_NODE = "on (cluster, instance)"
+_MODELS = "group by (cluster, instance, name) (gpumon_gpu_info)"
+_ONE_MODEL = f"{_MODELS} and {_ON_NODE} (count by (cluster, instance) ({_MODELS}) == 1)"
+_MOST_RANKS = 'max by (cluster, instance) (gpumon_probe_allreduce_ranks{backend="nccl"})'
+_RANKS = f'count_values by (cluster, instance) ("ranks", {_MOST_RANKS})'
+_LAST_RUN = (
+    'max by (cluster, instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_bytes_per_second{backend="nccl"})'
+)
 
 GPUS = "instance:gpumon_gpus"
-"""Prefix of the recorded series that count a node's GPUs: expected, up, healthy, unknown and busy."""
+"""Prefix of the recorded series that count a node's GPUs: expected, up, healthy, failed, unknown and busy."""
 FAILED = "instance:gpumon_node_health:failed"
 FAILURES = "instance:gpumon_failures:count_7d"
 FAULT_SECONDS = "instance:gpumon_fault_seconds:sum_7d"
@@ -37,14 +41,18 @@ def _gpus() -> Mapping[str, str]:
 
     For a node that cannot be scraped, the number of expected GPUs is still recorded while the node is a target, and for
     a day after its last scrape. All these GPUs then count as unknown.
+    A name that is no target any more ends when its GPU 0 is on another node: the node was renamed.
     """
     counted = f"count {_PER_GPU} (gpumon_gpu_health)"
-    kept = f'last_over_time({GPUS}:expected[1h]) and on (instance, job) ({LAST_SEEN} or up{{job="{JOB}"}})'
+    node, target = "on (cluster, instance, job)", f'up{{job="{JOB}"}}'
+    renamed = 'last_over_time(gpumon_gpu_info{gpu="0"}[90m]) and on (uuid) gpumon_gpu_info'
+    kept = f"last_over_time({GPUS}:expected[1h]) and {node} ({LAST_SEEN} unless {node} ({renamed}) or {target})"
     known = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"
     health = "(gpumon_gpu_health == bool 0) + (gpumon_gpu_health == bool 2)"
     states = {
         "expected": f"gpumon_gpus_expected or {counted} or {kept}",
         "up": f"sum {_PER_GPU} (gpumon_gpu_up)",
+        "failed": f"sum {_PER_GPU} (gpumon_gpu_health == bool 3)",
         "healthy": f"sum {_PER_GPU} ({health})",
         "unknown": f"clamp_min({GPUS}:expected - ({known} or 0 * {GPUS}:expected), 0)",
         "busy": f"sum {_PER_GPU} (gpumon_gpu_processes > bool 0)",
@@ -66,8 +74,8 @@ RECORDING_RULES: Mapping[str, str] = {
     **_gpus(),
     **_utilization(),
     FAILED: "(gpumon_node_health != 1) == bool 3",  # absent while unknown
-    # The last run on all GPUs of a node, if they are of one model, labeled with that model and the number of ranks.
-    BUSBW: f"{_LAST_RUN} * on (instance) group_left (name) ({_ONE_MODEL}) * on (instance) group_left (ranks) {_RANKS}",
+    # The last run on all GPUs of a node that has one GPU model, labeled with that model and the number of ranks.
+    BUSBW: f"{_LAST_RUN} * {_ON_NODE} group_left (name) ({_ONE_MODEL}) * {_ON_NODE} group_left (ranks) {_RANKS}",
     MEDIAN: f"quantile by ({_HARDWARE}) (0.5, {BUSBW}) and count by ({_HARDWARE}) ({BUSBW}) >= {MIN_NODES}",
     RATIO: f"{BUSBW} / on ({_HARDWARE}) group_left () {MEDIAN}",
 }
@@ -91,6 +99,5 @@ def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
     The share is that at the message size with the node's highest bandwidth, because smaller messages measure latency.
     `matchers`: label matchers in braces. `condition`: a comparison, such as " < 0.85".
     """
-    return (
-        f"{RATIO}{matchers}{condition} and on (instance, algorithm, bytes) topk by (instance, algorithm) (1, {BUSBW})"
-    )
+    run = "cluster, instance, algorithm"
+    return f"{RATIO}{matchers}{condition} and on ({run}, bytes) topk by ({run}) (1, {BUSBW})"

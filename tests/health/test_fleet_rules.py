@@ -134,6 +134,7 @@ def test_gpus_are_counted_by_state(tmp_path: Path) -> None:
     fleet = [*counted("a", [0, 2, 3, 1], busy=2), *counted("gone", [0, 0, 0, 0], away=3)]
     gpus, fleet_gpus = "instance:gpumon_gpus", "cluster:gpumon_gpus"
     states = {"expected": (4, 4, 8), "up": (3, None, 3), "healthy": (2, None, 2), "unknown": (1, 4, 5)}
+    states["failed"] = (1, None, 1)
     states["busy"] = (2, None, 2)
     wanted = [
         each
@@ -185,6 +186,29 @@ def test_a_node_that_is_down_for_days_is_still_expected(tmp_path: Path) -> None:
         for node, hour, value in (("down", 30, 8.0), ("removed", 20, 8.0), ("removed", 30, None))
     ]
     check(tmp_path, render(rules()), [group(1800, fleet, promql_expr_test=wanted)])
+
+
+def test_a_renamed_node_is_expected_once(tmp_path: Path) -> None:
+    """A name that is no target any more ends when its GPU is on another node; one that was only removed is kept."""
+
+    def node(name: str, uuid: str, *, until: int = 11, since: int = 0) -> list[Series]:
+        target = (("instance", name), ("job", "gpumon"))
+        gpu = (("gpu", "0"), ("uuid", uuid), *target)
+        values = {"gpumon_gpus_expected": 8.0, "gpumon_maintenance_end_timestamp_seconds": 0.0, "gpumon_gpu_info": 1.0}
+        return [
+            Series(
+                metric,
+                gpu if metric == "gpumon_gpu_info" else target,
+                [value if since <= minute < until else None for minute in range(11)],
+            )
+            for metric, value in values.items()
+        ]
+
+    fleet = [*node("old", "GPU-1", until=4), *node("new", "GPU-1", since=4), *node("removed", "GPU-2", until=4)]
+    values = {"old": None, "new": 8.0, "removed": 8.0}
+    wanted = [value_of("instance:gpumon_gpus:expected", value, name) for name, value in values.items()]
+    wanted.append(value_of("cluster:gpumon_gpus:expected:sum", 16.0))
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=wanted)])
 
 
 def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
