@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import NODE, NONE, Column, Dashboard, Section, Words, graph, increments, stat, table, timeline
 from dashboards.promql import (
+    EACH_NODE,
     FIRING,
     MAX_SERIES,
     RULES_WORK,
@@ -31,13 +32,13 @@ def _most(expression: str) -> str:
 def _by_severity() -> str:
     ranked = (('severity="critical"', 3), ('severity="warning"', 2), ('severity="info"', 1))
     return " or ".join(
-        f"{rank} * {biggest('alertname, instance', alerts(FIRING, severity))}" for severity, rank in ranked
+        f"{rank} * {biggest(f'alertname, {EACH_NODE}', alerts(FIRING, severity))}" for severity, rank in ranked
     )
 
 
 def _blind(answers: str) -> str:
     """Return the seconds of the last day in which a series was 0, by node, from one value a minute."""
-    return biggest("instance", f"60 * count_over_time(({answers} == 0)[1d:1m])")
+    return biggest(EACH_NODE, f"60 * count_over_time(({answers} == 0)[1d:1m])")
 
 
 _ACTIVE = f"last_over_time({alerts(FIRING)}[1d])"
@@ -98,8 +99,8 @@ DASHBOARD = Dashboard(
                     "Which agents do not answer, and since when?",
                     "Prometheus cannot scrape them. Last answer: as far as Prometheus remembers, for a day.",
                     [
-                        stated(f"{biggest('instance', TARGETS)} == 0", "instance", "none", TARGETS),
-                        f"1000 * {biggest('instance', series(LAST_SEEN))} and on (instance) {TARGETS} == 0",
+                        stated(f"{biggest(EACH_NODE, TARGETS)} == 0", "instance", "none", TARGETS),
+                        f"1000 * {biggest(EACH_NODE, series(LAST_SEEN))} and on ({EACH_NODE}) {TARGETS} == 0",
                     ],
                     [Column("instance", NODE), Column("B", "last answer", unit="dateTimeFromNow")],
                 ),
@@ -130,14 +131,14 @@ DASHBOARD = Dashboard(
                 increments(
                     "Which driver calls failed?",
                     "Calls and fields that failed between points. Unsupported ones are not counted.",
-                    increase("gpumon_poll_errors_total", "instance, tier, error"),
+                    increase("gpumon_poll_errors_total", f"{EACH_NODE}, tier, error"),
                     "{{instance}} {{tier}} {{error}}",
                     series("gpumon_nvml_up"),
                 ),
                 increments(
                     "Why was a sampler replaced?",
                     "Replacements of the child that calls the driver. deadline: a driver call did not return.",
-                    increase("gpumon_sampler_restarts_total", "instance, reason"),
+                    increase("gpumon_sampler_restarts_total", f"{EACH_NODE}, reason"),
                     "{{instance}} {{reason}}",
                     series("gpumon_build_info"),
                 ),
@@ -149,7 +150,7 @@ DASHBOARD = Dashboard(
                 graph(
                     "How much memory does an agent take?",
                     f"The daemon and its child processes, with the ranks of a running probe. {_HIGHEST}",
-                    {"{{instance}}": _most(f"sum by (instance) ({series('gpumon_resident_memory_bytes')})")},
+                    {"{{instance}}": _most(f"sum by ({EACH_NODE}) ({series('gpumon_resident_memory_bytes')})")},
                     unit="bytes",
                     minimum=0,
                 ),
@@ -170,8 +171,8 @@ DASHBOARD = Dashboard(
                     "Which versions run where?",
                     "Versions of gpumon, Python and the driver.",
                     [
-                        biggest("instance, version, python", series("gpumon_build_info")),
-                        biggest("instance, driver, cuda", series("gpumon_driver_info")),
+                        biggest(f"{EACH_NODE}, version, python", series("gpumon_build_info")),
+                        biggest(f"{EACH_NODE}, driver, cuda", series("gpumon_driver_info")),
                     ],
                     [
                         Column("instance", NODE),

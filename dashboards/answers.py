@@ -6,6 +6,7 @@ Tests and the pictures of the dashboards use it; Grafana does not.
 from __future__ import annotations
 
 import json
+import math
 import re
 import urllib.parse
 import urllib.request
@@ -100,7 +101,8 @@ def _agree(one: Labels, other: Labels, names: Iterable[str]) -> bool:
 
 def _line(columns: Sequence[Column], labels: Labels, values: Mapping[str, float]) -> Line:
     cells: Mapping[str, Any] = {**labels, **values}
-    return {column.heading: cells[column.source] for column in columns if column.source in cells}
+    shown = {column.heading: cells[column.source] for column in columns if column.source in cells}
+    return {heading: cell for heading, cell in shown.items() if not (isinstance(cell, float) and math.isnan(cell))}
 
 
 def pivot(panel: Panel, answers: Sequence[Sequence[Series]]) -> dict[str, dict[str, float]]:

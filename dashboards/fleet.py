@@ -21,12 +21,15 @@ from dashboards.panels import (
 )
 from dashboards.promql import (
     EACH_GPU,
+    EACH_NODE,
     FIRING,
     RULES_WORK,
     TARGETS,
     alerts,
     biggest,
+    by_name,
     count,
+    number_or_no_answer,
     rate,
     series,
     share_of_time,
@@ -42,14 +45,15 @@ NO_FAILURE = -1
 """Value of the hours between failures if there was no failure. Without a healthy hour it is 0."""
 _PROCESSES = series("gpumon_gpu_processes")
 _HEALTHY = f"({series('gpumon_gpu_health')} != 1 < 3)"
-_HEALTH = biggest("instance", series("gpumon_node_health"))
-_STATE = f"{_HEALTH} or {biggest('instance', f'{TARGETS} == 0')} {NO_ANSWER}"
+_HEALTH = biggest(EACH_NODE, series("gpumon_node_health"))
+_STATE = f"{_HEALTH} or {biggest(EACH_NODE, f'{TARGETS} == 0')} {NO_ANSWER}"
 """The worst verdict of each node, or NO_ANSWER."""
 _REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", series("gpumon_health_check_info"))
 _ALERT = f"alertname, severity, device, port, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
-_HELD_IDLE = f"(({_BUSY}) < 0.05 and min_over_time({_PROCESSES}[1h]) > 0)"
+_MEASURED = series("gpumon_gpu_busy_seconds_total")
+_HELD_IDLE = f"(({_BUSY}) < 0.05 and {series('gpumon_gpu_utilization_ratio')} and min_over_time({_PROCESSES}[1h]) > 0)"
 
 
 def _hours(state: str, window: str) -> str:
@@ -59,12 +63,13 @@ def _hours(state: str, window: str) -> str:
 
 
 def _sum(state: str) -> str:
-    return f"sum({series(f'{GPUS}:{state}')})"
+    """Return the number of GPUs in a state; NaN if no node that should have GPUs answers."""
+    return number_or_no_answer(f"sum({series(f'{GPUS}:{state}')})", series(f"{GPUS}:expected"))
 
 
 def _versions(what: str, metric: str, label: str) -> str:
     """Return 1 for each node and value of a label of an info series, in the labels `what` and `value`."""
-    nodes = f"group by ({label}, instance) ({series(metric)})"
+    nodes = f"group by ({label}, {EACH_NODE}) ({series(metric)})"
     return f'label_replace(label_replace({nodes}, "value", "$1", "{label}", "(.*)"), "what", "{what}", "", "")'
 
 
@@ -129,10 +134,10 @@ DASHBOARD = Dashboard(
                 ),
                 stat(
                     "Hours between failures?",
-                    "Hours that nodes were healthy or warned in 7 days, divided by how often a node began to fail. From one "
-                    "value a minute. n/a: no node was healthy, or the rules have not been evaluated.",
-                    f"(sum({series(HEALTHY_SECONDS)}) or 0 * sum({series(FAILURES)})) / 3600 / (sum({series(FAILURES)}) > 0)"
-                    f" or on () {NO_FAILURE} * group({series(HEALTHY_SECONDS)})",
+                    "Hours that nodes were healthy or warned in 7 days, divided by how often a node began to "
+                    "fail. Hours in steps of 5 minutes, failures at each evaluation of the rules. n/a: no verdict.",
+                    f"(sum({series(HEALTHY_SECONDS)}) or 0 * sum({series(FAILURES)})) / 3600 / "
+                    f"(sum({series(FAILURES)}) > 0) or on () {NO_FAILURE} * group({series(HEALTHY_SECONDS)})",
                     words={NO_FAILURE: ("no failure", "green")},
                     unit="h",
                     width=3,
@@ -151,13 +156,17 @@ DASHBOARD = Dashboard(
             panels=(
                 bars(
                     "Where are GPUs lost between installed and in use?",
-                    "Expected: configured, accepted or learned. In use: with a process. Unknown is not healthy: "
-                    "no check can judge these now, for example because their agent or driver does not answer.",
+                    "Expected: configured, accepted or learned; the sum of healthy, failed and unknown. In use: with a "
+                    "process. Unknown: no check can judge these now, for example because their agent does not answer.",
                     {
                         "expected": _sum("expected"),
                         "answering": _sum("up"),
                         "healthy": _sum("healthy"),
-                        "healthy, in use": count(f"{_PROCESSES} > 0 and on ({EACH_GPU}) {_HEALTHY}", _PROCESSES),
+                        "healthy, in use": number_or_no_answer(
+                            count(f"{_PROCESSES} > 0 and on ({EACH_GPU}) {_HEALTHY}", _PROCESSES),
+                            series(f"{GPUS}:expected"),
+                        ),
+                        "failed": _sum("failed"),
                         "unknown": _sum("unknown"),
                     },
                     minimum=0,
@@ -185,8 +194,10 @@ DASHBOARD = Dashboard(
                 matrix(
                     "Which check is bad on which node?",
                     "`worst` is the worst verdict of the node. No color: the check is ok there, or there is no answer.",
-                    f"{biggest('instance, check', series('gpumon_health_check'))} or "
-                    f'label_replace({_STATE}, "check", "worst", "", "")',
+                    by_name(
+                        f"{biggest(f'{EACH_NODE}, check', series('gpumon_health_check'))} or "
+                        f'label_replace({_STATE}, "check", "worst", "", "")'
+                    ),
                     Column("instance", NODE),
                     columns="check",
                     words=STATES,
@@ -230,9 +241,12 @@ DASHBOARD = Dashboard(
                     "In 7 days: how often the node began to fail, and how long it failed, in steps of 5 minutes.",
                     [
                         stated(
-                            f"sum by (instance) ({series(FAILURES)}) > 0", "instance", "none", series(HEALTHY_SECONDS)
+                            f"sum by ({EACH_NODE}) ({series(FAILURES)}) > 0",
+                            "instance",
+                            "none",
+                            series(HEALTHY_SECONDS),
                         ),
-                        f"sum by (instance) ({series(FAULT_SECONDS)}) > 0",
+                        f"sum by ({EACH_NODE}) ({series(FAULT_SECONDS)}) > 0",
                     ],
                     [Column("instance", NODE), Column("A", "failures"), Column("B", "failed for", unit="s")],
                     sort="failed for",
@@ -263,10 +277,11 @@ DASHBOARD = Dashboard(
                 ),
                 table(
                     "Which GPUs are held but idle?",
-                    "A process has been on the GPU for an hour, and kernels ran less than 5 % of the time.",
+                    "A process has been on the GPU for an hour, and kernels ran less than 5 % of the time. A GPU with "
+                    "MIG has no such time. n/a: no selected GPU has it.",
                     [
-                        stated(biggest(EACH_GPU, _HELD_IDLE), "instance", "none", _PROCESSES),
-                        f"{biggest(EACH_GPU, series('gpumon_gpu_memory_used_bytes'))} and on (uuid) {_HELD_IDLE}",
+                        stated(biggest(EACH_GPU, _HELD_IDLE), "instance", "none", _MEASURED),
+                        f"{biggest(EACH_GPU, series('gpumon_gpu_memory_used_bytes'))} and on ({EACH_GPU}) {_HELD_IDLE}",
                     ],
                     [
                         Column("instance", NODE),

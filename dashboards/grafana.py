@@ -17,14 +17,28 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
-from dashboards.panels import GPU, NODE, NOT_KNOWN, PLAIN, REASON, UUID, Colors, Column, Dashboard, Panel, Words
-from dashboards.promql import FIRING, TARGETS, alerts, series
+from dashboards.panels import (
+    CLUSTER,
+    GPU,
+    NEAREST_GPU,
+    NODE,
+    NOT_KNOWN,
+    PLAIN,
+    REASON,
+    UUID,
+    Colors,
+    Column,
+    Dashboard,
+    Panel,
+    Words,
+)
+from dashboards.promql import FIRING, alerts, series
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LETTERS = "ABCDEFGH"
 _GENERATED = "Generated: change dashboards/, not this file."
-_CONTEXT = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-"""Parameters of a link that keep the data source, the cluster and the time range."""
+_CONTEXT = "${datasource:queryparam}&${__url_time_range}"
+"""Parameters of a link that keep the data source and the time range."""
 
 
 def render(dashboard: Dashboard) -> str:
@@ -48,7 +62,7 @@ def render(dashboard: Dashboard) -> str:
         written.with_row(build.Row(section.title).id(place))
         for panel in section.panels:
             place += 1
-            written.with_panel(_panel(panel).id(place))
+            written.with_panel(_panel(panel, one_node=dashboard.one_node).id(place))
     return json.dumps(written.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -86,8 +100,8 @@ def _variable(name: str, label: str, query: str, *, one: bool = False) -> build.
 
 
 def _annotations() -> list[Any]:
-    """Return the annotations: alerts that page, Xids, restarts of the agent, maintenance."""
-    restarts = f"changes({TARGETS}[2m]) > 0"
+    """Return the annotations, one value a minute: critical alerts, Xids, starts of agents and samplers, maintenance."""
+    started, restarts = series("gpumon_start_timestamp_seconds"), series("gpumon_sampler_restarts_total")
     return [
         _annotation(
             "Alerts", "red", alerts(FIRING, 'severity="critical"'), "{{alertname}}", "{{instance}} GPU {{gpu}}"
@@ -99,7 +113,21 @@ def _annotations() -> list[Any]:
             "Xid {{xid}}",
             "{{instance}} GPU {{gpu}}",
         ),
-        _annotation("Agent stopped or started", "purple", restarts, "Agent stopped or started", "{{instance}}"),
+        _annotation(
+            "Agent started",
+            "purple",
+            # A restart between two scrapes leaves no gap: the time has changed. After a gap only a recent one counts.
+            f"{started} != {started} offset 1m or ({started} unless {started} offset 1m) > time() - 300",
+            "Agent started",
+            "{{instance}}",
+        ),
+        _annotation(
+            "Sampler replaced",
+            "purple",
+            f"{restarts} > {restarts} offset 1m",
+            "Sampler replaced: {{reason}}",
+            "{{instance}}: the child that calls the driver was replaced",
+        ),
         _annotation(
             "Maintenance",
             "blue",
@@ -138,15 +166,19 @@ def _other_dashboards() -> build.DashboardLink:
 
 
 def _link(title: str, uid: str, **chosen: str) -> build.DashboardLink:
-    """Return a link to a dashboard. `chosen`: Grafana's expressions for the values of its variables, by their names."""
-    variables = "".join(f"&var-{name}={value}" for name, value in chosen.items())
+    """Return a link to a dashboard. `chosen`: Grafana's expressions for the values of its variables, by their names.
+
+    The cluster is that of the row or series, whose expression is empty without such a label, else the chosen ones.
+    """
+    cluster = "" if "cluster" in chosen else "&${cluster:queryparam}"
+    variables = cluster + "".join(f"&var-{name}={value}" for name, value in chosen.items())
     return build.DashboardLink(title).url(f"/d/{uid}?{_CONTEXT}{variables}")
 
 
 # Panels
 
 
-def _panel(panel: Panel) -> Any:
+def _panel(panel: Panel, *, one_node: bool) -> Any:
     built: Any = _KINDS[panel.kind](panel)
     built.title(panel.title).description(panel.description).datasource(SOURCE)
     built.targets([_target(panel, letter, query.expr, query.legend) for letter, query in _lettered(panel)])
@@ -157,12 +189,21 @@ def _panel(panel: Panel) -> Any:
         built.min(panel.minimum)
     if panel.maximum is not None:
         built.max(panel.maximum)
-    if panel.kind in {"graph", "timeline"}:
-        labels = [name for name in ("instance", "gpu", "uuid") if f"{{{{{name}}}}}" in panel.queries[0].legend]
-        if "instance" in labels:
-            chosen = {name: f"${{__field.labels.{name}}}" for name in labels}
-            built.data_links([_link("Dashboard of this node", "gpumon-node", **chosen)])
+    if panel.kind in {"graph", "timeline"} and (link := _series_link(panel.queries[0].legend, one_node=one_node)):
+        built.data_links([link])
     return built
+
+
+def _series_link(legend: str, *, one_node: bool) -> build.DashboardLink | None:
+    """Return the link of a line or row to its GPU or node; None if it is about neither."""
+    instance = "${instance}" if one_node else "${__field.labels.instance}"
+    cluster = {} if one_node else {"cluster": "${__field.labels.cluster}"}
+    if "{{gpu}}" in legend:
+        labels = {"gpu": "${__field.labels.gpu}", "uuid": "${__field.labels.uuid}"}
+        return _link("Dashboard of this GPU", "gpumon-gpu", **cluster, instance=instance, **labels)
+    if "{{instance}}" in legend:
+        return _link("Dashboard of this node", "gpumon-node", **cluster, instance=instance)
+    return None
 
 
 def _lettered(panel: Panel) -> list[tuple[str, Any]]:
@@ -187,12 +228,16 @@ def _thresholds(colors: Colors) -> build.ThresholdsConfig:
     return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def _mappings(words: Words) -> list[model.ValueMapping]:
+def _mappings(words: Words, nan: str = NOT_KNOWN) -> list[model.ValueMapping]:
+    """Return the texts of these values. `nan`: text of NaN, which states that there is no number."""
     results = {
         f"{value:g}": model.ValueMappingResult(text=text, color=color, index=index)
         for index, (value, (text, color)) in enumerate(words.items())
     }
-    return [model.ValueMap(options=results)] if results else []
+    empty = model.DashboardSpecialValueMapOptions(
+        match=model.SpecialValueMatch.NA_N, result=model.ValueMappingResult(text=nan, color="text", index=len(results))
+    )
+    return [*([model.ValueMap(options=results)] if results else []), model.SpecialValueMap(options=empty)]
 
 
 def _stat(_: Panel) -> number.Panel:
@@ -263,14 +308,16 @@ def _properties(column: Column, columns: Any) -> list[model.DynamicConfigValue]:
     headings = {each.heading for each in columns}
     if column.is_value:
         properties["unit"] = column.unit
-    if column.words:
-        properties["mappings"] = _mappings(column.words)
+        properties["mappings"] = _mappings(column.words, nan="")
     if column.colors is not PLAIN:
         properties["thresholds"] = _thresholds(column.colors).build()
+    cluster = {"cluster": "${__data.fields.cluster}"} if CLUSTER in headings else {}
     if column.heading == NODE:
-        properties["links"] = [_link("Dashboard of this node", "gpumon-node", instance="${__value.raw}").build()]
-    if column.heading == GPU:
-        chosen = {"instance": "${__data.fields.node}" if NODE in headings else "${instance}", "gpu": "${__value.raw}"}
+        chosen = {**cluster, "instance": "${__value.raw}"}
+        properties["links"] = [_link("Dashboard of this node", "gpumon-node", **chosen).build()]
+    if column.heading in {GPU, NEAREST_GPU}:
+        instance = "${__data.fields.node}" if NODE in headings else "${instance}"
+        chosen = {**cluster, "instance": instance, "gpu": "${__value.raw}"}
         chosen |= {"uuid": "${__data.fields.uuid}"} if UUID in headings else {}
         properties["links"] = [_link("Dashboard of this GPU", "gpumon-gpu", **chosen).build()]
     if column.heading == REASON:

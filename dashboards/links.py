@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import (
     GPU,
+    NEAREST_GPU,
     NODE,
     UUID,
     YES_NO,
@@ -18,32 +19,49 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.promql import EACH_GPU, KERNEL_LOG, MAX_SERIES, ON_NODE, biggest, count, increase, rate, series, stated
-from gpumon.health.fleet_rules import MIN_NODES, ratio_at_best_size
+from dashboards.promql import (
+    EACH_GPU,
+    EACH_NODE,
+    KERNEL_LOG,
+    MAX_SERIES,
+    ON_NODE,
+    biggest,
+    count,
+    increase,
+    rate,
+    series,
+    stated,
+)
+from gpumon.health.fleet_rules import GPUS, MIN_NODES, ratio_at_best_size
 
 _LOWEST = f"Shows the {MAX_SERIES} lowest series at each time: select nodes to see others."
 _HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."
-_RUN = "instance, backend, algorithm"
+_RUN = f"{EACH_NODE}, backend, algorithm"
 _EACH_RUN = "{{instance}} {{backend}} {{algorithm}}"
-_PORT = "instance, device, port"
+_PORT = f"{EACH_NODE}, device, port"
 _GOOD_IF_0 = {None: "green", 1: "red"}
-_STAT = {"colors": _GOOD_IF_0, "width": 6}
+_STAT = {"colors": _GOOD_IF_0, "width": 5}
 
 _NVLINKS = series("gpumon_gpu_nvlinks_expected")
-_BELOW = (
-    f"({_NVLINKS} - {series('gpumon_gpu_nvlinks_active')} or "
-    f"last_over_time({_NVLINKS}[1d]) and on ({EACH_GPU}) {series('gpumon_gpu_up')} == 0)"
+_UNKNOWN_GPUS = (
+    f"(sum({series(f'{GPUS}:expected')}) - (sum({series(f'{GPUS}:up')}) or 0 * sum({series(f'{GPUS}:expected')})))"
 )
-"""Links of each GPU that should be up and are not: all links of a GPU that does not answer."""
+"""Number of GPUs that do not answer."""
 _SERVICES = f"({series('gpumon_fabric_manager_up')} or {series('gpumon_imex_up')})"
 _PORT_INFO, _PORT_UP = series("gpumon_infiniband_port_info"), series("gpumon_infiniband_port_up")
 _PORTS_DOWN = f"{biggest(f'{_PORT}, role, link_layer, gpu', _PORT_INFO)} and on ({_PORT}) {_PORT_UP} == 0"
 _FABRIC_PORTS = series("gpumon_infiniband_port_info", 'role="fabric"')
-_PORTS = f"{_PORT_UP} * on (cluster, {_PORT}) group_left () {_FABRIC_PORTS}"
+_PORTS = f"{_PORT_UP} * on ({_PORT}) group_left () {_FABRIC_PORTS}"
 _FLEET_RATIO = ratio_at_best_size(f"{{{', '.join(ON_NODE)}}}")
 _OUTSIDE = f"(({series('gpumon_fabric_state')} > 0) < 3 or {series('gpumon_fabric_status')} > 0)"
 """GPUs whose registration is not completed, or completed with an error."""
-_STATES: Words = {1: ("not started", "orange"), 2: ("in progress", "orange"), 3: ("completed", "green")}
+_FABRIC_STATE = (
+    f"({biggest(EACH_GPU, series('gpumon_fabric_state'))} + "
+    f"({biggest(EACH_GPU, series('gpumon_fabric_status'))} > bool 0) or "
+    f"{biggest(EACH_GPU, series('gpumon_fabric_state'))})"
+)
+"""NVML's state of the registration; one more than completed if it completed with an error."""
+_STATES: Words = {1: ("not started", "orange"), 2: ("in progress", "orange"), 4: ("failed", "red")}
 
 
 def _probe(metric: str) -> str:
@@ -51,7 +69,7 @@ def _probe(metric: str) -> str:
 
 
 def _service(metric: str, name: str) -> str:
-    return f'label_replace({biggest("instance", series(f"gpumon_{metric}_up"))}, "service", "{name}", "", "")'
+    return f'label_replace({biggest(EACH_NODE, series(f"gpumon_{metric}_up"))}, "service", "{name}", "", "")'
 
 
 def _worst(expression: str) -> str:
@@ -82,9 +100,17 @@ DASHBOARD = Dashboard(
             panels=(
                 stat(
                     "NVLinks down?",
-                    "Links that should be up and are not, with those of GPUs that do not answer.",
-                    f"sum({_BELOW})",
+                    "Links that should be up and are not, of the GPUs that answer.",
+                    f"sum({_NVLINKS} - {series('gpumon_gpu_nvlinks_active')})",
                     **_STAT,
+                ),
+                stat(
+                    "GPUs whose links are unknown?",
+                    "GPUs that should be there and do not answer: lost, without a driver or without an agent. Their "
+                    "links are not counted as up or down.",
+                    _UNKNOWN_GPUS,
+                    colors={None: "green", 1: "purple"},
+                    width=4,
                 ),
                 stat(
                     "Fabric ports down?",
@@ -106,7 +132,7 @@ DASHBOARD = Dashboard(
                 ),
                 table(
                     "Which NVLinks are down?",
-                    "From /metrics/links, which the shipped configuration scrapes once a minute.",
+                    "Of the GPUs that answer. From /metrics/links, which is scraped once a minute.",
                     [
                         stated(
                             f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0",
@@ -127,7 +153,7 @@ DASHBOARD = Dashboard(
                         Column("port", "port"),
                         Column("role", "role"),
                         Column("link_layer", "network"),
-                        Column("gpu", "nearest GPU"),
+                        Column("gpu", NEAREST_GPU),
                     ],
                 ),
                 table(
@@ -135,7 +161,7 @@ DASHBOARD = Dashboard(
                     "Jobs that use NVLink cannot run on such a GPU. code: NVML status of a completed registration.",
                     [
                         stated(
-                            f"{biggest(EACH_GPU, series('gpumon_fabric_state'))} and on ({EACH_GPU}) {_OUTSIDE}",
+                            f"{_FABRIC_STATE} and on ({EACH_GPU}) {_OUTSIDE}",
                             "instance",
                             "none",
                             series("gpumon_fabric_state"),
@@ -165,7 +191,7 @@ DASHBOARD = Dashboard(
                 increments(
                     "Which NVLinks had errors?",
                     "New errors between points, by link. From /metrics/links.",
-                    increase("gpumon_nvlink_errors_total", "instance, gpu, link, kind"),
+                    increase("gpumon_nvlink_errors_total", f"{EACH_GPU}, link, kind"),
                     "{{instance}} GPU {{gpu}} link {{link}} {{kind}}",
                     series("gpumon_nvlink_errors_total"),
                 ),
@@ -188,7 +214,7 @@ DASHBOARD = Dashboard(
                     "SXids since the agent's store was created, from the kernel log.",
                     [
                         stated(
-                            biggest("instance, nvswitch, sxid", f"{series('gpumon_nvswitch_errors_total')} > 0"),
+                            biggest(f"{EACH_NODE}, nvswitch, sxid", f"{series('gpumon_nvswitch_errors_total')} > 0"),
                             "nvswitch",
                             "none",
                             KERNEL_LOG,
@@ -204,14 +230,14 @@ DASHBOARD = Dashboard(
                 graph(
                     "Which nodes use NVLink most?",
                     f"Payload received by all GPUs of a node. {_HIGHEST}",
-                    {"{{instance}}": _most(f"sum by (instance) ({rate('gpumon_gpu_nvlink_receive_bytes_total')})")},
+                    {"{{instance}}": _most(f"sum by ({EACH_NODE}) ({rate('gpumon_gpu_nvlink_receive_bytes_total')})")},
                     unit="Bps",
                     minimum=0,
                 ),
                 graph(
                     "Which nodes use their ports most?",
                     f"Bytes received by all ports of a node. {_HIGHEST}",
-                    {"{{instance}}": _most(f"sum by (instance) ({rate('gpumon_infiniband_receive_bytes_total')})")},
+                    {"{{instance}}": _most(f"sum by ({EACH_NODE}) ({rate('gpumon_infiniband_receive_bytes_total')})")},
                     unit="Bps",
                     minimum=0,
                 ),
@@ -238,7 +264,7 @@ DASHBOARD = Dashboard(
                     "Is a node slower than the fleet?",
                     f"Compared with the median of at least {MIN_NODES} nodes with the same GPU and number of ranks.",
                     "{{instance}} {{algorithm}}",
-                    f"min by (instance, algorithm) ({_FLEET_RATIO})",
+                    f"min by ({EACH_NODE}, algorithm) ({_FLEET_RATIO})",
                 ),
                 _ratio(
                     "Is a node slower than published figures?",
@@ -251,11 +277,11 @@ DASHBOARD = Dashboard(
                     "If the last success is older than the last run, that run did not succeed. Wrong elements above 0 "
                     "are silent data corruption: drain the node.",
                     [
-                        biggest("instance", f"1000 * {_probe('last_run_timestamp_seconds')}"),
-                        biggest("instance", f"1000 * {_probe('last_success_timestamp_seconds')}"),
-                        biggest("instance", _probe("duration_seconds")),
-                        biggest("instance", _probe("ranks")),
-                        biggest("instance", _probe("wrong_elements")),
+                        biggest(EACH_NODE, f"1000 * {_probe('last_run_timestamp_seconds')}"),
+                        biggest(EACH_NODE, f"1000 * {_probe('last_success_timestamp_seconds')}"),
+                        biggest(EACH_NODE, _probe("duration_seconds")),
+                        biggest(EACH_NODE, _probe("ranks")),
+                        biggest(EACH_NODE, _probe("wrong_elements")),
                     ],
                     [
                         Column("instance", NODE),
@@ -269,11 +295,7 @@ DASHBOARD = Dashboard(
                 graph(
                     "How long ago was each node measured?",
                     f"Time since the last successful run. {_HIGHEST}",
-                    {
-                        "{{instance}}": _most(
-                            f"time() - {biggest('instance', _probe('last_success_timestamp_seconds'))}"
-                        )
-                    },
+                    {"{{instance}}": _most(f"time() - {biggest(EACH_NODE, _probe('last_success_timestamp_seconds'))}")},
                     unit="s",
                     minimum=0,
                 ),

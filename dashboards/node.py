@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.panels import (
     GPU,
     LEVELS,
+    NEAREST_GPU,
     NO_ANSWER,
     NONE,
     UUID,
@@ -21,6 +22,7 @@ from dashboards.panels import (
 )
 from dashboards.promql import (
     EACH_GPU,
+    EACH_NODE,
     KERNEL_LOG,
     biggest,
     increase,
@@ -35,18 +37,22 @@ from dashboards.promql import (
 EACH = "GPU {{gpu}}"
 _OF_GPU = [Column("gpu", GPU), Column("uuid", UUID)]
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
-_PORT = "instance, device, port"
+_PORT = f"{EACH_NODE}, device, port"
 _MAINTENANCE_END = series("gpumon_maintenance_end_timestamp_seconds")
 _ACTIVE = series("gpumon_gpu_clock_event_active", 'reason!="idle"')
 
 
-_LOST = f"{series('gpumon_gpu_up')} == 0"
-_LEVEL = biggest(f"{EACH_GPU}, check", series("gpumon_health_check", 'gpu!=""'))
-_INFO = biggest(f"{EACH_GPU}, check, action", series("gpumon_health_check_info"))
-
-
 def _each(metric: str) -> str:
     return biggest(EACH_GPU, series(metric))
+
+
+_LOST = f"{series('gpumon_gpu_up')} == 0"
+NO_LINKS = -2
+"""Value of a GPU that answers and has no links."""
+_WITHOUT_LINKS = f"({_each('gpumon_gpu_up')} == 1 unless on ({EACH_GPU}) {series('gpumon_nvlink_up')})"
+_NO_LINK = f"{biggest(EACH_GPU, _LOST)} {NO_ANSWER} or {NO_LINKS} * {_WITHOUT_LINKS}"
+_LEVEL = biggest(f"{EACH_GPU}, check", series("gpumon_health_check", 'gpu!=""'))
+_INFO = biggest(f"{EACH_GPU}, check, action", series("gpumon_health_check_info"))
 
 
 def _window(name: str, condition: str) -> str:
@@ -71,7 +77,7 @@ DASHBOARD = Dashboard(
                 stat(
                     "Fit for work?",
                     "The worst verdict of the node. fail: unfit for work.",
-                    biggest("instance", series("gpumon_node_health")),
+                    biggest(EACH_NODE, series("gpumon_node_health")),
                     words=LEVELS,
                 ),
                 stat("GPUs expected?", "Configured, accepted or learned.", f"max({series('gpumon_gpus_expected')})"),
@@ -172,7 +178,7 @@ DASHBOARD = Dashboard(
                 timeline(
                     "Which Xids occurred?",
                     "Each Xid is shown for 5 minutes. `gpumon xid CODE` explains a code.",
-                    recent_xids("instance, gpu, uuid, xid"),
+                    recent_xids(f"{EACH_GPU}, xid"),
                     f"{EACH} Xid {{{{xid}}}}",
                     {0: NONE, 1: ("Xid", "red")},
                     known=KERNEL_LOG,
@@ -180,7 +186,7 @@ DASHBOARD = Dashboard(
                 increments(
                     "Were there memory errors?",
                     "New ECC errors between points.",
-                    increase("gpumon_gpu_ecc_errors_total", "instance, gpu, uuid, severity, location"),
+                    increase("gpumon_gpu_ecc_errors_total", f"{EACH_NODE}, gpu, uuid, severity, location"),
                     f"{EACH} {{{{severity}}}} {{{{location}}}}",
                     series("gpumon_gpu_ecc_errors_total"),
                 ),
@@ -249,12 +255,18 @@ DASHBOARD = Dashboard(
             panels=(
                 matrix(
                     "Which NVLinks are up?",
-                    "From /metrics/links, which the shipped configuration scrapes once a minute.",
+                    "From /metrics/links, which the shipped configuration scrapes once a minute. n/a: the GPU has no "
+                    "links, or MIG disables them.",
                     f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} or "
-                    f'label_replace({biggest(EACH_GPU, _LOST)} {NO_ANSWER}, "link", "0", "", "")',
+                    f'label_replace({_NO_LINK}, "link", "0", "", "")',
                     Column("gpu", GPU),
                     columns="link",
-                    words={NO_ANSWER: ("no answer", "gray"), 0: ("down", "red"), 1: ("up", "green")},
+                    words={
+                        NO_LINKS: ("n/a", "gray"),
+                        NO_ANSWER: ("no answer", "gray"),
+                        0: ("down", "red"),
+                        1: ("up", "green"),
+                    },
                 ),
                 table(
                     "How are the ports?",
@@ -269,7 +281,7 @@ DASHBOARD = Dashboard(
                         Column("port", "port"),
                         Column("role", "role"),
                         Column("link_layer", "network"),
-                        Column("gpu", "nearest GPU"),
+                        Column("gpu", NEAREST_GPU),
                         Column("B", "up", words=YES_NO),
                         Column("C", "speed", unit="Bps"),
                     ],

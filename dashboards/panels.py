@@ -22,7 +22,8 @@ NOT_KNOWN = "n/a"
 OTHERS = "others"
 """Name of the row or line that states that nothing else occurred."""
 NONE: tuple[str, str] = ("none", "transparent")
-NODE, GPU, UUID = "node", "GPU", "uuid"
+NODE, GPU, UUID, CLUSTER = "node", "GPU", "uuid", "cluster"
+NEAREST_GPU = "nearest GPU"
 """Headings of columns whose cells link to the dashboards of that node or GPU."""
 REASON = "reason"
 """Heading of a column whose text is wrapped."""
@@ -148,7 +149,12 @@ def timeline(
 
 
 def table(title: str, description: str, queries: Sequence[str], columns: Sequence[Column], **more: Any) -> Panel:
-    """Return a table of the current values. Results that agree in the labels they share are one line."""
+    """Return a table of the current values. Results that agree in the labels they share are one line.
+
+    A table with nodes has their clusters too, which may be absent.
+    """
+    if any(column.source == "instance" for column in columns):
+        columns = [*columns, Column(CLUSTER, CLUSTER)]
     asked = [Query(expr) for expr in queries]
     return Panel(**more, kind="table", title=title, description=description, queries=asked, columns=columns)
 

@@ -94,9 +94,10 @@ def _stat(panel: Panel, answers: Answers, _: Source) -> str:
 
 def _bars(panel: Panel, answers: Answers, _: Source) -> str:
     found = list(flat(answers))
-    top = max((series.last for series in found), default=1.0) or 1.0
+    top = max((series.last for series in found if math.isfinite(series.last)), default=1.0) or 1.0
     return "".join(
-        f"<div class=bar>{escape(series.name)}<div style='background: {color}88; width: {85 * series.last / top:.1f}%'>"
+        f"<div class=bar>{escape(series.name)}<div style='background: {color}88; "
+        f"width: {85 * series.last / top if math.isfinite(series.last) else 0:.1f}%'>"
         f"{_text(series.last, panel.unit, {})}</div></div>"
         for series, color in zip(found, cycle(PALETTE), strict=False)
     )
@@ -113,7 +114,8 @@ def _table(panel: Panel, answers: Answers, _: Source) -> str:
 def _cell(column: Column, line: Line) -> str:
     value = line.get(column.heading)
     if not isinstance(value, float):
-        missing = "n/a" if column.is_value else ""
+        has_numbers = any(isinstance(cell, float) for cell in line.values())
+        missing = NOT_KNOWN if column.is_value and has_numbers else ""
         return f"<td class={column.heading.replace(' ', '-')}>{escape(value or missing)}</td>"
     color = _color(value, column.words, column.colors)
     return f"<td style='color: {color}'>{_text(value, column.unit, column.words)}</td>"
@@ -245,6 +247,8 @@ def _color(value: float, words: Words, colors: Colors) -> str:
 
 def _text(value: float, unit: str, words: Words) -> str:
     """Return a value as Grafana shows it, with at most four digits."""
+    if math.isnan(value):
+        return NOT_KNOWN
     if value in words:
         return words[value][0]
     if unit in _SPECIAL:

@@ -19,9 +19,11 @@ OTHER_METRICS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", LAST_SEEN, *RECOR
 """Series of Prometheus itself and of the recording rules."""
 MAX_SERIES = 20
 """Maximum number of series in one graph."""
-EACH_GPU = "instance, gpu, uuid"
+EACH_NODE = "cluster, instance"
+EACH_GPU = f"{EACH_NODE}, gpu, uuid"
+"""Labels that identify a node or a GPU. Nodes of two clusters may have one name. The label `cluster` may be absent."""
 _ALERT_NAMES = "|".join(rule.name for rule in rules() if rule.name != WATCHDOG)
-_NAMED = f'alertname=~"{_ALERT_NAMES}", instance=~"$instance|"'
+_NAMED = f'alertname=~"{_ALERT_NAMES}", cluster=~"$cluster|", instance=~"$instance|"'
 
 
 @cache
@@ -55,16 +57,29 @@ def count(expression: str, among: str) -> str:
 
 
 def stated(expression: str, label: str, text: str, known: str) -> str:
-    """Return the expression; if it has no result, one with this text in a label and the value 0.
+    """Return the expression; if it has no result, one with this text in a label, and NaN, which is shown as no number.
 
     Without series of `known`, which show that the answer is known, there is no result.
     """
-    return f'{expression} or on () label_replace(0 * group({known}), "{label}", "{text}", "", "")'
+    return f'{expression} or on () label_replace(NaN * group({known}), "{label}", "{text}", "", "")'
+
+
+def number_or_no_answer(expression: str, known: str) -> str:
+    """Return a number; if there is none and `known` has series, NaN, which is shown as n/a."""
+    return f"{expression} or on () NaN * group({known})"
 
 
 def number_or_zero(expression: str, known: str) -> str:
     """Return a number, or 0 if there is none and `known` has series."""
     return f"{expression} or on () 0 * group({known})"
+
+
+def by_name(expression: str) -> str:
+    """Return results by node with `cluster/` before its name if another cluster has a node of that name."""
+    nodes = f"group by ({EACH_NODE}) ({TARGETS})"
+    twins = f"on (instance) (count by (instance) ({nodes}) > 1)"
+    named = f'label_join(({expression}) and {twins}, "instance", "/", "cluster", "instance")'
+    return f"({expression}) unless {twins} or {named}"
 
 
 def biggest(by: str, expression: str) -> str:

@@ -194,7 +194,7 @@ class DashboardFleet:
     def _alerting(self, stack: contextlib.ExitStack) -> list[str]:
         """Return the command of an Alertmanager.
 
-        For a broken fleet the receiver of night pages accepts notifications, and that of the others, Prometheus, refuses.
+        For a broken fleet the receiver of night pages accepts notifications, and that of the others refuses them.
         """
         route: dict[str, Any] = {"receiver": "tickets", "group_wait": "1s"}
         receivers: list[dict[str, Any]] = [{"name": "tickets"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -48,6 +49,7 @@ FLEET: Mapping[str, Expectation] = {
         and shown.values["answering"] == 42
         and shown.values["healthy"] == 38
         and shown.values["healthy, in use"] in range(22, 39)
+        and shown.values["failed"] == 14
         and shown.values["unknown"] == 8
     ),
     "What is wrong, and what must be done?": lambda shown: (
@@ -99,6 +101,22 @@ FLEET: Mapping[str, Expectation] = {
     "Energy, 24 hours?": lambda shown: 18 * 500 * 30 < shown.number < 60 * 1300 * 2 * WITHIN,
 }
 
+GOOD: Mapping[str, Expectation] = {
+    "What is wrong, and what must be done?": lambda shown: (
+        shown.lines == [{"reason": "nothing, as far as nodes answer"}]
+    ),
+    "Which GPUs are held but idle?": lambda shown: shown.lines == [{"node": "none"}],
+    "Which nodes fail again and again?": lambda shown: shown.lines == [{"node": "none"}],
+    "Hours between failures?": lambda shown: shown.number == -1,
+}
+"""What states that nothing is wrong has no number."""
+SILENT: Mapping[str, Expectation] = {
+    "Where are GPUs lost between installed and in use?": lambda shown: (
+        shown.values["expected"] == shown.values["unknown"] == 8
+        and all(math.isnan(shown.values[name]) for name in ("answering", "healthy", "healthy, in use", "failed"))
+    ),
+}
+
 NODE: Mapping[str, Expectation] = {
     "Fit for work?": lambda shown: shown.number == 3,
     "GPUs expected?": lambda shown: shown.number == 8,
@@ -111,7 +129,7 @@ NODE: Mapping[str, Expectation] = {
         and len(shown.column("GPU")) == len(shown.lines) == 8
         and shown.has(GPU="4", verdict=3.0, do="inspect")
         and all(_reads(line) == (line["GPU"] not in {"3", "5"}) for line in shown.lines)
-        and 0.9 < shown.line(GPU="1")["time busy"] <= 1
+        and 0.2 < shown.line(GPU="1")["time busy"] <= 1
         and shown.line(GPU="4")["margin"] == -8
     ),
     "Why is it so, and what must be done?": lambda shown: (
@@ -142,6 +160,7 @@ NODE: Mapping[str, Expectation] = {
         and shown.cells["2"]["9"] == 1
         and len(shown.cells["1"]) == 18
         and shown.cells["3"] == {"0": -1}
+        and shown.cells["7"] == {"0": -2}
     ),
     "How are the ports?": lambda shown: (
         len(shown.lines) == 8
@@ -212,7 +231,7 @@ GPU: Mapping[str, Expectation] = {
     ),
     "Did its PCIe link have errors?": lambda shown: shown.between(1, 200, "replay"),
     "Did its NVLinks have errors?": lambda shown: shown.between(1, 500, "link 9 crc"),
-    "Which MIG instances has it?": lambda shown: shown.column("profile") == {"MIG is off"},
+    "Which MIG instances has it?": lambda shown: shown.lines == [{"profile": "MIG is off"}],
 }
 REMAPPED: Mapping[str, Expectation] = {
     "Are memory rows remapped?": lambda shown: shown.lines == [{"remapped rows": 1, "pending": 1, "failed": 1}],
@@ -237,7 +256,8 @@ DIVIDED: Mapping[str, Expectation] = {
 }
 
 LINKS: Mapping[str, Expectation] = {
-    "NVLinks down?": lambda shown: shown.number == 1 + (2 + 8) * 18,  # and those of all GPUs that do not answer
+    "NVLinks down?": lambda shown: shown.number == 1,
+    "GPUs whose links are unknown?": lambda shown: shown.number == 2 + 8 + 8,
     "Fabric ports down?": lambda shown: shown.number == 1,
     "GPUs outside their fabric?": lambda shown: shown.number == 2,
     "Fabric managers or IMEX down?": lambda shown: shown.number == 1,
@@ -246,7 +266,7 @@ LINKS: Mapping[str, Expectation] = {
         len(shown.lines) == 1 and shown.has(node="faulty", device="mlx5_3", role="fabric", nearest_GPU="3")
     ),
     "Which GPUs are outside their fabric?": lambda shown: (
-        shown.has(node="faulty", GPU="0", state=3.0, code=999.0)
+        shown.has(node="faulty", GPU="0", state=4.0, code=999.0)
         and shown.has(node="faulty", GPU="6", state=2.0)
         and len(shown.lines) == 2
     ),
@@ -326,7 +346,12 @@ ALL_ANSWER: Mapping[str, Expectation] = {
 }
 
 VIEWS: Mapping[str, tuple[View, ...]] = {
-    "gpumon-fleet": (View({}, FLEET),),
+    "gpumon-fleet": (
+        View({}, FLEET),
+        View({"instance": "sim-1"}, GOOD),
+        View({"instance": "silent"}, SILENT),
+        View({"instance": "faulty", "gpu": "7"}, {"Which GPUs are held but idle?": lambda shown: shown.nothing}),
+    ),
     "gpumon-node": (View({"instance": "faulty"}, NODE), View({"instance": "rack"}, IN_MAINTENANCE)),
     "gpumon-gpu": (
         View({"instance": "faulty", "gpu": "2"}, GPU),

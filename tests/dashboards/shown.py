@@ -118,7 +118,7 @@ def wrong_answers(panel: Panel, answers: Answers) -> Iterator[tuple[str, Answers
             continue
         for name, change in changes.items():
             changed = [_changed(series, change) for series in found]
-            if changed != list(found):
+            if str(changed) != str(list(found)):  # NaN is itself
                 yield f"{letter} {name}", _with(answers, place, changed)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dashboards.answers import Source
-from dashboards.generate import DASHBOARDS
+from dashboards.generate import DASHBOARDS, dashboards
 from gpumon.health.fleet_rules import DAILY_RULES, FAILED
 
 sys.path.append(str(Path(__file__).parents[1] / "health"))
-from promtool_run import Series, check, group
+from promtool_run import Series, check, group, selector
 
 pytestmark = pytest.mark.slow
 STEP = 120
@@ -65,3 +66,78 @@ def test_hours_between_failures_count_healthy_hours_only(tmp_path: Path) -> None
         groups.append(group(STEP, [history], promql_expr_test=[wanted]))
     daily = [{"record": name, "expr": rule} for name, rule in DAILY_RULES.items()]
     check(tmp_path, yaml.safe_dump({"groups": [{"name": "daily", "rules": daily}]}), groups, step=STEP * (WEEK - 1))
+
+
+MINUTES = 10
+
+
+def _constant(name: str, value: float, **labels: str) -> Series:
+    return Series(name, tuple(labels.items()), [value] * MINUTES)
+
+
+def _expects(
+    folder: Path, series: Sequence[Series], expr: str, minute: int, wanted: Sequence[tuple[Mapping[str, str], float]]
+) -> None:
+    samples = [{"labels": selector("", tuple(labels.items())), "value": value} for labels, value in wanted]
+    test = {"expr": expr, "eval_time": f"{minute}m", "exp_samples": samples}
+    check(folder, "{}", [group(60, series, promql_expr_test=[test])])
+
+
+NODES = [
+    _constant(name, value, **cluster, instance=instance, job="gpumon")
+    for cluster, instance, health in (
+        ({"cluster": "a"}, "twin", 3),
+        ({"cluster": "b"}, "twin", 0),
+        ({"cluster": "b"}, "other", 2),
+        ({}, "without", 0),
+    )
+    for name, value in (("up", 1), ("gpumon_node_health", health))
+]
+"""Two nodes of one name in two clusters, another node, and one without a label for its cluster."""
+ALERTS = [
+    _constant("ALERTS", 1, alertname="GpuLost", alertstate="firing", severity="critical", **cluster, instance="twin")
+    for cluster in ({"cluster": "a"}, {"cluster": "b"}, {})
+] + [_constant("ALERTS", 1, alertname="GpumonWatchdog", alertstate="firing")]
+
+
+def test_nodes_of_one_name_in_two_clusters_are_two(tmp_path: Path) -> None:
+    """They are two rows; the cluster is in the name of a row only if the name alone is not unique."""
+    been = [
+        ({"cluster": "a", "instance": "twin"}, 3.0),
+        ({"cluster": "b", "instance": "twin"}, 0.0),
+        ({"cluster": "b", "instance": "other"}, 2.0),
+        ({"instance": "without"}, 0.0),
+    ]
+    rows = [
+        ({"cluster": "a", "instance": "a/twin", "check": "worst"}, 3.0),
+        ({"cluster": "b", "instance": "b/twin", "check": "worst"}, 0.0),
+        ({"cluster": "b", "instance": "other", "check": "worst"}, 2.0),
+        ({"instance": "without", "check": "worst"}, 0.0),
+    ]
+    _expects(tmp_path, NODES, query("gpumon-fleet", "How has each node been?"), 5, been)
+    _expects(tmp_path, NODES, query("gpumon-fleet", "Which check is bad on which node?"), 5, rows)
+
+
+def test_the_cluster_selects_nodes_and_alerts(tmp_path: Path) -> None:
+    """With a cluster selected the nodes and alerts of others are not shown."""
+    been = query("gpumon-fleet", "How has each node been?", cluster="a")
+    _expects(tmp_path, NODES, been, 5, [({"cluster": "a", "instance": "twin"}, 3.0)])
+    firing = query("gpumon-agents", "Alerts that fire?", cluster="a", instance="twin")
+    _expects(tmp_path, ALERTS[:2] + ALERTS[3:], firing, 5, [({}, 1.0)])
+    without = query("gpumon-agents", "Alerts that fire?", instance="twin")
+    _expects(tmp_path, ALERTS[2:], without, 5, [({}, 1.0)])
+
+
+def test_a_restart_between_two_scrapes_is_an_annotation(tmp_path: Path) -> None:
+    """The agent answers every scrape, and its start time changes; a gap in the scrapes alone is none."""
+    annotations = json.loads(dashboards()["gpumon-node.json"])["annotations"]["list"]
+    [expr] = [annotation["expr"] for annotation in annotations if annotation["name"] == "Agent started"]
+    expr = Source(url="", start=0, end=0, step=60, scrape_interval=60, variables={}).filled(expr)
+    label = {"instance": "node"}
+    name, early, late = "gpumon_start_timestamp_seconds", -3600.0, 270.0
+    restarted = Series(name, tuple(label.items()), [early] * 5 + [late] * 5)
+    missed: list[float | None] = [early] * 4 + [None] + [early] * 5
+    named = {"__name__": name, **label}
+    _expects(tmp_path, [restarted], expr, 5, [(named, late)])
+    _expects(tmp_path, [restarted], expr, 7, [])
+    _expects(tmp_path, [Series(name, tuple(label.items()), missed)], expr, 5, [])

@@ -147,12 +147,12 @@ def _values(definition: str, fleet: DashboardFleet) -> list[str]:
 
 
 def test_annotations_mark_alerts_and_xids(fleet: DashboardFleet) -> None:
-    """The alerts that page, the Xids of the last minute, the end of an agent and the maintenance of a node are found."""
+    """Critical alerts, Xids, starts of agents, the replaced sampler and the maintenance of a node are found."""
     asked = json.loads(dashboards()["gpumon-fleet.json"])["annotations"]["list"]
     queries = {annotation["name"]: annotation["expr"] for annotation in asked}
     source = _source(fleet, {})
     eventually(lambda: fleet.ask(source.filled(queries["Alerts"])))
-    for name in ("Xids", "Agent stopped or started"):
+    for name in ("Xids", "Agent started", "Sampler replaced"):
         assert fleet.ask(f"count_over_time(({source.filled(queries[name])})[10m:{INTERVAL}s])"), name
     [maintenance] = fleet.ask(source.filled(queries["Maintenance"]))
     assert maintenance["metric"]["instance"] == "rack"

@@ -14,12 +14,15 @@ from each_case import each_case
 from dashboards.generate import DASHBOARDS, dashboards
 from dashboards.panels import Dashboard, Panel
 from dashboards.promql import ON_GPU, ON_GPU_OR_NODE, ON_NODE, OTHER_METRICS, VERDICTS, labels
+from gpumon.health.alert_rules import WATCHDOG
 
 FILES = Path(__file__).parents[2] / "dashboards"
 LABEL = re.compile(r"\{\{(\w+)\}\}")
 PANELS = [
     pytest.param(panel, id=f"{dashboard.uid}: {panel.title}") for dashboard in DASHBOARDS for panel in dashboard.panels
 ]
+ON_ALERTS = ('cluster=~"$cluster|"', 'instance=~"$instance|"')
+"""An alert about the fleet has no instance, and may have no cluster."""
 SERVERS = {"alertmanager_notifications_total", "alertmanager_notifications_failed_total"}
 SERVERS |= {"prometheus_notifications_errors_total"}
 
@@ -95,7 +98,8 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
             own = name not in OTHER_METRICS
             assert name in labels() if own else name in OTHER_METRICS
             on_gpu = ON_GPU_OR_NODE if name in VERDICTS else ON_GPU if own and "uuid" in labels()[name] else ()
-            assert name.startswith("ALERTS") or all(matcher in matchers for matcher in (*ON_NODE, *on_gpu)), name
+            required = () if f'"{WATCHDOG}"' in matchers else ON_ALERTS if "ALERTS" in name else (*ON_NODE, *on_gpu)
+            assert all(matcher in matchers for matcher in required), name
 
 
 @each_case("panel", PANELS)
