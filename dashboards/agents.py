@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import NODE, NONE, Column, Dashboard, Section, Words, graph, increments, stat, table, timeline
 from dashboards.promql import (
+    EACH_GPU,
     EACH_NODE,
     FIRING,
     MAX_SERIES,
@@ -41,7 +42,18 @@ def _blind(answers: str) -> str:
     return biggest(EACH_NODE, f"60 * count_over_time(({answers} == 0)[1d:1m])")
 
 
-_ACTIVE = f"last_over_time({alerts(FIRING)}[1d])"
+_NIGHT = 'page="night"'
+_ACTIVE = f"last_over_time({alerts(FIRING, _NIGHT)}[1d])"
+_FAULT = f"alertname, {EACH_GPU}, device, port"
+_PAGERS = '{integration=~"pagerduty|opsgenie|victorops|pushover|sns|telegram"}'
+"""Integrations that page a person; mail and chat are tickets, and a webhook is often a dead man's switch."""
+
+
+def _delivered(matchers: str) -> str:
+    """Return the number of notifications of a day that were sent and did not fail."""
+    sent, failed = (f"sum(increase(alertmanager_notifications_{name}total{matchers}[1d]))" for name in ("", "failed_"))
+    return f"{sent} - {failed}"
+
 
 DASHBOARD = Dashboard(
     uid="gpumon-agents",
@@ -59,25 +71,25 @@ DASHBOARD = Dashboard(
                     **_STAT,
                 ),
                 stat(
-                    "Notifications for each alert, 24 hours?",
-                    "Notifications that left Alertmanager, divided by the alerts that fired in Prometheus. Reminders "
-                    "and resolved messages count. Alertmanager must be scraped, and have no other alerts.",
-                    "sum(increase(alertmanager_notifications_total[1d])) / "
-                    f"count(count by (alertname, instance, gpu, device, port) ({_ACTIVE}))",
+                    "Pages for each fault, 24 hours?",
+                    "Delivered by the integrations of Alertmanager that page (pagerduty and the like), divided by the "
+                    'alerts with page="night" that fired in Prometheus. Reminders and resolved messages count. n/a: no '
+                    "such alert fired, Alertmanager is not scraped, or it pages by e-mail or webhook only.",
+                    f"round({_delivered(_PAGERS)}) / count(count by ({_FAULT}) ({_ACTIVE}))",
                     **_STAT,
                 ),
                 stat(
                     "Notifications that failed, 24 hours?",
                     "Not delivered by Alertmanager, or by Prometheus to Alertmanager. They are sent again.",
-                    "sum(increase(alertmanager_notifications_failed_total[1d])) + "
-                    "sum(increase(prometheus_notifications_errors_total[1d]))",
+                    "round(sum(increase(alertmanager_notifications_failed_total[1d])) + "
+                    "sum(increase(prometheus_notifications_errors_total[1d])))",
                     colors={None: "green", 1: "red"},
                     **_STAT,
                 ),
                 stat(
                     "Notifications that an agent could not deliver, 24 hours?",
                     "Of agents that notify by themselves (docs/notifications.md). n/a: none does.",
-                    f"sum(increase({_UNDELIVERED}[1d]))",
+                    f"round(sum(increase({_UNDELIVERED}[1d])))",
                     colors={None: "green", 1: "red"},
                     **_STAT,
                 ),

@@ -152,7 +152,7 @@ DASHBOARD = Dashboard(
             ),
         ),
         Section(
-            title="What is wrong, and what must be done?",
+            title="What is wrong?",
             panels=(
                 bars(
                     "Where are GPUs lost between installed and in use?",

@@ -291,13 +291,8 @@ DASHBOARD = Dashboard(
                         Column("D", "ranks"),
                         Column("E", "wrong elements", colors={None: "text", 1: "red"}),
                     ],
-                ),
-                graph(
-                    "How long ago was each node measured?",
-                    f"Time since the last successful run. {_HIGHEST}",
-                    {"{{instance}}": _most(f"time() - {biggest(EACH_NODE, _probe('last_success_timestamp_seconds'))}")},
-                    unit="s",
-                    minimum=0,
+                    sort="last success",
+                    width=24,
                 ),
                 increments(
                     "How did runs end?",

@@ -14,6 +14,10 @@ Colors = Mapping[float | None, str]
 PLAIN: Colors = {None: "text"}
 LEVELS: Words = {0: ("ok", "green"), 1: ("unknown", "purple"), 2: ("warn", "orange"), 3: ("fail", "red")}
 """The verdict levels."""
+P_STATES: Words = {
+    state: (f"P{state}", "green" if state == 0 else "yellow" if state < 8 else "blue") for state in range(16)
+}
+"""Performance states."""
 NO_ANSWER = -1
 """Value of what does not answer, below those of the verdict levels."""
 YES_NO: Words = {0: ("no", "red"), 1: ("yes", "green")}

@@ -41,7 +41,7 @@ FAULTS: Mapping[str, Any] = {
             "xids": [13],
         },
         3: {"lost": True},
-        4: {"set": {"temperature": 95, "utilization": 100}},
+        4: {"set": {"temperature": 95, "utilization": 100, "fan_speed": 70}},
         5: {"hang": ["nvmlDeviceGetTemperature*"]},
         6: {"fail": {"nvmlDeviceGetUtilizationRates": "UNKNOWN"}, "fabric": {"state": 2}},
         7: {"mig": ["3g.40gb", "3g.40gb"]},
@@ -52,6 +52,12 @@ FAULTS: Mapping[str, Any] = {
     },
 }
 """Scenario of the node named faulty."""
+RACK: Mapping[str, Any] = {
+    "services": {"imex": "stopped"},
+    "gpus": {0: {"nvlinks": {2: {"recovered": {"value": 0, "rate": 0.5}}}}},
+}
+"""Scenario of the node named rack."""
+DETAILED = {"GPUMON_METRICS__DETAILED": "true", "GPUMON_PROCESSES__MAX_PER_GPU": "2"}
 SXID = (
     "4,1,{microseconds},-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress error (First)\n"
 )
@@ -79,6 +85,8 @@ class DashboardFleet:
         folder = self.folder / name
         folder.mkdir()
         agent = Agent(folder, profile="gb200x4" if name == "rack" else "h100x8")
+        if name in {"faulty", "rack"}:
+            agent.environment |= DETAILED
         if name != "faulty":
             agent.environment["GPUMON_PROBE__ENABLED"] = "false"
         else:
@@ -134,7 +142,7 @@ class DashboardFleet:
         self.agents["faulty"].post("/probe/allreduce")  # skipped: it is busy
         self._simulate("faulty", FAULTS)
         self._simulate("driverless", {"driver": "not_loaded"})
-        self._simulate("rack", {"services": {"imex": "stopped"}})
+        self._simulate("rack", RACK)
         self.agents["rack"].post(f"/api/v1/maintenance?for_seconds={HOUR}&reason=new+cables")
         self._publish_results(runs=1)
         self.agents["silent"].kill()
@@ -203,7 +211,7 @@ class DashboardFleet:
             route["routes"] = [{"receiver": "pager", "matchers": ['page="night"']}]
             receivers = [
                 {"name": "tickets", "webhook_configs": [{"url": self.url}]},
-                {"name": "pager", "webhook_configs": [{"url": pager.url}]},
+                {"name": "pager", "pagerduty_configs": [{"url": pager.url, "routing_key": "key"}]},
             ]
         file = self.folder / "alertmanager.yml"
         file.write_text(yaml.safe_dump({"route": route, "receivers": receivers}), encoding="utf-8")

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.observe import add_derived, observe
@@ -112,7 +113,7 @@ def _with_thermal_seconds(observed: State, before: State, elapsed: float) -> Sta
     The scenario decides when a GPU is too hot, so these seconds are counted by each process since its start.
     """
     events = int(before.clock_events or 0)
-    seconds = {
+    seconds: dict[str, Any] = {
         name: (getattr(before, name) or 0.0) + (elapsed if events & bit else 0.0)
         for name, bit in _THERMAL.items()
         if getattr(observed, name) is not None

@@ -23,6 +23,21 @@ PANELS = [
 ]
 ON_ALERTS = ('cluster=~"$cluster|"', 'instance=~"$instance|"')
 """An alert about the fleet has no instance, and may have no cluster."""
+_TOTAL = "The current value of a ratio whose integral over time is shown."
+_OF_LINKS = "The sum of the counters of single links, which are shown."
+_FREE = "The size without what is used and reserved, which are shown."
+NOT_ON_THE_GPU_DASHBOARD = {
+    **{f"gpumon_gpu_{name}_ratio": _TOTAL for name in ("sm_active", "tensor_active", "dram_active", "utilization")},
+    "gpumon_gpu_nvlink_errors_total": _OF_LINKS,
+    "gpumon_gpu_nvlink_recoveries_total": _OF_LINKS,
+    "gpumon_gpu_memory_free_bytes": _FREE,
+    "gpumon_mig_memory_free_bytes": _FREE,
+    "gpumon_gpu_xid_critical_errors_total": "The sum of some codes, whose counts are shown.",
+    "gpumon_mig_info": "Its labels are on the other metrics of MIG instances.",
+}
+"""Reason by metric with a uuid that no query of the dashboard of one GPU has."""
+SAME = {("How near is the thermal limit?", "How far is it from slowing down?")}
+"""Panels with the same query: the first is about all GPUs of a node, the second about one."""
 SERVERS = {"alertmanager_notifications_total", "alertmanager_notifications_failed_total"}
 SERVERS |= {"prometheus_notifications_errors_total"}
 
@@ -73,11 +88,21 @@ def test_panels_fill_the_grid_without_overlap(dashboard: Dashboard) -> None:
 
 
 @each_case("dashboard", DASHBOARDS)
-def test_no_two_panels_ask_the_same(dashboard: Dashboard) -> None:
-    """Titles are questions, and titles and queries differ."""
-    assert all(panel.title.endswith("?") for panel in dashboard.panels)
-    assert len({panel.title for panel in dashboard.panels}) == len(dashboard.panels)
-    assert len({tuple(query.expr for query in panel.queries) for panel in dashboard.panels}) == len(dashboard.panels)
+def test_titles_are_questions_that_differ(dashboard: Dashboard) -> None:
+    """No two panels of a dashboard have one title, nor a panel and a row."""
+    titles = [panel.title for panel in dashboard.panels] + [section.title for section in dashboard.sections]
+    assert all(title.endswith("?") for title in titles)
+    assert len(set(titles)) == len(titles)
+
+
+def test_no_two_panels_ask_the_same() -> None:
+    """No two panels of all dashboards have the same queries, apart from white space and the time between points."""
+    asked: dict[tuple[str, ...], str] = {}
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            queries = tuple(" ".join(query.expr.split()) for query in panel.queries)
+            other = asked.setdefault(queries, panel.title)
+            assert panel.title == other or (other, panel.title) in SAME, (other, panel.title)
 
 
 @each_case("panel", PANELS)
@@ -95,6 +120,8 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
         selectors = re.findall(r"\b([\w:]+)\{(.*?)\}", query.expr)
         assert selectors or any(name in query.expr for name in SERVERS)
         for name, matchers in selectors:
+            if name in SERVERS:
+                continue
             own = name not in OTHER_METRICS
             assert name in labels() if own else name in OTHER_METRICS
             on_gpu = ON_GPU_OR_NODE if name in VERDICTS else ON_GPU if own and "uuid" in labels()[name] else ()
@@ -106,7 +133,7 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
 def test_counters_are_shown_as_rates(panel: Panel) -> None:
     """Absolute values are shown only for counters that survive restarts, or since the driver was loaded."""
     lasting = {"gpumon_gpu_xid_errors_total", "gpumon_gpu_rows_remapped_total", "gpumon_gpu_ecc_errors_total"}
-    lasting |= {"gpumon_nvswitch_errors_total"}
+    lasting |= {"gpumon_nvswitch_errors_total", "gpumon_gpu_ecc_errors_lifetime_total"}
     for query in panel.queries:
         raw = re.findall(r"(?<!rate\()(?<!increase\()(?<!group\()\b(\w+_total)\{", query.expr)
         assert set(raw) <= lasting
@@ -121,6 +148,36 @@ def test_a_gpu_has_its_node(panel: Panel) -> None:
         assert dashboard.one_node or "gpu" not in named or "instance" in named
     sources = {column.source for column in panel.columns}
     assert dashboard.one_node or "gpu" not in sources or "instance" in sources
+
+
+def test_every_metric_of_a_gpu_is_on_its_dashboard() -> None:
+    """Each metric with a uuid is in a query of the dashboard of one GPU, or has a reason not to be."""
+    [board] = [dashboard for dashboard in DASHBOARDS if dashboard.uid == "gpumon-gpu"]
+    shown = {name for panel in board.panels for query in panel.queries for name in re.findall(r"\w+", query.expr)}
+    metrics = {name for name, names in labels().items() if "uuid" in names}
+    assert metrics - shown == set(NOT_ON_THE_GPU_DASHBOARD)
+    assert all(NOT_ON_THE_GPU_DASHBOARD.values())
+
+
+def test_links_name_the_cluster_the_node_and_the_gpu() -> None:
+    """Each line or cell about a GPU opens its dashboard, with its uuid if the data have it."""
+    for dashboard in DASHBOARDS:
+        for panel in json.loads(dashboards()[f"{dashboard.uid}.json"])["panels"]:
+            gpu_lines = any("{{gpu}}" in target.get("legendFormat", "") for target in panel.get("targets", ()))
+            urls = [link["url"] for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ())]
+            if gpu_lines:
+                assert any("/d/gpumon-gpu?" in url and "var-uuid=${__field.labels.uuid}" in url for url in urls), panel
+            cells = [
+                link["url"]
+                for override in panel.get("fieldConfig", {}).get("overrides", ())
+                for option in override["properties"]
+                if option["id"] == "links"
+                for link in option["value"]
+            ]
+            for url in [*urls, *cells]:
+                assert "var-instance=" in url
+                assert ("${cluster:queryparam}" in url) != ("var-cluster=" in url)
+                assert not dashboard.one_node or "var-instance=${instance}" in url
 
 
 def test_names_in_bookmarks_do_not_change() -> None:
