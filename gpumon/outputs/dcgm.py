@@ -46,7 +46,7 @@ class DcgmPage:
                 number = value if factor == 1 else round(value * factor, _DIGITS)
                 lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
         text = f"{field.help} In {unit}." if unit else field.help
-        return head(name, text, field.type(name)) + "".join(lines) if lines else ""
+        return head(name, text, field.type(canonical=self.canonical)) + "".join(lines) if lines else ""
 
 
 def _instance_values(field: DcgmField, state: GpuState) -> Values:

@@ -38,8 +38,14 @@ class DcgmField(NamedTuple):
     """Name of a row of `Gpu`; if the row has labels, followed by a colon and a label value. Empty for a computed value.
     """
 
-    def type(self, name: str) -> str:
-        """Return the Prometheus type of the metric under its legacy or canonical name, as dcgm-exporter declares it."""
+    def type(self, *, canonical: bool) -> str:
+        """Return the Prometheus type of the metric as dcgm-exporter declares it.
+
+        Up to 4.8 its own DCGM_EXP_ metrics are declared counters, although they can decrease.
+        """
+        if self.legacy.startswith("DCGM_EXP_"):
+            return "gauge" if canonical else "counter"
+        name = self.canonical if canonical else self.legacy
         return metric_type(self.source.partition(":")[0] or name.lower())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
+from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.dcgm_fields import DEFAULTS, FIELDS, DcgmField
 from gpumon.outputs.dcgm_values import WATCHES
+from scripts.simulated_reports import report_of
 
 
 def sections() -> Mapping[str, str]:
@@ -16,10 +19,24 @@ def sections() -> Mapping[str, str]:
     watches = ((f"`{watch}`", ", ".join(subjects)) for watch, subjects in WATCHES.items())
     head = ("up to 4.8", "from 4.9 on", "gpumon")
     return {
+        "size": _size(),
         "defaults": _table(head, map(_cells, DEFAULTS)),
         "further": _table(head, map(_cells, further)),
         "watches": _table(("`health_watch`", "checks"), watches),
     }
+
+
+def _size() -> str:
+    """Return the size of the page of a simulated node."""
+    report = report_of("h100x8")
+    page = DcgmPage(host="gpu-17").render(report)
+    count = sum(not line.startswith("#") for line in page.splitlines())
+    size, packed = (len(content) / 1000 for content in (page.encode(), gzip.compress(page.encode())))
+    return (
+        "A node with eight H100 (`gpumon serve --simulate h100x8`) has "
+        f"{count} series on this page, {count // len(report.gpus)} for each GPU, in {size:.0f} kB, or {packed:.0f} kB\n"
+        "compressed (`curl -s localhost:17400/metrics/dcgm | grep -vc '^#'` counts them).\n"
+    )
 
 
 def _cells(field: DcgmField) -> Iterator[str]:

@@ -202,8 +202,8 @@ def test_every_name_is_unique_and_every_series_too() -> None:
 
 
 def test_types_are_those_of_the_exporter() -> None:
-    """The type follows the source. The NVLink rate was declared a counter up to 4.8."""
-    types = {field.legacy: field.type(field.legacy) for field in FIELDS}
+    """The type follows the source. The NVLink rate and the metrics of the exporter were counters up to 4.8."""
+    types = {field.legacy: field.type(canonical=False) for field in FIELDS}
     counters = {name.removeprefix("DCGM_FI_DEV_") for name, kind in types.items() if kind == "counter"}
     assert counters == {
         "TOTAL_ENERGY_CONSUMPTION",
@@ -211,10 +211,13 @@ def test_types_are_those_of_the_exporter() -> None:
         "NVLINK_BANDWIDTH_TOTAL",
         "UNCORRECTABLE_REMAPPED_ROWS",
         "CORRECTABLE_REMAPPED_ROWS",
+        *(field.legacy for field in FIELDS if field.legacy.startswith("DCGM_EXP_")),
         *(f"ECC_{bits}_{period}_TOTAL" for bits in ("SBE", "DBE") for period in ("VOL", "AGG")),
         *(
             f"{policy}_VIOLATION"
             for policy in ("POWER", "THERMAL", "SYNC_BOOST", "BOARD_LIMIT", "LOW_UTIL", "RELIABILITY")
         ),
     }
+    later = {field.canonical for field in FIELDS if field.type(canonical=True) == "counter"}
+    assert not any(name.startswith("DCGM_EXP_") for name in later)
     assert metric_type("dcgm_fi_dev_nvlink_throughput_bytes_per_second") == "gauge"
