@@ -33,9 +33,12 @@ from dashboards.panels import (
     Words,
 )
 from dashboards.promql import FIRING, alerts, series
+from gpumon.health.table import CHECKS
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LETTERS = "ABCDEFGH"
+_COLUMNS = ("worst", *sorted(check.name for check in CHECKS), *map(str, range(36)))
+"""Columns of a matrix from left to right: checks, or NVLinks. Prometheus returns them in any order."""
 _GENERATED = "Generated: change dashboards/, not this file."
 _CONTEXT = "${datasource:queryparam}&${__url_time_range}"
 """Parameters of a link that keep the data source and the time range."""
@@ -349,7 +352,10 @@ def _matrix(panel: Panel) -> table.Panel:
     pivot = {"rowField": rows.source, "columnField": columns.source, "valueField": "Value", "emptyValue": "null"}
     corner = f"{rows.source}\\{columns.source}"
     shown = table.Panel().cell_options(kinds.TableColoredBackgroundCellOptions())
-    shown.transformations([_step("groupingToMatrix", **pivot), _step("organize", renameByName={corner: rows.heading})])
+    order = {name: place for place, name in enumerate((corner, *_COLUMNS))}
+    organized = _step("organize", indexByName=order, renameByName={corner: rows.heading})
+    shown.transformations([_step("groupingToMatrix", **pivot), organized])
+    shown.sort_by([common.TableSortByFieldState().display_name(rows.heading).desc(False)])
     return shown.override_by_name(rows.heading, _properties(rows, panel.columns))
 
 
