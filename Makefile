@@ -52,7 +52,7 @@ bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on s
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 	$(BIN)/python -m benchmarks.probe $(ARGS)
 
-pictures: .venv/.test ## Draw the dashboards with a simulated fleet (docs/dashboards/), in 10 minutes (ARGS: --healthy --out FOLDER)
+pictures: .venv/.test ## Draw the dashboards with a simulated fleet (docs/dashboards/), in 15 minutes (ARGS: --healthy --out FOLDER)
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium
 	$(BIN)/python -W ignore::DeprecationWarning -m benchmarks.pictures $(ARGS)
 

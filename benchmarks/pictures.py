@@ -21,7 +21,8 @@ from dashboards.picture import COLUMN, height, page
 
 PICTURES = Path(__file__).parents[1] / "docs" / "dashboards"
 INTERVAL = 5
-MINUTES = 10.0
+MINUTES = 14.0
+"""Minutes of history: IMEX that does not run is reported after ten."""
 PAGE_SIZE = (1280, 2700)
 POINTS = 150
 CHROMIUM = (

@@ -233,6 +233,12 @@ READINGS = (
                 },
                 minimum=0,
             ),
+            graph(
+                "How many spare rows are left?",
+                "Memory banks by the number of spare rows: max, high, partial, low, none.",
+                {"{{availability}}": series("gpumon_gpu_row_remap_banks")},
+                minimum=0,
+            ),
             table(
                 "Are memory rows remapped?",
                 "pending: takes effect at the next reset. failed: no spare row is left, replace the board.",
@@ -263,12 +269,6 @@ READINGS = (
                     Column("C", "retirement pending", words=_PENDING),
                 ],
                 height=4,
-            ),
-            graph(
-                "How many spare rows are left?",
-                "Memory banks by the number of spare rows: max, high, partial, low, none.",
-                {"{{availability}}": series("gpumon_gpu_row_remap_banks")},
-                minimum=0,
             ),
         ),
     ),

@@ -78,11 +78,11 @@ GPU: Mapping[str, Expectation] = {
         and 3 < shown.values["corrected dram, lifetime"] < 2 * WITHIN
         and shown.values["uncorrected dram"] == shown.values["uncorrected dram, lifetime"] == 0
     ),
-    "Are memory rows remapped?": lambda shown: shown.lines == [{"remapped rows": 0, "pending": 0, "failed": 0}],
-    "Must the board be replaced?": lambda shown: shown.lines == [{"SRAM threshold exceeded": 0}],
     "How many spare rows are left?": lambda shown: (
         shown.values == {"max": 2560} | dict.fromkeys(("high", "partial", "low", "none"), 0)
     ),
+    "Are memory rows remapped?": lambda shown: shown.lines == [{"remapped rows": 0, "pending": 0, "failed": 0}],
+    "Must the board be replaced?": lambda shown: shown.lines == [{"SRAM threshold exceeded": 0}],
     "How wide is its PCIe link?": lambda shown: (
         shown.values == {"lanes": 8, "possible": 16, "generation": 5, "possible generation": 5}
     ),

@@ -94,7 +94,7 @@ def _accepted_wrongly(
 GOOD = {"nothing is wrong", "nothing, as far as nodes answer", "none", "none fires", "MIG is off"}
 """Texts of lines that state that nothing is wrong."""
 NOT_ABOUT_THE_NODE = {
-    *("Healthy, 24 hours?", "Healthy, 7 days?"),
+    *("Healthy, 24 hours?", "Healthy, 7 days?", "Hours between failures?", "Which nodes fail again and again?"),
     *("Alerts that fire?", "Which alerts fire, and for how long?", "Which alerts fired, where and when?"),
 }
 """Panels about the past of a node, or about the alerts in Prometheus: the answer is known of a silent node too."""
