@@ -92,8 +92,8 @@ READINGS = (
                 "How long was each clock limit active?",
                 "Share of time in which this reason or this policy of the driver reduced the clocks.",
                 {
-                    "{{reason}}": rate("gpumon_gpu_clock_event_seconds_total"),
-                    "policy {{policy}}": rate("gpumon_gpu_performance_limited_seconds_total"),
+                    "{{reason}}": f"clamp_max({rate('gpumon_gpu_clock_event_seconds_total')}, 1)",
+                    "policy {{policy}}": f"clamp_max({rate('gpumon_gpu_performance_limited_seconds_total')}, 1)",
                 },
                 unit="percentunit",
                 minimum=0,

@@ -104,10 +104,11 @@ def _bars(panel: Panel, answers: Answers, _: Source) -> str:
 
 
 def _table(panel: Panel, answers: Answers, _: Source) -> str:
-    head = "".join(f"<th>{escape(column.heading)}</th>" for column in panel.columns)
-    body = "".join(
-        f"<tr>{''.join(_cell(column, line) for column in panel.columns)}</tr>" for line in lines(panel, answers)
-    )
+    shown = lines(panel, answers)
+    # As in Grafana a label that no result has is no column.
+    columns = [each for each in panel.columns if each.is_value or any(each.heading in line for line in shown)]
+    head = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(_cell(column, line) for column in columns)}</tr>" for line in shown)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 

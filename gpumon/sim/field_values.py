@@ -64,9 +64,9 @@ def _quantity(quantity: str, factor: float = 1) -> Read:
 
 
 def _thermal(device: SimGpu, _scope: int) -> float | None:
-    """Return the nanoseconds of thermal slowdown by software and hardware; None if not supported."""
+    """Return the nanoseconds of thermal slowdown by software or hardware, which overlap; None if not supported."""
     times = (device.state.sw_thermal_seconds, device.state.hw_thermal_seconds)
-    return None if None in times else _NANO * sum(time for time in times if time is not None)
+    return None if None in times else _NANO * max(time for time in times if time is not None)
 
 
 def _ecc(*quantities: str) -> Read:

@@ -285,7 +285,6 @@ VIEWS: Mapping[str, tuple[View, ...]] = {
 }
 """By the uid of the dashboard. The first view has each of its panels, in their order."""
 ACCEPTED: Mapping[tuple[str, str], str] = {
-    ("How fast is its fan?", "A returns nothing"): "No board of the fleet has a fan.",
     ("Must the board be replaced?", "B returns nothing"): "Only boards before Ampere retire pages.",
     ("Must the board be replaced?", "C returns nothing"): "Only boards before Ampere retire pages.",
 }
