@@ -88,7 +88,7 @@ build: .venv/.test ## Build the wheel and the source archive in dist/, stamped w
 	    SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 
 packages: build .venv/.packages ## Build a deb and an rpm for amd64 and arm64 in dist/ (ARGS: --arch amd64 --format deb --release 2)
-	$(BIN)/python -m scripts.packages dist/gpumon-*.whl $(ARGS)
+	$(BIN)/python -m scripts.packages $(ARGS)
 
 release: .venv/.packages .venv/.deploy ## Check, test and build all files of a release from its tag (ARGS: --tested)
 	$(BIN)/python -m scripts.release $(ARGS)

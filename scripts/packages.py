@@ -1,4 +1,4 @@
-"""Builds the deb and the rpm from a wheel: `python -m scripts.packages dist/gpumon-0.1.0-py3-none-any.whl`.
+"""Builds the deb and the rpm from the wheel that `make build` wrote to dist/: `python -m scripts.packages`.
 
 They contain the agent, its dependencies for each Python of the supported distributions, the units and the files for
 Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python links to the Python of
@@ -93,7 +93,8 @@ def run(*command: str, **variables: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Build the deb and the rpm.")
-    parser.add_argument("wheel", type=Path, help="wheel of gpumon, as `make build` writes it")
+    built = ROOT / "dist" / f"gpumon-{__version__}-py3-none-any.whl"
+    parser.add_argument("wheel", type=Path, nargs="?", default=built, help="wheel of gpumon; that of `make build`")
     parser.add_argument("--arch", action="append", choices=PLATFORMS, help="processor; all if not given")
     parser.add_argument("--format", action="append", choices=FORMATS, help="kind of package; all if not given")
     parser.add_argument("--release", default="1", help="number of this package of the same version of gpumon")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -85,7 +86,9 @@ def main(arguments: list[str] | None = None) -> None:
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     targets = ("packages",) if chosen.tested else ("check", "test", "test-slow", "packages")
-    subprocess.run(["make", *targets], cwd=ROOT, check=True)
+    # Without the ARGS of this command: they are not the ones of these targets.
+    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKEOVERRIDES"}}
+    subprocess.run(["make", *targets, "ARGS="], cwd=ROOT, env=environment, check=True)
     pack_chart(ROOT / CHART, __version__, dist, int(git(ROOT, "log", "-1", "--format=%ct")))
     write_bill(dist, __version__)
     write_sums(dist)

@@ -53,6 +53,35 @@ def test_each_obstacle_is_named(checkout: Path) -> None:
     assert f"no tag v{VERSION}" in untagged
 
 
+REQUIREMENTS = ("requirements/constraints.txt", "requirements/deploy.txt")
+RECORD = """\
+#!/bin/sh
+case "$2" in scripts.release) exec {python} "$@" ;; esac
+echo "$*" >> calls
+"""
+
+
+def test_the_arguments_of_the_release_are_not_those_of_the_packages(checkout: Path) -> None:
+    """`make release ARGS=--tested` builds the packages without `--tested`, whatever else is in dist/."""
+    for name in ("Makefile", "scripts/release.py", "pyproject.toml", *REQUIREMENTS):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, checkout / name)
+    python = checkout / ".venv" / "bin" / "python"
+    for path in (python, checkout / "gpumon" / "__init__.py"):
+        path.parent.mkdir(parents=True)
+    (checkout / "gpumon" / "__init__.py").write_text(f'__version__ = "{VERSION}"\n')
+    python.write_text(RECORD.format(python=sys.executable))
+    python.chmod(0o755)
+    for stamp in ("made", "run", "test", "packages", "deploy"):
+        (checkout / ".venv" / f".{stamp}").touch()
+    (checkout / ".gitignore").write_text(".venv\ndist\ncalls\n__pycache__\n")
+    commit(checkout)
+    git(checkout, "tag", "--force", f"v{VERSION}")
+    ran = subprocess.run(["make", "release", "ARGS=--tested"], cwd=checkout, capture_output=True, text=True, check=False)
+    calls = (checkout / "calls").read_text().splitlines()
+    assert calls == ["-m build --no-isolation", "-m scripts.packages"], ran.stderr
+
+
 def test_the_chart_is_complete(tmp_path: Path) -> None:
     """Rules and dashboards are in it as files, although they are links in the checkout."""
     with tarfile.open(pack_chart(ROOT / CHART, VERSION, tmp_path, 1_700_000_000)) as archive:
