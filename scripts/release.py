@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -65,6 +66,9 @@ def write_bill(dist: Path, version: str) -> Path:
     tool = Path(sys.executable).with_name("cyclonedx-py")
     options = ("--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "-o", str(path))
     subprocess.run([str(tool), "requirements", *options, str(requirements)], check=True, capture_output=True)
+    bill = json.loads(path.read_text())
+    bill["metadata"]["component"]["version"] = version  # pyproject.toml has none
+    path.write_text(json.dumps(bill, indent=2) + "\n")
     return path
 
 

@@ -92,10 +92,11 @@ def test_the_chart_is_complete(tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_names_every_dependency_with_its_hashes(tmp_path: Path) -> None:
-    """As requirements/packages.txt has them."""
+    """As requirements/packages.txt has them; it is that of this version of gpumon."""
     if shutil.which("cyclonedx-py", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("cyclonedx-py is installed by `make packages` and `make release` only")
     bill = json.loads(write_bill(tmp_path, VERSION).read_text())
+    assert (bill["metadata"]["component"]["name"], bill["metadata"]["component"]["version"]) == ("gpumon", VERSION)
     named = {f"{each['name']}=={each['version']}": each for each in bill["components"]}
     lines = (ROOT / "requirements" / "packages.txt").read_text().splitlines()
     pinned = {line.split()[0] for line in lines if not line.startswith(" ")}
