@@ -35,6 +35,7 @@ TaskPlugin=task/none
 MpiDefault=none
 SlurmdTimeout=15
 ReturnToService=2
+RebootProgram=/bin/true
 HealthCheckProgram={program}
 HealthCheckInterval=1
 HealthCheckNodeState=ANY
@@ -81,8 +82,12 @@ class SlurmCluster:
 
     def scontrol(self, *arguments: str) -> str:
         """Run scontrol and return its output."""
+        return self.run("scontrol", *arguments)
+
+    def run(self, *command: str) -> str:
+        """Run a command of Slurm and return its output."""
         ran = subprocess.run(
-            ["scontrol", *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout

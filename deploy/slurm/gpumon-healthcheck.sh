@@ -8,7 +8,8 @@
 #   drains nor resumes.
 # - It does not change a node that is already drained, draining, down or failing, nor its reason.
 # - It resumes nothing by default. With GPUMON_SLURM_RESUME=yes it resumes only what it drained itself: nodes whose reason
-#   begins with "gpumon: ". A node whose reason is edited stays drained.
+#   begins with "gpumon: ". A node whose reason is edited stays drained, and so does one that is to be rebooted, or in a
+#   maintenance reservation.
 # - It drains a node once per failure: a node that an operator resumes while it fails stays in service, until its verdict
 #   was ok or warn, or until it is rebooted.
 # - It does not drain a whole partition: it counts the nodes of each partition of this node that are drained with its
@@ -134,8 +135,8 @@ case "$change $state" in
 "drain "*DRAIN* | "drain "*DOWN* | "drain "*FAIL* | "drain "*MAINT*)
     ;; # already out of service
 "drain "*) drain ;;
-"resume "*DOWN* | "resume "*FAIL*)
-    ;; # not only by this program
+"resume "*DOWN* | "resume "*FAIL* | "resume "*REBOOT* | "resume "*POWER* | "resume "*MAINT*)
+    ;; # not only by this program: to resume would cancel the reboot that an administrator requested
 "resume "*DRAIN*)
     case "$reason" in
     "$own"*)

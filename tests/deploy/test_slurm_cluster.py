@@ -157,6 +157,23 @@ def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
     assert "DRAIN" not in node.slurm.state(NODE)
 
 
+def test_a_reboot_that_an_administrator_requested_is_kept(node: Node) -> None:
+    """A node that waits for the end of its job, to reboot, stays drained when its GPUs are healthy again."""
+    job = node.slurm.run("sbatch", "--parsable", f"--nodelist={NODE}", "--output=/dev/null", "--wrap=sleep 600").strip()
+    try:
+        eventually(lambda: node.slurm.run("squeue", "--noheader", "--format=%T").strip() == "RUNNING")
+        node.become("failed")
+        eventually(lambda: node.slurm.reason(NODE).startswith(REASON))
+        node.slurm.scontrol("reboot", NODE)
+        node.become("healthy")
+        node.await_runs("healthy")
+        assert "DRAIN+REBOOT_REQUESTED" in node.slurm.state(NODE)
+        node.slurm.scontrol("cancel_reboot", NODE)
+        eventually(lambda: "DRAIN" not in node.slurm.state(NODE))
+    finally:
+        node.slurm.run("scancel", job)
+
+
 def test_a_full_partition_is_not_drained(node: Node) -> None:
     """The node stays in service while gpumon has drained a tenth of the partition."""
     node.update(OTHER, "state=drain", f"reason={REASON}")
