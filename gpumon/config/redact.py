@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 REDACTED = "<redacted>"
-_WORDS = r"(?:passw|token|secret|credential|(?<![^\W_])key(?![^\W_]))"
-_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
-_FILE_NAME = re.compile(r"_(?:file|path)$", re.IGNORECASE)
-_HOOK_PATH = re.compile(r"(?<=://)([^/\s]+)/.+")
-_IN_TEXT = (
-    (re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)"), rf"\1:{REDACTED}"),
-    (re.compile(r"(?<=://)[^/@\s:]+(?=@)"), REDACTED),
-    (re.compile(r"(://[^\s?#]+\?)[^\s\"'#]+"), rf"\1{REDACTED}"),
-    (re.compile(r"(Bearer |Authorization: ?\w+ )[^\s\"']+", re.IGNORECASE), rf"\1{REDACTED}"),
-    (re.compile(rf"({_WORDS}(?:ord)?[\"']?[=:] ?[\"']?)[^\s\"',;]+", re.IGNORECASE), rf"\1{REDACTED}"),
+_WORDS = r"(?:passw\w*|passphrase|token|secret|credentials?|api[-_]?key|(?<![^\W_])(?:key|pass|pwd|auth)(?![^\W_]))"
+_FLAG = rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])"
+_SECRET_NAME = re.compile(rf"{_WORDS}|^-u$", re.IGNORECASE)
+_FILE_NAME = re.compile(r"[-_](?:file|path)$", re.IGNORECASE)
+_INDEX = re.compile(r"(?:\.\d+)+$")
+_WITH_PATH = ("webhook_url", "alertmanagers")
+"""Settings with URLs whose path may be a secret."""
+_URL_PATH = re.compile(r"^((?:\w+://)?[^/\s]+)/.+")
+_VALUE = r"""(?:(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*(?:(?P=quote)|$)|\\["'].*?(?:\\["']|$)|\S*[^\s"'\])},;])"""
+_IN_TEXT = tuple(
+    (re.compile(rf"(?P<name>{before}){value}", re.IGNORECASE | re.MULTILINE), replacement)
+    for before, value, replacement in (
+        (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)", rf"\g<name>{REDACTED}"),
+        (r"://[^\s?#]+\?", r"[^\s\"'#]+", rf"\g<name>{REDACTED}"),
+        (r"Bearer |Authorization: ?\w+ ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (r"(?<![\w-])-u[\"']?[\s,]*(?:- +)?[\"']?[^\s:\"']*:", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (rf"{_FLAG}[\"']?[\s,]+(?:- +)?", _VALUE, rf"\g<name>\g<quote>{REDACTED}\g<quote>"),
+        (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE, rf"\g<name>\g<quote>{REDACTED}\g<quote>"),
+    )
 )
-"""Patterns of secrets in a text, with their replacements: in a URL the password, a user without password, and the
-query; credentials in an HTTP header; and the value after a name such as `token=` or `token:`.
-"""
+"""Secrets in a text: password and query of a URL, an HTTP header, `-u NAME:`, `--token`, `token=`, `token:`."""
+_IN_FILE = (
+    (re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE), ""),
+    (re.compile(rf"({_FLAG}|(?<![\w-])-u(?!\w)).*(?:\n\s*- +[^-\n].*)*", re.IGNORECASE), rf"\1 {REDACTED}"),
+    (re.compile(rf"^(\s*)(.*{_WORDS}[\"']?:).*(?:\n\1\s+.*)*", re.IGNORECASE | re.MULTILINE), rf"\1\2 {REDACTED}"),
+    (re.compile(r"(://[^/\s\"']+|\b[\w-]+(?:\.[\w-]+)+(?::\d+)?)/[^\"',\]}\n]+"), rf"\1/{REDACTED}"),
+)
+"""Comments, words after a secret flag, values of a secret key, and paths of URLs in a file that may not be YAML."""
 
 
 def redact(name: str, value: Any) -> Any:
@@ -29,22 +44,17 @@ def redact(name: str, value: Any) -> Any:
     `name` is the name of the setting or, inside a mapping, the key of an entry. A value is secret if its name indicates
     that. The secrets that redact_text finds in a value, and the path of webhook_url, are replaced too.
     """
-    last = name.rpartition(".")[2]
+    last = _INDEX.sub("", name).rpartition(".")[2]
     if isinstance(value, Mapping):
         return {key: redact(str(key), entry) for key, entry in value.items()}
-    if value is None:
-        return None
-    if _SECRET_NAME.search(last) and not _FILE_NAME.search(last):
-        return REDACTED
+    if _is_secret(last):
+        return None if value is None else REDACTED
     if isinstance(value, list | tuple):
-        flags = ("", *map(str, value))  # the word after --token is secret
-        return [
-            redact(flag if flag.startswith("-") else name, entry) for flag, entry in zip(flags, value, strict=False)
-        ]
-    if not isinstance(value, str):
-        return value
+        return list(_redact_words(name, value))
+    if not isinstance(value, str):  # a URL where the name of a file belongs is a webhook
+        return REDACTED if isinstance(value, Path) and value.parts[:1] in {("http:",), ("https:",)} else value
     text = redact_text(value)
-    return _HOOK_PATH.sub(rf"\1/{REDACTED}", text) if last == "webhook_url" else text
+    return _URL_PATH.sub(rf"\1/{REDACTED}", text) if last in _WITH_PATH else text
 
 
 def redact_text(text: str) -> str:
@@ -52,3 +62,23 @@ def redact_text(text: str) -> str:
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
+
+
+def redact_file(text: str) -> str:
+    """Return a configuration file, also one that is not valid, without comments and secrets."""
+    for pattern, replacement in _IN_FILE:
+        text = pattern.sub(replacement, text)
+    return redact_text(text)
+
+
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name)) and not _FILE_NAME.search(name)
+
+
+def _redact_words(name: str, words: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the words of a list. After a flag such as --token, all words up to the next flag are secret."""
+    before, hidden = "", False
+    for word in words:
+        hidden = (before.startswith("-") and _is_secret(before)) or (hidden and not str(word).startswith("-"))
+        yield REDACTED if hidden else redact(name, word)
+        before = str(word)

@@ -1,0 +1,91 @@
+"""Secrets in values, logs and configuration files are replaced; other words are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from each_case import each_case
+
+from gpumon.config.redact import redact, redact_file, redact_text
+
+R = "<redacted>"
+
+
+@each_case(
+    ("text", "expected"),
+    [
+        ("https://user:p@ssw0rd@am:9093", f"https://user:{R}@am:9093"),
+        ("https://t0k@en@am/", f"https://{R}@am/"),
+        ("passwd=x1 pass=x2 apikey=x3", f"passwd={R} pass={R} apikey={R}"),
+        ("--password x1 --api-key 'x 2' -p 3", f"--password {R} --api-key '{R}' -p 3"),
+        ("token = x1, next", f"token = {R}, next"),
+        ('password="x1 x2" user=u', f'password="{R}" user=u'),
+        (r'msg="secret=\"x1 x2\" refused"', rf'msg="secret={R} refused"'),
+        ("curl -u kim:x1 https://h/", f"curl -u kim:{R} https://h/"),
+        ("token_file=/a --token-file /b", "token_file=/a --token-file /b"),
+    ],
+)
+def test_secrets_in_a_text(text: str, expected: str) -> None:
+    """Also behind a blank in quotes, and up to the last @ of a URL's authority."""
+    assert redact_text(text) == expected
+
+
+def test_a_line_of_the_log_is_kept() -> None:
+    """Nothing in it is a secret."""
+    line = (
+        'time=2026-11-24T05:49:10.442Z level=info msg="probe passed, authority of gpumon.service: 7 tokens" '
+        "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example"
+    )
+    assert redact_text(line) == line
+
+
+@each_case(
+    ("name", "value", "expected"),
+    [
+        ("scheduler_gate", ("/bin/gate", "-u", "x1", "x2", "--node", "n"), ["/bin/gate", "-u", R, R, "--node", "n"]),
+        ("scheduler_gate", ("g", "--auth", "-x1", "x2"), ["g", "--auth", R, R]),
+        ("scheduler_gate", ("g", "--apikey", "x1"), ["g", "--apikey", R]),
+        ("scheduler_gate", ("g", "--token-file", "/a"), ["g", "--token-file", "/a"]),
+        (
+            "nccl_environment",
+            {"NCCL_APIKEY": "x1", "NCCL_PWD": "x2", "NCCL_DEBUG": "INFO"},
+            {"NCCL_APIKEY": R, "NCCL_PWD": R, "NCCL_DEBUG": "INFO"},
+        ),
+        ("notifications.alertmanagers", ("https://am/x1/x2",), [f"https://am/{R}"]),
+        ("notifications.alertmanagers.0", "am.example.com/x1 x2", f"am.example.com/{R}"),
+        ("notifications.slack_url_file", Path("https:/hooks.example.com/x1"), R),
+        ("web.token_file", Path("/a/token"), Path("/a/token")),
+    ],
+)
+def test_secrets_in_values(name: str, value: object, expected: object) -> None:
+    """Words after a flag, entries of a mapping, and paths of webhooks and Alertmanagers."""
+    assert redact(name, value) == expected
+
+
+BROKEN = """\
+# the password was s3cret
+notifications:
+  webhook_url: https://hooks.example.com/s3cret/x s3cret
+  alertmanagers: ["https://u:s3cret@am.example.com/s3cret"]  # s3cret
+  slack_url_file: hooks.example.com/s3cret
+probe:
+  scheduler_gate: [/bin/gate, --token, s3cret, s3cret]
+  nccl_environment:
+    NCCL_API_KEY: |
+      s3cret
+      s3cret
+    NCCL_DEBUG: INFO
+  interval_seconds: [
+"""
+
+
+def test_a_file_that_is_not_yaml() -> None:
+    """Its comments and secrets are left out."""
+    shown = redact_file(BROKEN)
+    assert "s3cret" not in shown
+    assert {"  interval_seconds: [", "    NCCL_DEBUG: INFO"} <= set(shown.splitlines())
+    assert f"webhook_url: https://hooks.example.com/{R}" in shown
+    assert (
+        redact_file("gate:\n- /bin/gate\n- --token\n- s3cret\n- s3cret\n- --node\n")
+        == f"gate:\n- /bin/gate\n- --token {R}\n- --node\n"
+    )
