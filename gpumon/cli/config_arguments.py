@@ -6,7 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -48,15 +48,15 @@ def reason(args: argparse.Namespace) -> dict[str, str]:
     return {"reason": args.reason} if args.reason else {}
 
 
-def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
+def reader(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Callable[[], Configuration]:
     """Return a function that loads the configuration from flags, environment and file.
 
     Commands call this function at their start, and the daemon also at each reload. It raises ConfigurationError.
     """
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
-    path = configuration_file(named, os.environ)
-    return lambda: load(path, flags, os.environ, profiles=profile_names)
+    path = configuration_file(named, environ)
+    return lambda: load(path, flags, environ, profiles=profile_names)
 
 
 def profile_names() -> list[str]:
@@ -66,20 +66,20 @@ def profile_names() -> list[str]:
     return sorted(PROFILES)
 
 
-def configuration(args: argparse.Namespace) -> Configuration:
+def configuration(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Configuration:
     """Return the configuration from flags, environment and file.
 
     If it is invalid, raise UserError with all problems that were found.
     """
     try:
-        return reader(args)()
+        return reader(args, environ)()
     except ConfigurationError as error:
         raise UserError(f"the configuration is invalid:\n{error}") from error
 
 
-def configuration_to_start(args: argparse.Namespace) -> Configuration:
+def configuration_to_start(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Configuration:
     """Return the configuration. Raise UserError if the configuration, or its recording or scenario, is invalid."""
-    settings = configuration(args)
+    settings = configuration(args, environ)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
     if wrong:

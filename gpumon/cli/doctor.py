@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import platform
 import sys
 import textwrap
@@ -21,8 +22,10 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
 from gpumon.cli.readiness.host_facts import HostFacts, gather
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
+from gpumon.cli.readiness.unit_facts import UnitFacts
 from gpumon.cli.support_bundle import bundle, fill
-from gpumon.config.load import load
+from gpumon.config.load import configuration_file, load
+from gpumon.config.redact import redact_text
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
@@ -75,10 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(args: argparse.Namespace) -> HostFacts:
     """Return the facts about this host. If the configuration is invalid, add its error and use the defaults."""
+    unit = UnitFacts.read(args.timeout)
+    environ = {**unit.environment, **os.environ}
     try:
-        return gather(configuration_to_start(args), "", args.timeout)
+        return gather(configuration_to_start(args, environ), "", args.timeout, unit)
     except UserError as error:
-        return gather(load(None, {}, {}), str(error), args.timeout)
+        path = configuration_file(getattr(args, CONFIG_FILE.name), environ)
+        return gather(load(None, {}, {}), redact_text(str(error)), args.timeout, unit, path)
 
 
 def _print(answers: Answers, *, as_json: bool) -> int:

@@ -18,10 +18,11 @@ from gpumon import __version__, trusted_file
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.errors import UserError
 from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
+from gpumon.cli.readiness.host_facts import HostFacts
+from gpumon.cli.readiness.unit_facts import COMMAND_SECONDS, UNIT
 from gpumon.config.effective_configuration import show
 from gpumon.config.model import Configuration
-from gpumon.config.redact import REDACTED, redact_text
+from gpumon.config.redact import REDACTED, redact_file, redact_text
 from gpumon.config.settings_table import settings
 from gpumon.outputs import terminal
 from gpumon.store.database_file import examine
@@ -68,7 +69,8 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
 
 
 def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
-    yield "configuration.yml", show(facts.configuration)
+    broken = facts.invalid_file
+    yield "configuration.yml", redact_file(_read(broken)) if broken else show(facts.configuration)
     yield "report.json", json.dumps(facts.report, indent=1)
     yield "gpus.txt", terminal.table(facts.report, 160, color=False)
     log = run_bounded(
@@ -78,6 +80,13 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     versions = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     host = (__version__, platform.python_version(), platform.platform(), versions, facts.torch, facts.unit)
     yield "versions.json", json.dumps(dict(zip(VERSIONS, host, strict=True)), indent=1)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        return f"{path}: {error.strerror}"
 
 
 def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:

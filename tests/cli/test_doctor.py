@@ -27,6 +27,7 @@ from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import HostFacts
 from gpumon.cli.readiness.torch_checks import runs_on
 from gpumon.config.load import load
+from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text
 from gpumon.store import error_events
 from gpumon.store.store import Store
@@ -81,6 +82,13 @@ NO_GPU = {"nvml_up": None, "gpus_visible": None, "gpus_on_pci_bus": {"nvidia": 0
 STOPPED = {"agent": "Connection refused"}
 
 
+LOOPBACK = ("127.0.0.1:17400",)
+
+
+def listening(address: str) -> Configuration:
+    return load(None, {"--web.listen-address": address}, {})
+
+
 @each_case(
     ("name", "host", "level", "words"),
     [
@@ -88,7 +96,18 @@ STOPPED = {"agent": "Connection refused"}
         ("agent", facts(errors=STOPPED, unit={}), "fail", "There is no unit gpumon.service."),
         ("agent", facts({"build": {"version": "0.0.9"}}), "warn", "systemctl restart gpumon"),
         ("port", facts(errors=STOPPED | {"port": "Address already in use"}), "fail", "ss -ltnp 'sport = :17400'"),
-        ("port", facts(errors=STOPPED, socket_active=True), "ok", "systemd listens on 127.0.0.1:17400"),
+        (
+            "agent",
+            facts(errors=STOPPED | {"unit": "no bus"}, unit={}),
+            "unknown",
+            "does not report gpumon.service: no bus",
+        ),
+        ("port", facts(listeners=("10.0.0.17:17400",)), "ok", "systemd listens on 10.0.0.17:17400."),
+        ("port", facts(listeners=("[::]:17400",), configuration=listening(":17400")), "ok", "listens on [::]:17400."),
+        ("port", facts(listeners=LOOPBACK, configuration=listening("localhost:17400")), "ok", "Only this host"),
+        ("port", facts(listeners=LOOPBACK, configuration=listening(":17500")), "warn", "systemctl edit gpumon.socket"),
+        ("port", facts(errors={"port": "Address already in use"}), "ok", "The agent listens on 127.0.0.1:17400."),
+        ("port", facts(), "warn", "systemctl restart gpumon"),
         ("store", facts(FULL), "fail", "disk full"),
         ("store", facts(errors=STOPPED | {"store": "this user may not read it"}), "unknown", "sudo gpumon doctor"),
         ("kernel_log", facts({"kernel_log_up": 0}), "fail", "AmbientCapabilities=CAP_SYSLOG"),
@@ -97,6 +116,7 @@ STOPPED = {"agent": "Connection refused"}
         ("kernel_log", facts(kernel_log=None), "absent", "There is no /dev/kmsg."),
         ("cgroup", facts(unit=UNIT | {"Delegate": "no"}), "warn", "Delegate=yes"),
         ("cgroup", facts(cgroup2=False), "warn", "cgroup version 1"),
+        ("cgroup", facts(unit={}, errors={"unit": "no bus"}), "unknown", "sudo gpumon doctor"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "8388608"}), "warn", "only 8192 KiB"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "18446744073709551615"}), "ok", "without limit"),
         ("memlock", facts(unit={}, memlock=65536), "warn", "This shell may lock only 64 KiB"),
@@ -134,6 +154,7 @@ STOPPED = {"agent": "Connection refused"}
         ("torch_gpus", facts(torch=TORCH | {"gpus": 1}, visible_devices="0"), "warn", "unset CUDA_VISIBLE_DEVICES"),
         ("torch_gpus", facts(gpu={"mig_mode": 1}, torch=TORCH | {"gpus": 1}), "ok", "lists 1 of 8"),
         ("visible_devices", facts(visible_devices=""), "warn", "unset CUDA_VISIBLE_DEVICES"),
+        ("visible_devices", facts(agent_devices="0"), "warn", "'0' for the agent"),
         ("nccl", facts(torch=TORCH | {"nccl": "2.18.1"}), "warn", "NCCL 2.18.1 is loaded from /opt/torch"),
         ("nccl", facts(torch=TWO_NCCLS), "warn", "uninstall -y nvidia-nccl-cu13"),
         ("nccl", facts(torch=TORCH | {"packages": {}}), "ok", "2.27.5"),
@@ -151,7 +172,7 @@ def test_each_problem_has_its_answer(name: str, host: HostFacts, level: str, wor
 
 def test_a_healthy_host_is_ok() -> None:
     """Nothing warns on a host with all GPUs, ports and services."""
-    answers = diagnose(facts(shared_memory=size(100, 90)))
+    answers = diagnose(facts(shared_memory=size(100, 90), listeners=LOOPBACK))
     assert {check.name: answer for check, answer in answers if answer.word not in {"ok", "absent"}} == {}
     assert document(answers)["exit_code"] == 0
 
@@ -288,6 +309,61 @@ def test_a_store_is_examined_without_a_change(alone: Path) -> None:
     _, shown = run("--simulate", "h100x8")
     assert "a newer gpumon has written it" in " ".join(shown.split())
     assert (alone / "gpumon.db").read_bytes() == before
+
+
+SYSTEMCTL = """\
+#!/bin/sh
+cat <<EOF
+LoadState=loaded
+ActiveState={state}
+MainPID={pid}
+User=
+LimitMEMLOCK=infinity
+Delegate=yes
+AmbientCapabilities=cap_syslog
+Environment=GPUMON_PROBE__DEADLINE_SECONDS=71 "CUDA_VISIBLE_DEVICES=0,1"
+EnvironmentFiles={folder}/default (ignore_errors=yes)
+StateDirectory=gpumon
+
+ActiveState=active
+Listen=127.0.0.1:17400 (Stream)
+EOF
+"""
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_the_environment_of_the_agent_counts(alone: Path, monkeypatch: pytest.MonkeyPatch, *, running: bool) -> None:
+    """The configuration is that of the running agent, else of its unit; secrets of files named there are redacted."""
+    (alone / "hook").write_text("s3cret-hook\n")
+    variable = f"GPUMON_NOTIFICATIONS__WEBHOOK_TOKEN_FILE={alone}/hook"
+    (alone / "default").write_text("" if running else f'# see docs\n{variable}\nGPUMON_METRICS__DETAILED="true"\n')
+    given = {"PATH": "/usr/bin:/bin"} | (dict([variable.split("=")]) if running else {})
+    with subprocess.Popen(["sleep", "600"], env=given) as agent:
+        try:
+            pid = agent.pid if running else 0
+            text = SYSTEMCTL.format(state="active" if running else "inactive", pid=pid, folder=alone)
+            (alone / "systemctl").write_text(text)
+            (alone / "systemctl").chmod(0o755)
+            monkeypatch.setenv("PATH", f"{alone}:/usr/bin:/bin")
+            path = alone / "support.tar.gz"
+            _, shown = run("--simulate", "h100x8", "--bundle", str(path), errors=f"gpumon: wrote {path}.")
+        finally:
+            agent.kill()
+    written = unpack(path)["configuration.yml"]
+    assert f"webhook_token_file: {alone}/hook  # GPUMON_NOTIFICATIONS__WEBHOOK_TOKEN_FILE" in written
+    assert ("detailed: true  # GPUMON_METRICS__DETAILED" in written) is not running
+    assert ("CUDA_VISIBLE_DEVICES is '0,1' for the agent" in " ".join(shown.split())) is not running
+
+
+def test_the_text_of_an_invalid_configuration_is_archived(alone: Path) -> None:
+    """Without its secrets, which the answers do not quote either."""
+    text = "notifications: {webhook_url: hooks.example.com/s3cret}\nbogus: 1\n"
+    (alone / "gpumon.yml").write_text(text)
+    path = alone / "support.tar.gz"
+    run("--config.file", str(alone / "gpumon.yml"), "--bundle", str(path), errors=f"gpumon: wrote {path}.")
+    members = unpack(path)
+    assert members["configuration.yml"] == text.replace("s3cret", "<redacted>")
+    assert [name for name, text in members.items() if "s3cret" in text] == []
 
 
 SECRETS = """\

@@ -103,7 +103,11 @@ def play(root: ClonedRoot, folder: Path, *arguments: str, **variables: object) -
         timeout=300,
     )
     recap = RECAP.search(ran.stdout)
-    journal = root.run("journalctl", "--no-pager", "--unit=gpumon*", "--lines=20", check=False).stdout if ran.returncode else ""
+    journal = (
+        root.run("journalctl", "--no-pager", "--unit=gpumon*", "--lines=20", check=False).stdout
+        if ran.returncode
+        else ""
+    )
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:] + journal
     assert recap, ran.stdout
     return int(recap[2]), ran.stdout
@@ -144,7 +148,9 @@ def test_the_role_installs_a_running_agent_once(root: ClonedRoot, tmp_path: Path
     assert "gpumon_gpu_memory_free_bytes" in scrape(root, 17498)
 
     started = starts(root)
-    assert play(root, tmp_path, **variables | {"gpumon_package_file": second})[0] == 2  # the copied file and the package
+    assert (
+        play(root, tmp_path, **variables | {"gpumon_package_file": second})[0] == 2
+    )  # the copied file and the package
     assert starts(root) == started + 1
     with pytest.raises(AssertionError, match="later version"):
         play(root, tmp_path, **variables)

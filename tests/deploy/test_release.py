@@ -77,7 +77,9 @@ def test_the_arguments_of_the_release_are_not_those_of_the_packages(checkout: Pa
     (checkout / ".gitignore").write_text(".venv\ndist\ncalls\n__pycache__\n")
     commit(checkout)
     git(checkout, "tag", "--force", f"v{VERSION}")
-    ran = subprocess.run(["make", "release", "ARGS=--tested"], cwd=checkout, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        ["make", "release", "ARGS=--tested"], cwd=checkout, capture_output=True, text=True, check=False
+    )
     calls = (checkout / "calls").read_text().splitlines()
     assert calls == ["-m build --no-isolation", "-m scripts.packages"], ran.stderr
 

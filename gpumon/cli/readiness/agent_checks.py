@@ -6,8 +6,9 @@ import re
 import shlex
 
 from gpumon import __version__
-from gpumon.cli.readiness.host_facts import UNIT, UNREADABLE, HostFacts
+from gpumon.cli.readiness.host_facts import UNREADABLE, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN, Readiness, ReadinessCheck
+from gpumon.cli.readiness.unit_facts import SOCKET_UNIT, UNIT
 
 AS_ROOT = "sudo gpumon doctor"
 DROP_INS = f"/etc/systemd/system/{UNIT}.d"
@@ -36,6 +37,8 @@ def agent(facts: HostFacts) -> Readiness:
     detail = f"No agent answers at {facts.agent}: {error}. "
     if "denied" in error:
         return Readiness(UNKNOWN, detail, AS_ROOT)
+    if refused := facts.errors.get("unit"):
+        return Readiness(UNKNOWN, f"{detail}systemd does not report {UNIT}: {refused}.", AS_ROOT)
     if state is None:
         return Readiness(FAIL, f"{detail}There is no unit {UNIT}.", "gpumon serve")
     command = "restart" if state == "active" else "start"
@@ -43,14 +46,36 @@ def agent(facts: HostFacts) -> Readiness:
 
 
 def port(facts: HostFacts) -> Readiness:
-    address, (host, number) = facts.configuration.web.listen_address, facts.configuration.web.address
-    if error := facts.errors.get("port"):
+    web, error, up = facts.configuration.web, facts.errors.get("port", ""), "agent" not in facts.errors
+    address, (host, number) = web.listen_address, web.address
+    if facts.listeners:
+        listening = " and ".join(facts.listeners)
+        named = facts.configuration.origin("web.listen_address")
+        if named != "default" and not any(_same(each, host, number) for each in facts.listeners):
+            detail = f"systemd listens on {listening}, and the {address} of {named} has no effect."
+            return Readiness(WARN, detail, f"sudo systemctl edit {SOCKET_UNIT}  # ListenStream, see docs/install.md")
+        return Readiness(OK, f"systemd listens on {listening}.{_reach(facts.listeners[0].rpartition(':')[0])}")
+    if error and not (up and error.endswith(("in use", "denied"))):
         remedy = f"sudo ss -ltnp 'sport = :{number}'" if "in use" in error else "ip -brief address"
         return Readiness(FAIL, f"The agent cannot listen on {address}: {error}.", remedy)
-    used = f"systemd listens on {address}." if facts.socket_active else f"{address} is free."
-    used = used if "agent" in facts.errors else f"The agent runs, and {address} is configured."
-    local = host == "localhost" or host.startswith(("127.", "::1"))
-    return Readiness(OK, f"{used} Only this host can reach it (web.listen_address)." if local else used)
+    if up and not error and number:
+        detail = f"The agent runs, but {address} is free: it was started with another address."
+        return Readiness(WARN, detail, "sudo systemctl restart gpumon")
+    return Readiness(OK, f"{f'The agent listens on {address}' if up else f'{address} is free'}.{_reach(host)}")
+
+
+def _same(listener: str, host: str, number: int) -> bool:
+    """Return whether systemd's listener, such as [::]:17400, is the configured host and port."""
+    every, (bound, _, listens) = {"", "0.0.0.0", "::"}, listener.rpartition(":")  # noqa: S104 - binds nothing
+    equal = (
+        bound.strip("[]") in {host, "127.0.0.1" if host == "localhost" else host} or {bound.strip("[]"), host} <= every
+    )
+    return equal and listens == str(number)
+
+
+def _reach(host: str) -> str:
+    local = host == "localhost" or host.strip("[").startswith(("127.", "::1"))
+    return " Only this host can reach it." if local else ""
 
 
 def store(facts: HostFacts) -> Readiness:
@@ -83,7 +108,8 @@ def kernel_log(facts: HostFacts) -> Readiness:
 
 def cgroup(facts: HostFacts) -> Readiness:
     if not facts.unit:
-        return Readiness(ABSENT, f"There is no unit {UNIT}.")
+        unknown = Readiness(UNKNOWN, f"systemd does not report {UNIT}.", AS_ROOT)
+        return unknown if "unit" in facts.errors else Readiness(ABSENT, f"There is no unit {UNIT}.")
     if facts.cgroup2 and facts.unit.get("Delegate") == "yes":
         return Readiness(OK, f"{UNIT} has Delegate=yes, with cgroup version 2.")
     detail = "so the ranks of a probe are contained only by their process group."

@@ -20,6 +20,7 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.config_arguments import local_socket
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.cli.readiness.unit_facts import COMMAND_SECONDS, UnitFacts
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.schedulers import SchedulerReader
@@ -31,10 +32,6 @@ from gpumon.probe.runner.shared_memory import FOLDER
 from gpumon.store.database_file import examine
 from gpumon.store.store_error import StoreError
 
-UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
-UNIT_PROPERTIES = "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities"
-COMMAND_SECONDS = 10.0
-"""Maximum seconds for a response of the agent, for systemctl and for nv-fabricmanager. None of these opens a GPU."""
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
@@ -49,7 +46,7 @@ class HostFacts:
     report: Document
     """The agent's `/api/v1/report`; if no agent answers, a report in the same format from a single reading."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Error by subject: configuration, agent, reading, torch, port or store. A subject without an error is absent."""
+    """Error by subject: configuration, agent, reading, torch, port, store or unit. A subject without one is absent."""
     agent: Path = Path()
     """Path of the agent's unix socket."""
     python: str = ""
@@ -60,8 +57,10 @@ class HostFacts:
     """Whether the package pynvml is installed in the agent's own environment."""
     unit: Mapping[str, str] = field(default_factory=dict)
     """Properties of the agent's systemd unit; empty if there is no systemd or no such unit."""
-    socket_active: bool = False
-    """Whether the unit gpumon.socket is active, so that systemd listens on the agent's address."""
+    listeners: tuple[str, ...] = ()
+    """Addresses on which systemd listens for the agent."""
+    invalid_file: Path | None = None
+    """The configuration file if the configuration is invalid."""
     kernel_log: bool | None = None
     """Whether this user can read the kernel log; None if there is none."""
     shared_memory: os.statvfs_result | None = None
@@ -75,6 +74,8 @@ class HostFacts:
     """Output of `nv-fabricmanager --version`; empty if the program is not installed."""
     visible_devices: str | None = None
     """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
+    agent_devices: str | None = None
+    """The value of CUDA_VISIBLE_DEVICES in the environment of the agent; None if it is not set."""
 
     @property
     def node(self) -> Any:
@@ -93,28 +94,35 @@ class HostFacts:
         return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
 
 
-def gather(configuration: Configuration, configuration_error: str, deadline: float) -> HostFacts:
+def gather(
+    configuration: Configuration,
+    configuration_error: str,
+    deadline: float,
+    unit: UnitFacts,
+    invalid_file: Path | None = None,
+) -> HostFacts:
     """Gather and return the facts about this host and its agent.
 
     Only child processes open the driver or load PyTorch. Each of these is stopped after at most `deadline` seconds.
-    `configuration_error`: problems of the configuration; empty if it is valid.
+    `configuration_error`: problems of the configuration; empty if it is valid. `unit`: facts about the systemd unit.
+    `invalid_file`: the configuration file if it is invalid.
     """
-    errors, address = {"configuration": configuration_error}, local_socket(configuration)
+    errors, address = {"configuration": configuration_error, "unit": unit.error}, local_socket(configuration)
     try:
         report = Client(address, timeout=min(COMMAND_SECONDS, deadline)).get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
         errors["agent"] = getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error)
         reading = SingleReading(configuration, deadline)
         report, errors["reading"] = reading.document(), reading.failure or ""
-    unit, socket_active = _unit(min(COMMAND_SECONDS, deadline))
     python, torch = probe_settings(configuration).python, dict[str, Any]()
     if report["node"]["releases"]:  # PyTorch would open the GPUs
         errors["torch"] = RELEASED
     else:
-        torch, errors["torch"] = _torch(python, deadline, _identity(unit))
+        torch, errors["torch"] = _torch(python, deadline, _identity(unit.properties))
     if errors.get("agent"):
         errors["store"] = _store_error(configuration.store.path)
-        errors["port"] = "" if socket_active else _port_error(configuration.web.address)
+    if not unit.listeners:
+        errors["port"] = _port_error(configuration.web.address)
     log = KernelLog(kernel_log_path(configuration))
     log.close()
     manager = "nv-fabricmanager"
@@ -126,8 +134,9 @@ def gather(configuration: Configuration, configuration_error: str, deadline: flo
         python=python,
         torch=torch,
         pynvml=any(str(each.metadata["Name"]).lower() == "pynvml" for each in importlib.metadata.distributions()),
-        unit=unit,
-        socket_active=socket_active,
+        unit=unit.properties,
+        listeners=unit.listeners,
+        invalid_file=invalid_file,
         kernel_log=log.up,
         shared_memory=os.statvfs(FOLDER) if FOLDER.is_dir() else None,
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -136,15 +145,8 @@ def gather(configuration: Configuration, configuration_error: str, deadline: flo
         schedulers=SchedulerReader(lambda _: Tree(configuration.links.root)).poll(),
         fabric_manager=run_bounded([manager, "--version"], COMMAND_SECONDS).text if shutil.which(manager) else "",
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        agent_devices=unit.environment.get("CUDA_VISIBLE_DEVICES"),
     )
-
-
-def _unit(deadline: float) -> tuple[Mapping[str, str], bool]:
-    """Return the properties of the agent's systemd unit, and whether its socket unit is active."""
-    output = run_bounded(["systemctl", "show", f"--property={UNIT_PROPERTIES}", UNIT, SOCKET_UNIT], deadline)
-    service, _, listener = output.text.partition("\n\n")
-    properties = dict(line.split("=", 1) for line in service.splitlines() if "=" in line)
-    return properties if properties.get("LoadState") == "loaded" else {}, "ActiveState=active" in listener.splitlines()
 
 
 def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:

@@ -72,6 +72,9 @@ def torch_gpus(facts: HostFacts) -> Readiness:
 
 
 def visible_devices(facts: HostFacts) -> Readiness:
+    if facts.agent_devices is not None:
+        detail = f"{ENVIRONMENT} is {facts.agent_devices!r} for the agent, which hides the other GPUs from its probes."
+        return Readiness(WARN, detail, "sudoedit /etc/default/gpumon && sudo systemctl restart gpumon")
     if facts.visible_devices is None:
         return Readiness(OK, f"{ENVIRONMENT} is not set.")
     detail = f"{ENVIRONMENT} is {facts.visible_devices!r}, which hides the other GPUs from what this shell starts."
