@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -124,6 +125,11 @@ class Client:
             return _document(status, body, members)
         except OSError as error:
             kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
+            if isinstance(error, (ssl.SSLError, ConnectionResetError)) and str(self.address).startswith("https:"):
+                raise ClientError(
+                    f"no TLS connection with {self._shown} ({error}). Name the CA of its certificate in SSL_CERT_FILE. "
+                    "If it requires a client certificate, run the command on its host: the unix socket needs none."
+                ) from error
             raise kind(
                 f"no agent answers at {self._shown} ({error.strerror or error}). Start it (systemctl start gpumon), "
                 "or name it with --socket or --url. `gpumon check` shows its last verdicts."

@@ -90,15 +90,14 @@ class Access:
         tokens = (self._token(), None if self._read_token is None else self._read_token())
         if any(is_token(given, token) for token in tokens):
             return None
-        credentials = basic_credentials(given)
+        credentials, (client, *_) = basic_credentials(given), scope.get("client") or ("an unknown address",)
         try:
-            if credentials and await self._passwords.verify(*credentials, self.config.basic_auth_users):
+            if credentials and await self._passwords.verify(*credentials, self.config.basic_auth_users, client):
                 return None
         except TooManyPasswordsError:
             return Problem(503, "Too many passwords", "Too many passwords are being verified.", "Retry.")
         if given:
-            client = scope.get("client") or ("an unknown address",)
-            self._refusals.add("credentials", f"a request from {client[0]} has a wrong password or token")
+            self._refusals.add("credentials", f"a request from {client} has a wrong password or token")
         return self._challenge(given)
 
     def _challenge(self, given: str) -> Problem:

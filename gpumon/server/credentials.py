@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 MAX_WAITING = 16
 """Maximum number of passwords that wait to be verified. Each verification takes tens of milliseconds of one core."""
+MAX_WAITING_OF_CLIENT = 2
+"""Maximum number of passwords of one client address that wait, so that a flood of wrong passwords does not lock out other clients."""
 _DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
 """Hash that is checked for a user who does not exist, so that the response time does not reveal which users exist."""
 
 
 class TooManyPasswordsError(Exception):
-    """Raised if too many passwords wait to be verified."""
+    """Raised if too many passwords, of all clients or of this one, wait to be verified."""
 
 
 class Passwords:
@@ -25,27 +27,29 @@ class Passwords:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
-        self._waiting = 0
+        self._waiting: list[str] = []
+        """Address of the client for each password that waits to be verified."""
         self._right: dict[str, tuple[str, bytes]] = {}
         """For each user, the bcrypt hash and the SHA-256 of the password that last matched it."""
 
-    async def verify(self, user: str, password: str, users: Mapping[str, str]) -> bool:
+    async def verify(self, user: str, password: str, users: Mapping[str, str], client: str) -> bool:
         """Return True if the user exists and the password is right.
 
-        Raise TooManyPasswordsError if MAX_WAITING passwords already wait. `users` maps user names to bcrypt hashes.
+        Raise TooManyPasswordsError if too many passwords, or too many of this client, already wait. `users`: bcrypt hashes by user
+        name. `client`: address of the client.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
         known = self._right.get(user)
         if known is not None and known[0] == hashed and hmac.compare_digest(known[1], digest):
             return True
-        if self._waiting >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING or self._waiting.count(client) >= MAX_WAITING_OF_CLIENT:
             raise TooManyPasswordsError
-        self._waiting += 1
+        self._waiting.append(client)
         try:
             loop = asyncio.get_running_loop()
             right = await loop.run_in_executor(self._thread, _matches, password, hashed or _DECOY)
         finally:
-            self._waiting -= 1
+            self._waiting.remove(client)
         if right and hashed is not None:
             self._right[user] = (hashed, digest)
         return right and hashed is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
@@ -19,7 +20,8 @@ from certificates import Authority
 from each_case import each_case
 from serving import Answer, Node, ask, serving
 
-from gpumon.cli.client import Client
+from gpumon.cli.client import Client, ClientError
+from gpumon.server.credentials import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
 from gpumon.server.web_config import WebConfigError, read, tls_context
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -79,8 +81,10 @@ def test_the_agent_answers_over_tls(authority: Authority, tmp_path: Path) -> Non
             ask(port, "/metrics")
 
 
-def test_a_client_needs_a_certificate_with_an_allowed_name(authority: Authority, tmp_path: Path) -> None:
-    """Without a certificate there is no connection; with another name there is no answer."""
+def test_a_client_needs_a_certificate_with_an_allowed_name(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a certificate there is no connection, as a command reports; with another name there is no answer."""
     tls = tls_part(
         authority,
         client_auth_type="RequireAndVerifyClientCert",
@@ -90,6 +94,9 @@ def test_a_client_needs_a_certificate_with_an_allowed_name(authority: Authority,
     with serving(Node(web_config=written(tmp_path, tls_server_config=tls))) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask_tls(port, "/metrics", authority)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        with pytest.raises(ClientError, match="client certificate, run the command on its host"):
+            Client(f"https://127.0.0.1:{port}").get("/api/v1/health", ["verdicts"])
         assert ask_tls(port, "/metrics", authority, client="server").status == 403
         assert ask_tls(port, "/metrics", authority, client="client").status == 200
 
@@ -136,6 +143,22 @@ def test_users_read_with_their_password(tmp_path: Path) -> None:
             assert ask(port, "/metrics", headers=basic(user, password)).status == 401
         assert ask(port, "/metrics", headers={"Authorization": "Basic %%%"}).status == 401
         assert node.refusals.counts["credentials"] == 4
+
+
+def test_a_flood_of_wrong_passwords_locks_out_its_client_only() -> None:
+    """Passwords beyond the limit are refused; a user at another address, who is not remembered yet, is verified."""
+
+    async def flood() -> tuple[list[bool | BaseException], bool]:
+        passwords, users = Passwords(), {"prometheus": HASH}
+        wrong = [passwords.verify("prometheus", str(number), users, "10.0.0.66") for number in range(50)]
+        right = passwords.verify("prometheus", "open sesame", users, "10.0.0.1")
+        *refused, accepted = await asyncio.gather(*wrong, right, return_exceptions=True)
+        return refused, accepted is True
+
+    refused, accepted = asyncio.run(flood())
+    assert accepted
+    assert [type(each) for each in refused].count(TooManyPasswordsError) == 50 - MAX_WAITING_OF_CLIENT
+    assert refused.count(False) == MAX_WAITING_OF_CLIENT
 
 
 def test_a_removed_user_is_refused_without_a_restart(tmp_path: Path) -> None:
