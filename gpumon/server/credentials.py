@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 MAX_WAITING = 16
 """Maximum number of passwords that wait to be verified. Each verification takes tens of milliseconds of one core."""
 MAX_WAITING_OF_CLIENT = 2
-"""Maximum number of passwords of one client address that wait, so that a flood of wrong passwords does not lock out other clients."""
+"""Maximum number that wait for one client address, so that a flood of wrong passwords does not lock out others."""
 _DECOY = "$2b$10$HjvsKZShLzMWlmj1Zdb1Uu.w1GaDTi/85T2tD96QF9M6owLiNgV8e"
 """Hash that is checked for a user who does not exist, so that the response time does not reveal which users exist."""
 
@@ -35,8 +35,8 @@ class Passwords:
     async def verify(self, user: str, password: str, users: Mapping[str, str], client: str) -> bool:
         """Return True if the user exists and the password is right.
 
-        Raise TooManyPasswordsError if too many passwords, or too many of this client, already wait. `users`: bcrypt hashes by user
-        name. `client`: address of the client.
+        Raise TooManyPasswordsError if too many passwords, or too many of this client, already wait.
+        `users`: bcrypt hashes by user name. `client`: address of the client.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
         known = self._right.get(user)
