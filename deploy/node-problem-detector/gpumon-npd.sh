@@ -14,14 +14,57 @@
 # - It sends no event in a maintenance window. The conditions stay what they are, because pods are no safer then.
 #
 # GPUMON is the command (/opt/gpumon/bin/gpumon). GPUMON_ROOT is where the host's root is mounted when this runs in a
-# container: gpumon is then run from there, with chroot.
+# container: gpumon is then run from there, with chroot. If the host has no gpumon, because its agent runs in a container (Helm
+# chart), this reads the health file of the agent instead, without other programs.
 set -u
 gpumon=${GPUMON:-/opt/gpumon/bin/gpumon}
+
+# Prints the line and returns the code that gpumon check has for the health file $1 (docs/check.md: stale, maintenance).
+# shellcheck disable=SC2317 # called by "$@"
+check_file() {
+    level='' running='' evaluated='' until='' boot='' reason='' first='' gpu='' now=''
+    while IFS= read -r text; do # the agent writes one member a line, indented by its depth
+        value=${text#*: }
+        value=${value%,}
+        value=${value#\"}
+        value=${value%\"}
+        case "$text" in
+        ' "level": '*) level=$value ;;
+        ' "boot_id": '*) boot=$value ;;
+        ' "evaluated_boottime_seconds": '*) evaluated=${value%%.*} ;;
+        '  "running": '*) running=$value ;;
+        '  "until_boottime_seconds": '*) until=${value%%.*} ;;
+        '   "level": '*) first=$value ;;
+        '   "gpu": '*) gpu="GPU $value: " ;;
+        '   "reason": '*) [ -n "$reason" ] || [ "$first" != "$level" ] || reason=${gpu#GPU null: }$value ;;
+        esac
+    done <"$1"
+    read -r now _ </proc/uptime
+    read -r here </proc/sys/kernel/random/boot_id
+    now=${now%%.*}
+    case "$evaluated" in '' | *[!0-9]*) evaluated=-1000 ;; esac # null before the first evaluation
+    stale=no
+    if [ "$boot" != "$here" ] || [ "$running" != true ] || [ $((now - evaluated)) -gt 30 ]; then stale=yes; fi
+    case "$level $stale" in
+    "fail "*) code=2 line="GPU FAIL: $reason" ;;
+    "warn no") code=1 line="GPU WARN: $reason" ;;
+    "ok no") code=0 line="GPU OK: no verdict" ;;
+    *) code=3 line="GPU UNKNOWN: the agent has not evaluated its checks recently, see its pod" ;;
+    esac
+    case "$rule" in
+    fail | ready) ;;
+    *) [ "$boot" != "$here" ] || [ "${until:-0}" -le "$now" ] || code=0 ;; # maintenance
+    esac
+    printf '%s\n' "$line"
+    return "$code"
+}
 
 rule=${1:-}
 set -- "$gpumon" check
 case "$rule" in fail | ready) ;; *) set -- "$@" --maintenance-ok ;; esac
 [ -z "${GPUMON_ROOT:-}" ] || set -- chroot "$GPUMON_ROOT" "$@"
+file=${GPUMON_ROOT:-}/run/gpumon/health.json
+if [ ! -x "${GPUMON_ROOT:-}$gpumon" ] && [ -r "$file" ]; then set -- check_file "$file"; fi
 line=$("$@")
 code=$?
 case "$line" in

@@ -47,6 +47,13 @@ def rendered(kind: str, **values: Any) -> list[Any]:
 
 
 LEAN = [{"sourceLabels": ["__name__"], "regex": "gpumon_.*", "action": "keep"}]
+TLS: dict[str, Any] = {
+    "tls": True,
+    "config": {"web": {"config_file": "/etc/gpumon-web/web.yml"}},
+    "extraVolumes": [{"name": "web", "secret": {"secretName": "gpumon-web"}}],
+    "extraVolumeMounts": [{"name": "web", "mountPath": "/etc/gpumon-web", "readOnly": True}],
+    "podMonitor": {"endpoint": {"tlsConfig": {"ca": {"secret": {"name": "gpumon-web", "key": "ca.crt"}}}}},
+}
 VALUES: list[dict[str, Any]] = [
     {},
     {"kernelLog": {"enabled": True}, "hostNetwork": False, "runtimeClassName": "", "tolerations": []},
@@ -54,6 +61,7 @@ VALUES: list[dict[str, Any]] = [
     {"imagePullSecrets": [{"name": "registry"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}},
     {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}},
     {"config": {"gpus": {"expected_count": 8}}, "port": 9400, "nodeSelector": {}, "priorityClassName": ""},
+    TLS,
 ]
 MISSPELT: list[dict[str, Any]] = [
     {"prometheusRules": {}},
@@ -123,6 +131,19 @@ def test_prometheus_gets_the_labels_that_the_rules_select() -> None:
     assert {"regex": "pod|container|endpoint", "action": "labeldrop"} in metrics["relabelings"]
     assert links["path"] == Page.LINKS.value
     assert links["relabelings"][-1]["replacement"] != JOB == links["metricRelabelings"][0]["replacement"]
+
+
+def test_tls_is_used_by_probes_and_prometheus() -> None:
+    """The web configuration is mounted, and each request uses https."""
+    [daemon] = rendered("DaemonSet", **TLS)
+    pod = daemon["spec"]["template"]["spec"]
+    [agent] = pod["containers"]
+    assert {one["httpGet"]["scheme"] for name, one in agent.items() if name.endswith("Probe")} == {"HTTPS"}
+    assert TLS["extraVolumeMounts"][0] in agent["volumeMounts"]
+    assert TLS["extraVolumes"][0] in pod["volumes"]
+    endpoints = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered("PodMonitor", **TLS)]
+    assert [one["scheme"] for one in endpoints] == ["https", "https"]
+    assert all(one["tlsConfig"] == TLS["podMonitor"]["endpoint"]["tlsConfig"] for one in endpoints)
 
 
 def test_chart_and_package_have_one_version_and_port() -> None:

@@ -122,8 +122,16 @@ def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
     """The plug-in exits with 0 False, 1 True, 2 Unknown, and prints the line as message."""
     host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
 
+    (agent.folder / "root" / "run" / "gpumon").mkdir(parents=True)
+    (agent.folder / "root" / "run" / "gpumon" / "health.json").symlink_to(f"{store}.health.json")
+    helm_only = {"GPUMON_ROOT": str(agent.folder / "root"), "GPUMON": "/opt/gpumon/bin/gpumon"}
+
     def codes() -> dict[str, int]:
-        return {rule: host.run(SCRIPT, rule, store=store).code for rule in ("fail", "ready", "warn", "unknown")}
+        """Return the codes of the command, which are those for the health file alone."""
+        rules = ("fail", "ready", "warn", "unknown")
+        by_file = {rule: host.run(SCRIPT, rule, store=store, environment=helm_only).code for rule in rules}
+        by_command = {rule: host.run(SCRIPT, rule, store=store).code for rule in rules}
+        return by_command if by_command == by_file else {}
 
     configuration = agent.folder / "gpumon.yml"
     configuration.write_text("{}\n")
@@ -136,15 +144,24 @@ def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
     eventually(lambda: agent.get("/api/v1/health")["level"] == "warn")
     eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": PROBLEM, "unknown": OK})
     assert host.run(SCRIPT, "warn", store=store).output.startswith("GPU WARN: The configuration is not reloaded")
+    agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": OK, "unknown": OK})
 
     agent.simulate({"gpus": {3: {"lost": True}}})
     eventually(lambda: agent.get("/api/v1/health")["level"] == "fail")
     eventually(lambda: codes() == {"fail": PROBLEM, "ready": OK, "warn": OK, "unknown": OK})
 
     assert agent.get("/api/v1/health")["gpus"][3]["minor"] == "3", "a device taint needs it when the GPU is lost"
-    agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert codes()["fail"] == PROBLEM, "a maintenance makes no GPU fit for work"
     assert codes()["ready"] == OK
+    assert host.run(SCRIPT, "fail", store=store, environment=helm_only).output.startswith(
+        "GPU FAIL: GPU 3: It fell off"
+    )
+    agent.stop()
+    assert codes() == {"fail": PROBLEM, "ready": OK, "warn": OK, "unknown": OK}, "a failure outlives the agent"
+    file = Path(f"{store}.health.json")
+    file.write_text(file.read_text().replace(' "level": "fail",\n "score"', ' "level": "ok",\n "score"'))
+    assert host.run(SCRIPT, "ready", store=store, environment=helm_only).code == UNKNOWN, "it is stale"
     for rule in ("fail", "ready"):
         assert host.run(SCRIPT, rule, store=agent.folder / "none.db").code == UNKNOWN
     assert host.run(SCRIPT, "unknown", store=agent.folder / "none.db").code == PROBLEM
