@@ -10,7 +10,7 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
-from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_VERDICT
+from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_VERDICT, NODE
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
@@ -20,8 +20,8 @@ WARNING = "Warning"
 SEVERITIES = ("critical", "warning", "info")
 PAGING = ("critical", "warning")
 """Severities that page. Rules of these severities are muted while the node is in maintenance."""
-MUTED = f"{LAST_MAINTENANCE_END} > time()"
-"""PromQL that returns the instances in maintenance, for which rules that page are muted."""
+UNLESS_MUTED = f"unless on {NODE} {LAST_MAINTENANCE_END} > time()"
+"""PromQL that ends an expression and drops the nodes in maintenance, for which rules that page are muted."""
 RUNBOOKS = "/runbooks"
 """Path of the runbooks that the agent serves."""
 STALE_SECONDS = 120.0
@@ -76,7 +76,7 @@ class AlertRule:
     def muted_expr(self) -> str:
         """Return the PromQL that Prometheus evaluates: `expr`, muted in maintenance if the severity pages."""
         muted = self.severity in PAGING and not self.of_fleet
-        return f"{self.expr} unless on (instance) {MUTED}" if muted else self.expr
+        return f"{self.expr} {UNLESS_MUTED}" if muted else self.expr
 
     @property
     def first_step(self) -> str:
@@ -90,7 +90,7 @@ def runbook_url(section: str) -> str:
 
 
 DOWN = f'up{{job="{JOB}"}} == 0'
-_MANY_DOWN = f"count by (job, cluster) ({DOWN} unless on (instance) {MUTED})"
+_MANY_DOWN = f"count by (job, cluster) ({DOWN} {UNLESS_MUTED})"
 _AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
 
 
@@ -125,7 +125,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
             of_fleet=True,
             summary="{{ with $labels.cluster }}{{ . }}: {{ end }}{{ $value }} agents cannot be scraped.",
             description="Prometheus has had no answer from {{ $value }} nodes for 2 minutes. Check power and network.",
-            instances=f'up{{job="{JOB}",cluster=%q}} == 0 unless on (instance) {MUTED}',
+            instances=f'up{{job="{JOB}",cluster=%q}} == 0 {UNLESS_MUTED}',
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumon.health.last_verdicts import JOB, LAST_SEEN
+from gpumon.health.last_verdicts import JOB, LAST_SEEN, NODE
 
 MIN_NODES = 4
 """Minimum number of nodes with the same hardware for which a median is recorded."""
@@ -44,7 +44,7 @@ def _gpus() -> Mapping[str, str]:
     A name that is no target any more ends when its GPU 0 is on another node: the node was renamed.
     """
     counted = f"count {_PER_GPU} (gpumon_gpu_health)"
-    node, target = "on (cluster, instance, job)", f'up{{job="{JOB}"}}'
+    node, target = f"on {NODE}", f'up{{job="{JOB}"}}'
     renamed = 'last_over_time(gpumon_gpu_info{gpu="0"}[90m]) and on (uuid) gpumon_gpu_info'
     kept = f"last_over_time({GPUS}:expected[1h]) and {node} ({LAST_SEEN} unless {node} ({renamed}) or {target})"
     known = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"

@@ -13,6 +13,8 @@ MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
 """Metric that an agent exports once it has read its stored verdicts. While this metric exists, the agent's own
 series are used instead of recorded ones.
 """
+NODE = "(instance, job, cluster)"
+"""Labels that name a node in Prometheus. Two clusters may have a node of one name; `cluster` may be absent."""
 KEEP_SECONDS = DAY
 """Seconds after the last scrape for which the last verdicts are kept."""
 
@@ -30,12 +32,12 @@ def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     verdict that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
     """
     verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
-    kept = f"and on (instance, job) {LAST_SEEN}"
+    kept = f"and on {NODE} {LAST_SEEN}"
     return {
         LAST_SEEN: f"timestamp({MAINTENANCE_END}) or last_over_time({LAST_SEEN}[1h]) > time() - {keep_seconds:.0f}",
         LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {kept}",
-        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on (instance, job) {MAINTENANCE_END} or 0 * ({verdict})",
+        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on {NODE} {MAINTENANCE_END} or 0 * ({verdict})",
         # Last: a scrape that ends between two rules must not raise an alert whose texts are not there yet.
         LAST_INFO: f"timestamp({VERDICT}_info) or last_over_time({LAST_INFO}[1h]) {kept} "
-        f"unless on (instance, job) {MAINTENANCE_END}",
+        f"unless on {NODE} {MAINTENANCE_END}",
     }

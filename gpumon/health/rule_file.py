@@ -110,7 +110,7 @@ def _info_query(rule: AlertRule) -> str:
     if rule.check is None:
         return ""
     device = ("uuid",) if rule.check.gpu is not None else ("device", "port") if rule.check.port is not None else ()
-    labels = ("instance", *device)
+    labels = ("instance", "job", "cluster", *device)
     matchers = ",".join((f'check="{rule.check.name}"', *(f"{label}=%q" for label in labels)))
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `topk(1, {LAST_INFO}{{{matchers}}})` {values} | query }}}}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpumon.health.alert_rules import CHECK_UNKNOWN, MUTED, rules
+from gpumon.health.alert_rules import CHECK_UNKNOWN, UNLESS_MUTED, rules
 from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
 from gpumon.health.rule_file import duration
@@ -77,7 +77,7 @@ some minutes. The rules need Prometheus 2.42 or newer.
 ## Maintenance
 
 While a node is [in maintenance](maintenance.md) its alerts of severity critical and warning are muted: each of these
-rules ends in `unless on (instance) {MUTED}`. An alert that
+rules ends in `{UNLESS_MUTED}`. An alert that
 fires when maintenance begins resolves, and fires again if the check is still active when maintenance ends.
 """
 

@@ -171,6 +171,27 @@ def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
 
 
+def test_nodes_of_two_clusters_with_one_name_are_two_nodes(tmp_path: Path) -> None:
+    """The maintenance and the reason of a node are not those of its namesake in another cluster."""
+    lost = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
+    rule, series, alerts = RULES["GpuLost"], list[Series](), list[dict[str, Any]]()
+    maintenance = {"a": 0.0, "b": 0.0, "c": 1e6}
+    for cluster, end in maintenance.items():
+        target = (("cluster", cluster), *TARGET)
+        info = INFO | {"reason": f"It fell off the bus of {cluster}.", "code": f"Xid {cluster}", "serial": ""}
+        words = tuple((name, info[name]) for name in ("action", "code", "reason"))
+        series += [
+            Series(VERDICT, (*lost.labels, *target), lost.values),
+            Series(f"{VERDICT}_info", (*lost.labels, *words, *target), [float(value == FAIL) for value in lost.values]),
+            Series(MAINTENANCE_END, target, [end] * MINUTES),
+        ]
+        if end == 0:
+            labels = {**dict((*lost.labels, *target)), **rule.labels}
+            alerts.append({"exp_labels": labels, "exp_annotations": texts(rule, lost.labels, info=info)})
+    tests = [{"eval_time": f"{START}m", "alertname": "GpuLost", "exp_alerts": alerts}]
+    check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
+
+
 def test_a_new_reason_changes_no_label(tmp_path: Path) -> None:
     """When action and reason change, the alert stays the same and its annotations follow."""
     check_case = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
