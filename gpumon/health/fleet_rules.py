@@ -16,14 +16,11 @@ MEDIAN = "fleet:gpumon_probe_allreduce_busbw_bytes_per_second:median"
 RATIO = "instance:gpumon_probe_allreduce_busbw:fleet_ratio"
 _HARDWARE = "name, ranks, algorithm, bytes"
 
-_ON_NODE = "on (cluster, instance)"
-_MODELS = "group by (cluster, instance, name) (gpumon_gpu_info)"
-_ONE_MODEL = f"{_MODELS} and {_ON_NODE} (count by (cluster, instance) ({_MODELS}) == 1)"
-_MOST_RANKS = 'max by (cluster, instance) (gpumon_probe_allreduce_ranks{backend="nccl"})'
-_RANKS = f'count_values by (cluster, instance) ("ranks", {_MOST_RANKS})'
-_LAST_RUN = (
-    'max by (cluster, instance, algorithm, bytes) (gpumon_probe_allreduce_busbw_bytes_per_second{backend="nccl"})'
-)
+_MODELS = "group by (instance, job, cluster, name) (gpumon_gpu_info)"
+_ONE_MODEL = f"{_MODELS} and on {NODE} (count by {NODE} ({_MODELS}) == 1)"
+_RANKS = f'count_values by {NODE} ("ranks", max by {NODE} (gpumon_probe_allreduce_ranks{{backend="nccl"}}))'
+_SIZES = "(instance, job, cluster, algorithm, bytes)"
+_LAST_RUN = f'max by {_SIZES} (gpumon_probe_allreduce_busbw_bytes_per_second{{backend="nccl"}})'
 
 GPUS = "instance:gpumon_gpus"
 """Prefix of the recorded series that count a node's GPUs: expected, up, healthy, failed, unknown and busy."""
@@ -57,8 +54,12 @@ def _gpus() -> Mapping[str, str]:
         "unknown": f"clamp_min({GPUS}:expected - ({known} or 0 * {GPUS}:expected), 0)",
         "busy": f"sum {_PER_GPU} (gpumon_gpu_processes > bool 0)",
     }
+    # A cluster of which no node can be scraped has no healthy GPU: an absent sum would not count in a mean over time.
+    none = "0 * cluster:gpumon_gpus:expected:sum"
     return {f"{GPUS}:{state}": expr for state, expr in states.items()} | {
-        f"cluster:gpumon_gpus:{state}:sum": f"sum {_FLEET} ({GPUS}:{state})" for state in states
+        f"cluster:gpumon_gpus:{state}:sum": f"sum {_FLEET} ({GPUS}:{state})"
+        + ("" if state == "expected" else f" or {none}")
+        for state in states
     }
 
 
@@ -75,7 +76,7 @@ RECORDING_RULES: Mapping[str, str] = {
     **_utilization(),
     FAILED: "(gpumon_node_health != 1) == bool 3",  # absent while unknown
     # The last run on all GPUs of a node that has one GPU model, labeled with that model and the number of ranks.
-    BUSBW: f"{_LAST_RUN} * {_ON_NODE} group_left (name) ({_ONE_MODEL}) * {_ON_NODE} group_left (ranks) {_RANKS}",
+    BUSBW: f"{_LAST_RUN} * on {NODE} group_left (name) ({_ONE_MODEL}) * on {NODE} group_left (ranks) {_RANKS}",
     MEDIAN: f"quantile by ({_HARDWARE}) (0.5, {BUSBW}) and count by ({_HARDWARE}) ({BUSBW}) >= {MIN_NODES}",
     RATIO: f"{BUSBW} / on ({_HARDWARE}) group_left () {MEDIAN}",
 }
@@ -87,10 +88,14 @@ DAILY_RULES: Mapping[str, str] = {
     "avg_over_time(cluster:gpumon_gpus:expected:sum[1d])",
     # A failure is two changes, or one if it lasts or began earlier.
     FAILURES: f"ceil((changes({FAILED}[7d]) + last_over_time({FAILED}[7d])) / 2)",
-    FAULT_SECONDS: f"300 * count_over_time(({FAILED} == 1)[7d:5m])",
+    FAULT_SECONDS: f"300 * sum_over_time({FAILED}[7d:5m])",
     HEALTHY_SECONDS: f"300 * count_over_time(({FAILED} == 0)[7d:5m])",
 }
-"""PromQL by the name of the recorded series, for rules over a day or longer."""
+"""PromQL by the name of the recorded series, for rules over a day or longer.
+
+Fault seconds are those in which the agent reported its node as failed. Time in which it could not be scraped is not
+counted: the value remains as it was.
+"""
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
@@ -99,5 +104,5 @@ def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
     The share is that at the message size with the node's highest bandwidth, because smaller messages measure latency.
     `matchers`: label matchers in braces. `condition`: a comparison, such as " < 0.85".
     """
-    run = "cluster, instance, algorithm"
-    return f"{RATIO}{matchers}{condition} and on ({run}, bytes) topk by ({run}) (1, {BUSBW})"
+    best = f"topk by (instance, job, cluster, algorithm) (1, {BUSBW})"
+    return f"{RATIO}{matchers}{condition} and on {_SIZES} {best}"

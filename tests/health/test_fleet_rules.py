@@ -23,12 +23,13 @@ PROBE = "gpumon_probe_allreduce_"
 
 
 def node(
-    instance: str, busbw: Mapping[int, float], *, gpus: int = 8, ranks: int = 8, model: str = H100
+    instance: str, busbw: Mapping[int, float], *, gpus: int = 8, ranks: int = 8, model: str = H100, cluster: str = ""
 ) -> list[Series]:
     """Return the series of one node: its GPUs, its ranks and the bus bandwidth of its last run by size."""
 
     def series(name: str, value: float, *labels: tuple[str, str]) -> Series:
-        return Series(name, (("instance", instance), ("job", "gpumon"), *labels), [value] * 3)
+        target = (("instance", instance), ("job", "gpumon"), *((("cluster", cluster),) if cluster else ()))
+        return Series(name, (*target, *labels), [value] * 3)
 
     nccl = ("backend", "nccl")
     return [
@@ -53,6 +54,7 @@ FLEET = (
 )
 MEDIANS = {MIB: 44e9, GIB: 445e9}
 HARDWARE = (("algorithm", "default"), ("name", H100), ("ranks", "8"))
+JOB_LABEL = ("job", "gpumon")
 
 
 def samples(name: str, values: Mapping[Any, float]) -> Iterator[dict[str, object]]:
@@ -64,7 +66,7 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
     """Other models, other numbers of ranks and mixed nodes neither count nor get a ratio."""
     medians = {(("bytes", str(size)),): median for size, median in MEDIANS.items()}
     ratios = {
-        (("bytes", str(size)), ("instance", instance)): rate / MEDIANS[size]
+        (("bytes", str(size)), ("instance", instance), JOB_LABEL): rate / MEDIANS[size]
         for instance, sizes in {
             "a": {MIB: 40e9, GIB: 440e9},
             "b": {MIB: 44e9, GIB: 450e9},
@@ -73,14 +75,14 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
         }.items()
         for size, rate in sizes.items()
     }
-    low = {(("bytes", str(GIB)), ("instance", "low")): 0.5}
+    low = {(("bytes", str(GIB)), ("instance", "low"), JOB_LABEL): 0.5}
     wanted = [
         {"expr": MEDIAN, "eval_time": "2m", "exp_samples": [*samples(MEDIAN, medians)]},
         {"expr": RATIO, "eval_time": "2m", "exp_samples": [*samples(RATIO, ratios)]},
         {"expr": ratio_at_best_size(condition=" < 0.85"), "eval_time": "2m", "exp_samples": [*samples(RATIO, low)]},
     ]
     alert = {
-        "exp_labels": {**RULE.labels, "instance": "low", "bytes": str(GIB), **dict(HARDWARE)},
+        "exp_labels": {**RULE.labels, "instance": "low", "job": "gpumon", "bytes": str(GIB), **dict(HARDWARE)},
         "exp_annotations": {
             "summary": "low: The all-reduce is slower than on other nodes with the same GPUs.",
             "description": f"The default all-reduce of {GIB} bytes on 8 GPUs ({H100}) reached 50% of the fleet's "
@@ -91,6 +93,18 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
     }
     alerts = [{"eval_time": "2m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
     check(tmp_path, render(rules()), [group(60, FLEET, promql_expr_test=wanted, alert_rule_test=alerts)])
+
+
+def test_nodes_of_two_clusters_with_one_name_have_each_their_ratio(tmp_path: Path) -> None:
+    """Four nodes of two clusters have one median, and the alert of a slow one has the labels of its cluster."""
+    fleet = [
+        one
+        for number, (cluster, rate) in enumerate((("a", 400e9), ("b", 200e9), ("a", 400e9), ("b", 400e9)))
+        for one in node(f"n{number // 2}", {GIB: rate}, cluster=cluster)
+    ]
+    slow = {(("bytes", str(GIB)), ("cluster", "b"), ("instance", "n0"), JOB_LABEL): 0.5}
+    exact = {"expr": ratio_at_best_size(condition=" < 0.85"), "eval_time": "2m", "exp_samples": [*samples(RATIO, slow)]}
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[exact])])
 
 
 def test_three_nodes_have_no_median(tmp_path: Path) -> None:
@@ -167,7 +181,28 @@ def test_shares_over_days(tmp_path: Path) -> None:
     failed = [
         value_of(FAILED, value, node) for node, value in (("a", 1.0), ("ok", 0.0), ("unknown", None), ("warned", 0.0))
     ]
-    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault, *failed])])
+    fleet.append(Series("gpumon_node_health", (("instance", "well"), ("job", "gpumon")), [0.0] * 11))
+    fleet.append(Series("gpumon_node_health", (("instance", "down"), ("job", "gpumon")), [3.0] * 2 + [None] * 9))
+    none = value_of("instance:gpumon_fault_seconds:sum_7d", 0.0, "well", minute=10)
+    kept = value_of("instance:gpumon_fault_seconds:sum_7d", 300.0, "down", minute=10)
+    check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=[healthy, fault, none, kept, *failed])])
+
+
+def test_a_cluster_that_cannot_be_scraped_has_no_healthy_gpu(tmp_path: Path) -> None:
+    """The share over a day counts the hours in which the cluster was dark, and no GPU of it is up, healthy or busy."""
+    dark, end = 12 * 2, 23 * 2
+    fleet = [
+        Series(one.name, one.labels, [one.values[0] if at < dark else None for at in range(end + 1)])
+        for one in counted("a", [0, 0, 0, 0])
+    ]
+    ups = [float(at < dark) for at in range(end + 1)]
+    fleet.append(Series("up", (("instance", "a"), ("job", "gpumon")), ups))
+    sums = {"expected": 4.0, "unknown": 4.0, "up": 0.0, "healthy": 0.0, "busy": 0.0}
+    wanted = [
+        *(value_of(f"cluster:gpumon_gpus:{state}:sum", value, minute=30 * end) for state, value in sums.items()),
+        value_of("cluster:gpumon_healthy:ratio_1d", dark / (end + 1), minute=30 * end),
+    ]
+    check(tmp_path, render(rules()), [group(1800, fleet, promql_expr_test=wanted)], step=1800)
 
 
 def test_a_node_that_is_down_for_days_is_still_expected(tmp_path: Path) -> None:
