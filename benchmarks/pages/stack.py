@@ -55,9 +55,9 @@ class Receivers:
 def stack(folder: Path, pages: Pages, *, interval: float = 15.0) -> Iterator[Receivers]:
     """Run Prometheus and Alertmanager on these nodes. `interval`: seconds between scrapes, and between evaluations."""
     receivers = Receivers()
-    with _server(_fleet(pages)) as fleet, _server(_webhooks(receivers)) as hooks:
+    with server(_fleet(pages)) as fleet, server(webhooks(receivers)) as hooks:
         prometheus, alertmanager = free_port(), free_port()
-        _write(folder / "alertmanager.yml", _alertmanager(hooks))
+        _write(folder / "alertmanager.yml", routes(hooks))
         _write(folder / "prometheus.yml", _prometheus(pages, fleet, alertmanager, interval))
         commands = {
             "prometheus-alertmanager": [
@@ -85,7 +85,7 @@ def _write(path: Path, content: object) -> None:
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
-def _alertmanager(hooks: int) -> Mapping[str, Any]:
+def routes(hooks: int) -> Mapping[str, Any]:
     """Return the shipped configuration with a webhook in place of each receiver but "null"."""
     shipped: dict[str, Any] = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))
     shipped["receivers"] = [
@@ -126,7 +126,7 @@ def _fleet(pages: Pages) -> type[BaseHTTPRequestHandler]:
     return Fleet
 
 
-def _webhooks(receivers: Receivers) -> type[BaseHTTPRequestHandler]:
+def webhooks(receivers: Receivers) -> type[BaseHTTPRequestHandler]:
     lock = threading.Lock()
 
     class Webhooks(BaseHTTPRequestHandler):
@@ -144,11 +144,11 @@ def _webhooks(receivers: Receivers) -> type[BaseHTTPRequestHandler]:
 
 
 @contextlib.contextmanager
-def _server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+def server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    served = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
     try:
-        yield server.server_address[1]
+        yield served.server_address[1]
     finally:
-        server.shutdown()
-        server.server_close()
+        served.shutdown()
+        served.server_close()

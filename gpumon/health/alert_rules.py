@@ -10,7 +10,8 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
-from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_VERDICT, NODE
+from gpumon.health.last_verdicts import LAST_VERDICT
+from gpumon.health.outages import AGENTS_OUT, PORTS_OUT, SINGLE_DOWN, UNLESS_MUTED
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
@@ -20,14 +21,10 @@ WARNING = "Warning"
 SEVERITIES = ("critical", "warning", "info")
 PAGING = ("critical", "warning")
 """Severities that page. Rules of these severities are muted while the node is in maintenance."""
-UNLESS_MUTED = f"unless on {NODE} {LAST_MAINTENANCE_END} > time()"
-"""PromQL that ends an expression and drops the nodes in maintenance, for which rules that page are muted."""
 RUNBOOKS = "/runbooks"
 """Path of the runbooks that the agent serves."""
 STALE_SECONDS = 120.0
 """Age of the last complete poll above which GpumonStale fires."""
-MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
-"""GpumonManyDown fires if MANY agents are down and more than MANY_SHARE of all agents, or if TOO_MANY are down."""
 SCALE_OUT, SCALE_IN = 0.85, 0.3
 """Busy shares of GPU time in an hour: GpumonFleetBusy fires above SCALE_OUT, GpumonFleetIdle below SCALE_IN."""
 WATCHDOG = "GpumonWatchdog"
@@ -58,7 +55,8 @@ class AlertRule:
     """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
     instances: str = ""
-    """PromQL that returns the instances to list at the end of a fleet alert's description. %q stands for the cluster.
+    """PromQL that returns the instances to list at the end of a fleet alert's description. %q stands for the cluster,
+    and %s for the start of the outage.
     """
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
@@ -89,11 +87,6 @@ def runbook_url(section: str) -> str:
     return f"{RUNBOOKS}/{section}"
 
 
-DOWN = f'up{{job="{JOB}"}} == 0'
-_MANY_DOWN = f"count by (job, cluster) ({DOWN} {UNLESS_MUTED})"
-_AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
-
-
 def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
     """Return the rules that only Prometheus can evaluate, because they are about the agent itself or a fleet.
 
@@ -103,7 +96,7 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
         AlertRule(
             name="GpumonDown",
             section="GpumonDown",
-            expr=DOWN,
+            expr=SINGLE_DOWN,
             for_seconds=BOOT_GRACE,  # a reboot is no fault
             severity="warning",
             summary="gpumon cannot be scraped.",
@@ -117,18 +110,30 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
         AlertRule(
             name="GpumonManyDown",
             section="GpumonManyDown",
-            expr=f"{_MANY_DOWN} >= {MANY:d} and {_MANY_DOWN} > {MANY_SHARE:g} * {_AGENTS} or "
-            f"{_MANY_DOWN} >= {TOO_MANY:d}",
-            for_seconds=2 * MINUTE,
+            expr=f'count_values by (job, cluster) ("since", {AGENTS_OUT} > 0)',
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
             summary="{{ with $labels.cluster }}{{ . }}: {{ end }}{{ $value }} agents cannot be scraped.",
             description="Prometheus has had no answer from {{ $value }} nodes for 2 minutes. Check power and network.",
-            instances=f'up{{job="{JOB}",cluster=%q}} == 0 {UNLESS_MUTED}',
+            instances=f"{AGENTS_OUT}{{cluster=%q}} == %s",
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.
+""",
+        ),
+        AlertRule(
+            name="IbManyPortsDown",
+            section="IbManyPortsDown",
+            expr=f'count_values without () ("since", {PORTS_OUT} > 0)',
+            severity="critical",
+            page=Paging.NIGHT,
+            area="network",
+            summary="{device}/{port} went down at the time at which ports of other nodes did.",
+            description="The port went down within minutes of ports of at least two other nodes: a switch?",
+            steps="""\
+1. Which switch has these ports? Check its power, its management port and its log.
+2. If they share no switch, look for what was changed in the fabric: subnet manager, cabling, firmware.
 """,
         ),
         AlertRule(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpumon.health.alert_rules import CHECK_UNKNOWN, UNLESS_MUTED, rules
+from gpumon.health.alert_rules import CHECK_UNKNOWN, rules
 from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
+from gpumon.health.outages import MANY, MANY_SHARE, TOO_MANY, UNLESS_MUTED
 from gpumon.health.rule_file import duration
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.runbook import Runbook, runbooks
@@ -51,6 +52,13 @@ performance) chooses the receiver. `deploy/alertmanager/alertmanager.yml` routes
 The annotations hold what changes: `summary` (host, device, Xid), `description` (the verdict's reason with its
 readings), `action` (the verdict's action, then the first step), `serial` and `runbook_url`. Prometheus reads them from
 `gpumon_health_check_info`, so a changed reason or action does not page again.
+
+Many nodes with one cause are one page. Agents that go down within an hour of each other are an outage if they are at
+least {MANY}, and more than {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}. GpumonManyDown names them until the
+last one answers, for a day at most; then those that are still down have a GpumonDown each, in one notification. Ports of
+at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one notification that names
+them, inhibits their IbPortDown. What goes down later than two minutes after the start of an outage has its own alert,
+and a second outage is a second page: the label `since` holds the start.
 
 Each runbook below is served by the agent at `/runbooks/NAME`. The faulty host may be unreachable:
 `gpumon rules runbooks DIR` writes them as static pages for another web server, and `alerts.runbook_url` (for the rule

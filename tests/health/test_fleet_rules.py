@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,11 @@ def test_a_cluster_that_cannot_be_scraped_has_no_healthy_gpu(tmp_path: Path) -> 
     sums = {"expected": 4.0, "unknown": 4.0, "up": 0.0, "healthy": 0.0, "busy": 0.0}
     wanted = [
         *(value_of(f"cluster:gpumon_gpus:{state}:sum", value, minute=30 * end) for state, value in sums.items()),
-        value_of("cluster:gpumon_healthy:ratio_1d", dark / (end + 1), minute=30 * end),
+        {
+            "expr": "round(cluster:gpumon_healthy:ratio_1d, 0.1)",
+            "eval_time": f"{30 * end}m",
+            "exp_samples": [{"labels": '{job="gpumon"}', "value": 0.5}],
+        },
     ]
     check(tmp_path, render(rules()), [group(1800, fleet, promql_expr_test=wanted)], step=1800)
 
@@ -246,30 +250,104 @@ def test_a_renamed_node_is_expected_once(tmp_path: Path) -> None:
     check(tmp_path, render(rules()), [group(60, fleet, promql_expr_test=wanted)])
 
 
+MANY_DOWN = next(rule for rule in rules() if rule.name == "GpumonManyDown")
+
+
+def agents(down: Mapping[str, tuple[int, int]], up: Iterable[str], minutes: int = 40, **labels: str) -> list[Series]:
+    """Return the series of agents. `down`: the minutes in which some cannot be scraped. `up`: the others."""
+    series = []
+    for instance in (*down, *up):
+        begin, end = down.get(instance, (minutes, minutes))
+        target = tuple(sorted({"instance": instance, "job": "gpumon", **labels}.items()))
+        answers = [not begin <= minute < end for minute in range(minutes)]
+        series.append(Series("up", target, [float(answer) for answer in answers]))
+        series.append(
+            Series("gpumon_maintenance_end_timestamp_seconds", target, [0.0 if answer else None for answer in answers])
+        )
+    return series
+
+
+def outage(minute: int, *instances: str, since: int, **labels: str) -> dict[str, Any]:
+    """Return what promtool expects of GpumonManyDown for an outage of these nodes that began at `since` (minutes)."""
+    alert = {
+        "exp_labels": {"job": "gpumon", "since": str(60 * since), **labels, **MANY_DOWN.labels},
+        "exp_annotations": {
+            "summary": f"{''.join(f'{name}: ' for name in labels.values())}{len(instances)} agents cannot be scraped.",
+            "description": MANY_DOWN.description.replace("{{ $value }}", str(len(instances)))
+            + "".join(f" {instance}" for instance in instances),
+            "action": MANY_DOWN.first_step,
+            "runbook_url": "https://wiki/GpumonManyDown",
+        },
+    }
+    return {"eval_time": f"{minute}m", "alertname": MANY_DOWN.name, "exp_alerts": [alert] if instances else []}
+
+
+def single(minute: int, *instances: str) -> dict[str, Any]:
+    """Return what promtool expects of GpumonDown in a minute."""
+    rule = next(rule for rule in rules() if rule.name == "GpumonDown")
+    labels = {"alertname": rule.name, "alertstate": "firing", "job": "gpumon", **rule.labels}
+    firing = [selector("ALERTS", tuple({**labels, "instance": instance}.items())) for instance in instances]
+    samples = [{"labels": labels, "value": 1} for labels in firing]
+    asked = 'ALERTS{alertname="GpumonDown",alertstate="firing"}'
+    return {"expr": asked, "eval_time": f"{minute}m", "exp_samples": samples}
+
+
 def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     """Three of ten agents down page at night once, named; two do not, and nodes in maintenance do not count."""
-    ups = [Series("up", (("instance", f"n{index}"), ("job", "gpumon")), [float(index > 2)] * 11) for index in range(10)]
-    ends = Series(
-        "gpumon_maintenance_end_timestamp_seconds", (("instance", "n0"), ("job", "gpumon")), [1e6, *[None] * 10]
-    )
-    rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
-    texts = {
-        "summary": "3 agents cannot be scraped.",
-        "description": rule.description.replace("{{ $value }}", "3") + " n0 n1 n2",
-        "action": rule.first_step,
-        "runbook_url": "https://wiki/GpumonManyDown",
-    }
-    alert = {"exp_labels": {"job": "gpumon", **rule.labels}, "exp_annotations": texts}
-
-    def expected(*alerts: dict[str, Any]) -> list[dict[str, Any]]:
-        return [{"eval_time": "5m", "alertname": rule.name, "exp_alerts": list(alerts)}]
-
+    names = [f"n{index}" for index in range(10)]
+    ups = agents(dict.fromkeys(names[:3], (1, 40)), names[3:])
+    muted = [
+        Series(one.name, one.labels, [1e6, *[None] * 39])
+        if "maintenance" in one.name and dict(one.labels)["instance"] == "n0"
+        else one
+        for one in ups
+    ]
+    fewer = [one for one in ups if dict(one.labels)["instance"] != "n0"]
     groups = [
-        group(60, ups, alert_rule_test=expected(alert)),
-        group(60, [*ups, ends], alert_rule_test=expected()),
-        group(60, ups[1:], alert_rule_test=expected()),
+        group(60, ups, alert_rule_test=[outage(2, since=0), outage(5, "n0", "n1", "n2", since=3)]),
+        group(60, muted, alert_rule_test=[outage(5, since=0)]),
+        group(60, fewer, alert_rule_test=[outage(5, since=0)]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
+
+
+def test_an_outage_hides_only_the_agents_that_went_down_with_it(tmp_path: Path) -> None:
+    """What failed minutes later, or long ago, has its own alert, and a second outage pages again."""
+    names = [f"n{index:02}" for index in range(20)]
+    first, second = dict.fromkeys(names[:3], (5, 30)), dict.fromkeys(names[3:6], (15, 25))
+    fleet = agents({**first, **second, "n06": (4, 40), "n07": (11, 40), "n08": (0, 40)}, names[9:])
+    old = [one for one in fleet if dict(one.labels)["instance"] != "n08" or one.name == "up"]  # n08 never answered
+    one, two = sorted((*first, "n06")), sorted((*second, "n07"))
+    both = outage(18, *one, since=7)
+    both["exp_alerts"] += outage(18, *two, since=17)["exp_alerts"]
+    alerts = [
+        outage(6, since=0),
+        outage(10, *one, since=7),
+        both,
+        outage(38, "n06", since=7),
+    ]
+    alerts[-1]["exp_alerts"] += outage(38, "n07", since=17)["exp_alerts"]
+    singles = [single(10, "n08"), single(17, "n07", "n08"), single(24, "n07", "n08"), single(39, "n07", "n08")]
+    checked = group(60, old, alert_rule_test=alerts, promql_expr_test=singles)
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
+
+
+def test_agents_that_fail_one_by_one_are_an_outage_that_resolves_none(tmp_path: Path) -> None:
+    """The third within an hour pages; the first two, which were announced by name, keep their alerts."""
+    fleet = agents({"n0": (1, 40), "n1": (12, 40), "n2": (25, 40)}, [f"n{index}" for index in range(3, 9)])
+    alerts = [outage(26, since=0), outage(35, "n0", "n1", "n2", since=27)]
+    singles = [single(20, "n0", "n1"), single(39, "n0", "n1")]
+    checked = group(60, fleet, alert_rule_test=alerts, promql_expr_test=singles)
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
+
+
+def test_agents_of_an_outage_that_stay_away_have_an_alert_each_after_a_day(tmp_path: Path) -> None:
+    """The night page of an outage does not repeat for ever: single alerts, which page by day, replace it."""
+    fleet = agents(dict.fromkeys(("n0", "n1", "n2"), (1, 30 * 60)), [f"n{index}" for index in range(3, 9)], 30 * 60)
+    alerts = [outage(23 * 60, "n0", "n1", "n2", since=3), outage(25 * 60, since=0)]
+    singles = [single(23 * 60), single(25 * 60, "n0", "n1", "n2")]
+    checked = group(60, fleet, alert_rule_test=alerts, promql_expr_test=singles)
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
 
 
 def test_without_a_web_server_for_runbooks_links_lead_to_an_agent_that_answers(tmp_path: Path) -> None:
@@ -289,20 +367,61 @@ def test_without_a_web_server_for_runbooks_links_lead_to_an_agent_that_answers(t
 
 def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
     """A rack of a large fleet is less than a tenth of it. Each cluster is counted by itself."""
-    labels = [
-        (("cluster", cluster), ("instance", f"{cluster}{n:03}"), ("job", "gpumon"))
-        for cluster in "ab"
-        for n in range(200)
+    fleet = [
+        one
+        for cluster, count in (("a", 10), ("b", 9))
+        for one in agents(
+            {f"{cluster}{n:03}": (1, 10) for n in range(count)},
+            [f"{cluster}{n:03}" for n in range(count, 200)],
+            10,
+            cluster=cluster,
+        )
     ]
-    down = {*(f"a{n:03}" for n in range(10)), *(f"b{n:03}" for n in range(9))}
-    ups = [Series("up", each, [float(dict(each)["instance"] not in down)] * 11) for each in labels]
-    rule = next(rule for rule in rules() if rule.name == "GpumonManyDown")
-    texts = {
-        "summary": "a: 10 agents cannot be scraped.",
-        "description": rule.description.replace("{{ $value }}", "10") + "".join(f" a{n:03}" for n in range(10)),
-        "action": rule.first_step,
-        "runbook_url": "https://wiki/GpumonManyDown",
-    }
-    alert = {"exp_labels": {"job": "gpumon", "cluster": "a", **rule.labels}, "exp_annotations": texts}
-    expected = [{"eval_time": "5m", "alertname": rule.name, "exp_alerts": [alert]}]
-    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, ups, alert_rule_test=expected)])
+    expected = [outage(5, *(f"a{n:03}" for n in range(10)), since=3, cluster="a")]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, fleet, alert_rule_test=expected)])
+
+
+def ports_down(since: Mapping[str, int], minutes: int = 30) -> list[Series]:
+    """Return the series of nodes whose port went down in these minutes."""
+    series = []
+    for instance, begin in since.items():
+        target = (("cluster", "a"), ("instance", instance), ("job", "gpumon"))
+        labels = (("check", "ib_port_down"), ("device", "mlx5_3"), ("port", "1"), *target)
+        down: list[float | None] = [3.0 if minute >= begin else None for minute in range(minutes)]
+        series.append(Series("gpumon_health_check", labels, down))
+        series.append(Series("gpumon_maintenance_end_timestamp_seconds", target, [0.0] * minutes))
+    return series
+
+
+def ports_out(minute: int, since: Mapping[str, int]) -> dict[str, Any]:
+    """Return what promtool expects of IbManyPortsDown. `since`: the minute in which the outage of each node began."""
+    rule = next(rule for rule in rules() if rule.name == "IbManyPortsDown")
+    device = {"check": "ib_port_down", "device": "mlx5_3", "port": "1"}
+    alerts = [
+        {
+            "exp_labels": {**device, "cluster": "a", "job": "gpumon", "instance": instance, **rule.labels}
+            | {"since": str(60 * begin)},
+            "exp_annotations": {
+                "summary": f"{instance}: mlx5_3/1 went down at the time at which ports of other nodes did.",
+                "description": rule.description,
+                "action": rule.first_step,
+                "runbook_url": "https://wiki/IbManyPortsDown",
+            },
+        }
+        for instance, begin in since.items()
+    ]
+    return {"eval_time": f"{minute}m", "alertname": rule.name, "exp_alerts": alerts}
+
+
+def test_ports_of_many_nodes_that_go_down_together_are_an_outage(tmp_path: Path) -> None:
+    """A dead leaf switch has an alert of its own, which ports that were down before or go down later do not have."""
+    first, second = {"n0": 5, "n1": 5, "n2": 6, "n3": 7}, {"n5": 20, "n6": 20, "n7": 20}
+    fleet = ports_down({**first, **second, "old": 1, "later": 12})
+    members = dict.fromkeys(first, 6)
+    expected = [ports_out(5, {}), ports_out(15, members), ports_out(25, {**members, **dict.fromkeys(second, 20)})]
+    two = [ports_out(9, {})]
+    groups = [
+        group(60, fleet, alert_rule_test=expected),
+        group(60, ports_down({"n0": 5, "n1": 5}), alert_rule_test=two),
+    ]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), groups)

@@ -158,7 +158,6 @@ _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "sa
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
-        pages=Paging.NIGHT,
         levels=(Level.WARN, Level.FAIL),
         help="An InfiniBand or RoCE adapter that was in use is missing.",
         steps="""\

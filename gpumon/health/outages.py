@@ -1,0 +1,69 @@
+"""Prometheus recording rules that find one cause on many nodes, such as a dead switch, power feed or upgrade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumon.health.check_row import MINUTE
+from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_SEEN, LAST_VERDICT, NODE
+from gpumon.health.policy import BOOT_GRACE
+from gpumon.health.verdict import FAIL
+
+UNLESS_MUTED = f"unless on {NODE} {LAST_MAINTENANCE_END} > time()"
+"""PromQL that ends an expression and drops the nodes in maintenance, for which rules that page are muted."""
+DOWN = f'up{{job="{JOB}"}} == 0'
+MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
+"""An outage begins with MANY agents down if they are more than MANY_SHARE of the agents, or with TOO_MANY."""
+RECENT_SECONDS = 3600.0
+"""An outage begins with agents that answered within this time: those that are down for longer are another matter."""
+BEGIN_SECONDS = 2 * MINUTE
+"""Time for which an agent must be down, and within which ports of one outage go down."""
+AGENTS_OUT = "instance:gpumon_agent_outage:start_timestamp_seconds"
+"""Time at which the outage began, for each agent that went down with many others; 0 when that has ended."""
+PORTS_OUT = "instance:gpumon_port_outage:start_timestamp_seconds"
+"""The same for each port that went down with ports of other nodes."""
+
+_AGENTS_DOWN = f"{DOWN} {UNLESS_MUTED} and on {NODE} {LAST_SEEN}"
+_AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
+_PORT_VERDICT = f'{LAST_VERDICT}{{check="ib_port_down"}}'
+_PORT = NODE.replace(")", ", device, port)")
+_SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}[1h] offset {BEGIN_SECONDS:.0f}s) == {FAIL:d}"
+_PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
+
+SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {BOOT_GRACE:g}"
+"""Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
+
+
+def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
+    """Return the PromQL of the series `name`: the start of the outage to which each agent or port that is down belongs.
+
+    An outage begins when `many`, PromQL with COUNT for the nodes with something `new`, returns a cluster. What goes
+    down within BEGIN_SECONDS after that belongs to it too. `labels`: those that name an agent or a port.
+    """
+    earlier = f"(last_over_time({name}[1h]) > 0)"
+    alone = f"({new} unless on {labels} {earlier})"
+    begun = f"max by (job, cluster) ({earlier} > time() - {BEGIN_SECONDS:g})"
+    enough = many.replace("COUNT", f"count by (job, cluster) (group by {NODE} {alone})")
+    return (
+        f"{earlier} and on {labels} ({down}) or 0 * {alone} + on (job, cluster) group_left () {begun} "
+        f"or floor(0 * {alone} + time()) and on (job, cluster) ({enough}) or 0 * {earlier}"
+    )
+
+
+OUTAGE_RULES: Mapping[str, str] = {
+    AGENTS_OUT: _outage(
+        AGENTS_OUT,
+        down=_AGENTS_DOWN,
+        new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {BEGIN_SECONDS:g}",
+        many=f"COUNT >= {MANY:d} and COUNT > {MANY_SHARE:g} * {_AGENTS} or COUNT >= {TOO_MANY:d}",
+        labels=NODE,
+    ),
+    PORTS_OUT: _outage(
+        PORTS_OUT,
+        down=_PORTS_DOWN,
+        new=f"{_PORTS_DOWN} unless on {_PORT} {_SINCE_BEFORE}",
+        many=f"COUNT >= {MANY:d}",
+        labels=_PORT,
+    ),
+}
+"""PromQL by the name of the recorded series. An agent or port stays in its outage until it answers or is up again."""

@@ -1,0 +1,102 @@
+"""What a real Alertmanager with the shipped routes sends to the pager when ports of many nodes go down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from agents import eventually, free_port, running
+
+from benchmarks.pages.stack import Notified, Receivers, routes, server, webhooks
+from gpumon.health.alert_rules import rules
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.receivers import post
+
+pytestmark = pytest.mark.slow
+
+RULES = {rule.name: rule for rule in rules()}
+
+
+class Pager:
+    """An Alertmanager that waits less than the shipped one, and what its receiver `pager` got."""
+
+    def __init__(self, url: str, receivers: Receivers) -> None:
+        self._url, self._receivers = url, receivers
+
+    def fire(self, name: str, *instances: str, **labels: str) -> None:
+        """Send an alert of a port for each of these nodes, as Prometheus does."""
+        body = [
+            {"labels": {"alertname": name, "cluster": "a", "instance": node, **RULES[name].labels, **labels}}
+            for node in instances
+        ]
+        post(f"{self._url}/api/v2/alerts", [one | {"annotations": {"summary": name}} for one in body], None)
+
+    def answers(self) -> bool:
+        """Return whether Alertmanager accepts alerts."""
+        try:
+            self.fire("GpumonWatchdog", "")
+        except DeliveryError:
+            return False
+        return True
+
+    def pages(self) -> list[tuple[str, list[str]]]:
+        """Return the alert and the nodes of each notification, sorted."""
+        received = [one for one in list(self._receivers.received) if one.receiver == "pager"]
+        by_number: dict[int, list[Notified]] = {}
+        for one in received:
+            by_number.setdefault(one.notification, []).append(one)
+        return sorted(
+            (each[0].labels["alertname"], sorted(one.labels.get("instance", "") for one in each))
+            for each in by_number.values()
+        )
+
+
+def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration with waits of a second."""
+    text = yaml.safe_dump(configuration)
+    shortened: dict[str, Any] = yaml.safe_load(re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text))
+    return shortened
+
+
+@pytest.fixture
+def pager(tmp_path: Path) -> Iterator[Pager]:
+    receivers, port = Receivers(), free_port()
+    with server(webhooks(receivers)) as hooks:
+        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(quick(routes(hooks))))
+        flags = [
+            f"--config.file={tmp_path / 'alertmanager.yml'}",
+            f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ]
+        with running(["prometheus-alertmanager", *flags], tmp_path / "alertmanager.log"):
+            pager = Pager(f"http://127.0.0.1:{port}", receivers)
+            eventually(pager.answers)
+            yield pager
+
+
+def test_each_switch_and_each_single_port_is_a_page_of_its_own(pager: Pager) -> None:
+    """A dead switch is one page, a second dead switch another, and a port that fails beside them one more."""
+    port = {"device": "mlx5_3", "port": "1"}
+    first, second = ["n0", "n1", "n2", "n3"], ["n5", "n6", "n7"]
+    pager.fire("IbManyPortsDown", *first, since="100", **port)
+    pager.fire("IbPortDown", *first, "alone", **port)
+    expected = [("IbManyPortsDown", first), ("IbPortDown", ["alone"])]
+    eventually(lambda: pager.pages() == expected)
+
+    pager.fire("IbManyPortsDown", *second, since="900", **port)
+    pager.fire("IbPortDown", *second, "other", **port)
+    expected += [("IbManyPortsDown", second), ("IbPortDown", ["other"])]
+    eventually(lambda: pager.pages() == sorted(expected))
+
+
+def test_a_second_outage_of_agents_is_a_second_page(pager: Pager) -> None:
+    """Each outage of agents is an alert of its own, by the time of its start."""
+    pager.fire("GpumonManyDown", "", since="100")
+    eventually(lambda: len(pager.pages()) == 1)
+    pager.fire("GpumonManyDown", "", since="900")
+    eventually(lambda: len(pager.pages()) == 2)
