@@ -55,8 +55,8 @@ readings), `action` (the verdict's action, then the first step), `serial` and `r
 
 Many nodes with one cause are one page. Agents that go down within an hour of each other are an outage if they are at
 least {MANY}, and more than {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}. GpumonManyDown names them until the
-last one answers, for a day at most; then those that are still down have a GpumonDown each, in one notification. Ports of
-at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one notification that names
+last one answers, for a day at most; then those that are still down have a GpumonDown each, in one notification. Ports
+of at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one notification that names
 them, inhibits their IbPortDown. What goes down later than two minutes after the start of an outage has its own alert,
 and a second outage is a second page: the label `since` holds the start.
 
