@@ -130,11 +130,14 @@ def rendered(folder: Path, *alerts: dict[str, Any]) -> str:
     ).stdout
 
 
-def alert(instance: str, *, status: str = "firing", annotations: dict[str, str] | None = None, **labels: str) -> Any:
-    """Return an alert in a notification of Alertmanager."""
+def alert(
+    instance: str, *, status: str = "firing", minute: int = 0, annotations: dict[str, str] | None = None, **labels: str
+) -> Any:
+    """Return an alert in a notification of Alertmanager. `minute`: when it began."""
     labels = {"alertname": "GpuLost", "instance": instance, **labels}
     texts = {"summary": f"{instance}: The GPU fell off the bus. Xid 79.", "description": "It fell off the bus."}
-    return {"status": status, "labels": labels, "annotations": texts | (annotations or {"action": "none"})}
+    more = {"annotations": texts | (annotations or {"action": "none"}), "startsAt": f"2026-01-02T03:{minute:02}:00Z"}
+    return {"status": status, "labels": labels, **more}
 
 
 def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> None:
@@ -163,6 +166,16 @@ TITLES = {
 def test_the_title_names_what_fires(title: str, alerts: list[Any], tmp_path: Path) -> None:
     """One fault by its summary, several by their number and devices; what is resolved only if nothing fires."""
     assert rendered(tmp_path, *alerts).splitlines()[0] == title
+
+
+def test_the_newest_alert_of_a_group_is_named_first(tmp_path: Path) -> None:
+    """A mail about one more lost GPU begins with that GPU, in the subject and in the text."""
+    alerts = [alert(f"gpu-{number:02}", minute=minute) for number, minute in enumerate((1, 7, 3, 7))]
+    resolved = alert("gpu-99", minute=9, status="resolved")
+    title, *text = rendered(tmp_path, resolved, *alerts).splitlines()
+    assert title == "FIRING: 4 x GpuLost: gpu-01, gpu-03, gpu-00, gpu-02"
+    named = [line.partition(":")[0] for line in text if line.startswith("gpu-")]
+    assert named == ["gpu-01", "gpu-03", "gpu-00", "gpu-02", "gpu-99"]
 
 
 def test_alertmanager_accepts_its_configuration() -> None:
