@@ -43,7 +43,7 @@ def _sends(section: NotificationsSection) -> Iterator[tuple[str, Callable[[], No
     for alertmanager in alertmanagers(section):
         yield alertmanager.name, partial(alertmanager.post, [(alert, alert.since + TEST_SECONDS)])
     for receiver in message_receivers(section, source="gpumon://test"):
-        yield receiver.name, partial(receiver.deliver, alert, resolved=False)
+        yield receiver.name, partial(receiver.deliver, alert, ended=None)
 
 
 def _deliver(name: str, send: Callable[[], None]) -> int:

@@ -70,7 +70,8 @@ class Node:
     notifications_total: dict[str, float] | None = agent(
         "Notifications that the agent itself sent, by receiver and outcome.",
         label=("receiver", "outcome"),
-        note="Outcomes: delivered, failed (and retried), refused (not sent again). Only with a receiver configured.",
+        note="Outcomes: delivered, failed (and retried), refused (not sent again), dropped (too many that have ended). "
+        "Only with a receiver configured.",
     )
     collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
     start_timestamp_seconds: float | None = agent("Unix time at which the agent started.")

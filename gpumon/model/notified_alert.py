@@ -46,7 +46,18 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedAlert:
-    """Record that a receiver was notified of a firing alert, and has not been notified yet that it is resolved."""
+    """An alert of which a receiver was or will be notified. It is stored until the message "resolved" is delivered."""
 
     receiver: str
     alert: SentAlert
+    delivered: bool = True
+    """Whether the receiver was notified that the alert fires."""
+    ended: float | None = None
+    """Seconds since the epoch at which the alert ended; None while it fires."""
+    failing_since: float | None = None
+    """Seconds since the epoch of the first attempt in an unbroken series of failed ones; None after a success."""
+
+    @property
+    def pending(self) -> bool:
+        """Return whether the receiver lacks a message about the alert."""
+        return not self.delivered or self.ended is not None

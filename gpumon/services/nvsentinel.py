@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +45,10 @@ class NvSentinel:
     strategy: str
     timeout: float
     name: str = NAME
+    url: None = None
 
-    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
-        event = health_event(alert, node=self.node, strategy=STRATEGIES[self.strategy], resolved=resolved)
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
+        event = health_event(alert, node=self.node, strategy=STRATEGIES[self.strategy], ended=ended)
         try:
             unary_call(self.socket, METHOD, _field(1, 1) + _field(2, event), self.timeout)
         except ImportError as error:
@@ -60,15 +60,15 @@ class NvSentinel:
             raise DeliveryError(f"{self.socket}: {error}") from error
 
 
-def health_event(alert: SentAlert, *, node: str, strategy: int, resolved: bool) -> bytes:
-    """Return a HealthEvent, encoded in protobuf.
+def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | None) -> bytes:
+    """Return an encoded HealthEvent.
 
     The check name in it is the name of the alert, because the warning and the failure of one check are two alerts,
     which end independently.
     """
     labels = dict(alert.labels)
     critical = labels.get("severity") == "critical" and labels.get("class") not in NEVER_FATAL
-    seconds = time.time() if resolved else alert.since
+    resolved, seconds = ended is not None, alert.since if ended is None else ended
     metadata = {"action": alert.action, "check": labels.get("check", ""), "runbook_url": alert.runbook_url}
     fields: tuple[tuple[int, str | int | bytes], ...] = (
         (1, 1),

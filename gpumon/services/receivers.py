@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import json
 import os
@@ -25,7 +26,7 @@ from gpumon.outputs.formatting import rfc3339
 from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.nvsentinel import NvSentinel
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 20.0
 _REFUSED = frozenset({400, 413, 422})
 """HTTP statuses with which a receiver rejects the message itself, which is then not sent again. After other statuses,
 such as 401, the message is sent again, because the operator can correct the cause.
@@ -38,8 +39,14 @@ class MessageReceiver(Protocol):
     @property
     def name(self) -> str: ...
 
-    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
-        """Send a message about an alert. Raise DeliveryError if it is not delivered."""
+    @property
+    def url(self) -> Secret | None: ...
+
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
+        """Send a message about an alert. Raise DeliveryError if it is not delivered.
+
+        `ended`: seconds since the epoch at which it was resolved; None if it fires.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +56,17 @@ class Secret:
     value: str | None
     file: Path | None
 
-    def read(self) -> str | None:
-        """Return the secret; None if none is configured. Raise DeliveryError if its file cannot be read."""
+    def read(self) -> str:
+        """Return the secret; "" if none is configured. Raise DeliveryError if its file is empty or unreadable."""
         if self.file is None:
-            return self.value
+            return self.value or ""
         try:
-            return self.file.read_text(encoding="utf-8").strip()
+            secret = self.file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DeliveryError(f"{self.file} cannot be read: {error}") from error
+        if not secret:
+            raise DeliveryError(f"{self.file} is empty")
+        return secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +78,19 @@ class Webhook:
     source: str
     name: str = "webhook"
 
-    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
-        state = "resolved" if resolved else "firing"
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
+        state = "firing" if ended is None else "resolved"
         event = {
             "specversion": "1.0",
-            "id": str(uuid.uuid4()),
+            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.source} {alert.key} {alert.since} {state}")),
             "source": self.source,
             "type": f"io.gpumon.alert.{state}",
             "subject": alert.name,
-            "time": rfc3339(alert.since),
+            "time": rfc3339(alert.since if ended is None else ended),
             "datacontenttype": "application/json",
             "data": {"state": state, "labels": dict(alert.labels), "annotations": alert.annotations},
         }
-        post(self.url.read() or "", event, self.token.read(), "application/cloudevents+json")
+        post(self.url.read(), event, self.token.read(), "application/cloudevents+json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +100,9 @@ class Slack:
     url: Secret
     name: str = "slack"
 
-    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
-        post(self.url.read() or "", {"text": "\n".join(_lines(alert, resolved=resolved))}, None)
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
+        text = "\n".join(_lines(alert, resolved=ended is not None))
+        post(self.url.read(), {"text": html.escape(text, quote=False)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +116,18 @@ class Mail:
     password: Secret
     tls: str
     name: str = "email"
+    url: None = None
 
-    def deliver(self, alert: SentAlert, *, resolved: bool) -> None:
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
         try:
-            message = self._message(alert, resolved=resolved)
+            message = self._message(alert, resolved=ended is not None)
             with self._connected() as server:
                 refusals = server.send_message(message)
         except smtplib.SMTPResponseException as error:
             words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
-            # Only an error after DATA rejects the mail itself. The operator can correct a login, sender or mailbox.
+            if error.smtp_code < 0:
+                words = "the answer is not valid SMTP"
+            # Only an answer to the whole mail is about the mail. A login, a sender or a mailbox can be repaired.
             refused = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
             raise DeliveryError(words, refused=refused) from error
         except (OSError, smtplib.SMTPException) as error:
@@ -141,8 +155,7 @@ class Mail:
         try:
             if self.tls == "starttls":
                 server.starttls(context=ssl.create_default_context())
-            password = self.password.read()
-            if self.user is not None and password is not None:
+            if self.user is not None and (password := self.password.read()):
                 server.login(self.user, password)
             yield server
             with contextlib.suppress(OSError, smtplib.SMTPException):  # the server has already accepted the message
@@ -199,7 +212,7 @@ def alertmanagers(section: NotificationsSection) -> list[Alertmanager]:
     return [Alertmanager(url, Secret(None, section.alertmanager_token_file)) for url in section.alertmanagers]
 
 
-def post(url: str, body: object, token: str | None, kind: str = "application/json") -> None:
+def post(url: str, body: object, token: str = "", kind: str = "application/json") -> None:
     """Send `body` as JSON by HTTP POST. Raise DeliveryError unless the response has a status of 200 to 299."""
     headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
     if not url.startswith(("http://", "https://")):
@@ -229,8 +242,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
-def _authorization(token: str | None) -> Mapping[str, str]:
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
+def _authorization(token: str) -> Mapping[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Pager:
             {"labels": {"alertname": name, "cluster": "a", "instance": node, **RULES[name].labels, **labels}}
             for node in instances
         ]
-        post(f"{self._url}/api/v2/alerts", [one | {"annotations": {"summary": name}} for one in body], None)
+        post(f"{self._url}/api/v2/alerts", [one | {"annotations": {"summary": name}} for one in body])
 
     def answers(self) -> bool:
         """Return whether Alertmanager accepts alerts."""

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from agents import eventually
 from pydantic import ValidationError
 from receivers import http_inbox, mail_inbox
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.notifier import AlertmanagerSender, Delays, MessageSender, Sender
+from gpumon.services.notifier import (
+    ALL,
+    MAX_ABANDONED,
+    MAX_ENDED,
+    AlertmanagerSender,
+    Delays,
+    MessageSender,
+    Sender,
+    row_name,
+)
 from gpumon.services.receivers import alertmanagers, message_receivers
+from gpumon.store import notified
 
 LABELS = {"alertname": "GpuLost", "gpu": "3", "instance": "gpu-17:17400", "page": "night", "severity": "critical"}
 LOST = SentAlert(
@@ -36,18 +49,32 @@ class Kept:
     """The store of a sender."""
 
     def __init__(self) -> None:
+        self.rows: dict[str, NotifiedAlert] = {}
         self.changes: list[tuple[str, bool]] = []
+        """Alerts of which the receiver was notified, and whether they were resolved."""
         self.changed = threading.Condition()
 
-    def __call__(self, notified: NotifiedAlert, resolved: bool) -> None:  # noqa: FBT001 - a callback
+    def __call__(self, work: Any) -> None:
+        row: NotifiedAlert = work.keywords["notified"]
+        removed = work.func is notified.remove
         with self.changed:
-            self.changes.append((notified.alert.name, resolved))
+            before = self.rows.get(row.alert.key)
+            if removed:
+                del self.rows[row.alert.key]
+            else:
+                self.rows[row.alert.key] = row
+            if removed or (before is not None and row.delivered and not before.delivered):
+                self.changes.append((dict(row.alert.labels).get("alertname", ""), removed))
             self.changed.notify_all()
 
     def wait_for_changes(self, count: int) -> bool:
         """Wait until this number of changes was stored."""
+        return self.wait_for(lambda: len(self.changes) >= count)
+
+    def wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait until the stored rows fulfill a condition."""
         with self.changed:
-            return self.changed.wait_for(lambda: len(self.changes) >= count, timeout=60)
+            return self.changed.wait_for(condition, timeout=60)
 
 
 @contextlib.contextmanager
@@ -65,7 +92,22 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
     """Return the sender of the only receiver, and what it stored."""
     kept = Kept()
     [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
-    return MessageSender(receiver, known, kept, QUICK), kept
+    kept.rows = {alert.key: NotifiedAlert(row_name(receiver), alert) for alert in known}
+    return MessageSender(receiver, kept.rows.values(), kept, QUICK), kept
+
+
+@contextlib.contextmanager
+def server_without_smtp() -> Iterator[int]:
+    """Run a server that greets with a line which is not SMTP, and yield its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"hello, this is a server of something else\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
 
 
 def mails(port: int, *to: str) -> NotificationsSection:
@@ -175,7 +217,7 @@ def test_slack_gets_reason_action_and_runbook(tmp_path: Path) -> None:
 
 
 def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_one() -> None:
-    """451 is passing, 550 lasts. The mail has title, reason, action and labels."""
+    """451 is passing, 550 lasts. A mail has title, reason, action and labels; a failed one holds up no other."""
     with mail_inbox(451, 550) as inbox:
         sender, _ = message_sender(mails(inbox.port, "oncall@example.com"))
         other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
@@ -185,7 +227,7 @@ def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_o
     assert sender.counts == {"failed": 1, "refused": 1, "delivered": 1}
     assert f"Subject: FIRING: {LOST.summary}" in mail.replace("\r\n ", " ")
     assert f"Do: {LOST.action}" in mail
-    assert "gpu: 4" in mail
+    assert "gpu: 3" in mail
 
 
 def test_a_mail_that_one_recipient_does_not_get_is_sent_once_and_reported() -> None:
@@ -221,7 +263,7 @@ def test_a_mail_without_any_recipient_left_is_sent_again() -> None:
     with mail_inbox() as inbox:
         [receiver] = message_receivers(mails(inbox.port, "gone@example.com"), source="")
         with pytest.raises(DeliveryError, match="550") as raised:
-            receiver.deliver(LOST, resolved=False)
+            receiver.deliver(LOST, ended=None)
     assert not raised.value.refused
 
 
@@ -229,7 +271,7 @@ def test_a_summary_of_two_lines_is_one_subject() -> None:
     """A header cannot have a second line."""
     with mail_inbox() as inbox:
         [receiver] = message_receivers(mails(inbox.port, "oncall@example.com"), source="")
-        receiver.deliver(replace(LOST, summary="gpu-17:\nGPU 3"), resolved=False)
+        receiver.deliver(replace(LOST, summary="gpu-17:\nGPU 3"), ended=None)
         [mail] = inbox.wait_for(1)
     assert "Subject: FIRING: gpu-17: GPU 3" in mail
 
@@ -239,9 +281,10 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pyt
 
     class Odd:
         name = "odd"
+        url = None
         errors = 1
 
-        def deliver(self, alert: SentAlert, *, resolved: bool) -> None:  # noqa: ARG002 - the protocol's names
+        def deliver(self, alert: SentAlert, *, ended: float | None) -> None:  # noqa: ARG002 - the protocol's names
             if self.errors:
                 self.errors -= 1
                 raise KeyError("odd")
@@ -255,11 +298,148 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pyt
     assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
 
 
+OTHER = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())), since=LOST.since + 1)
+
+
+class Receiver:
+    """A receiver whose messages fail or hang while the test wants it."""
+
+    name = "receiver"
+    url = None
+
+    def __init__(self) -> None:
+        self.away = threading.Event()
+        self.hangs, self.released = False, threading.Event()
+        self.failing = set[str]()
+        """GPUs whose messages fail."""
+        self.got: list[tuple[str, bool]] = []
+        self.attempts = 0
+
+    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
+        self.attempts += 1
+        if self.hangs:
+            self.released.wait()
+        gpu = dict(alert.labels)["gpu"]
+        if self.away.is_set() or gpu in self.failing:
+            raise DeliveryError("500")
+        self.got.append((gpu, ended is not None))
+
+
+def test_a_message_that_always_fails_holds_up_no_other() -> None:
+    """The other alerts of the receiver are delivered, and the failing one is a problem all the same."""
+    receiver, kept = Receiver(), Kept()
+    receiver.failing = {"4"}
+    sender = MessageSender(receiver, (), kept, QUICK)
+    with sending(sender):
+        sender.update({LOST.key: LOST, OTHER.key: OTHER})
+        assert kept.wait_for(lambda: bool(kept.rows[LOST.key].delivered and kept.rows[OTHER.key].failing_since))
+        sender.update({OTHER.key: OTHER})
+        assert kept.wait_for(lambda: LOST.key not in kept.rows)
+    assert receiver.got == [("3", False), ("3", True)]
+    assert kept.rows[OTHER.key].failing_since is not None
+
+
+def test_what_began_and_ended_while_the_receiver_was_away_is_sent_after_a_restart() -> None:
+    """A receiver that was away gets both messages, from a sender that knows only what is stored."""
+    receiver, kept = Receiver(), Kept()
+    receiver.away.set()
+    sender = MessageSender(receiver, (), kept, QUICK)
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
+        sender.update({})
+    assert not kept.rows[LOST.key].delivered
+    receiver.away.clear()
+    again = MessageSender(receiver, tuple(kept.rows.values()), kept, QUICK)
+    with sending(again):
+        again.update({})
+        assert kept.wait_for(lambda: not kept.rows)
+    assert receiver.got == [("3", False), ("3", True)]
+
+
+def test_a_failing_receiver_still_fails_after_a_restart() -> None:
+    """The time of the first failure is stored, so that its alert does not resolve, and forgotten after a success."""
+    receiver, kept = Receiver(), Kept()
+    row = NotifiedAlert(row_name(receiver), LOST, delivered=False, failing_since=1.0)
+    kept.rows = {LOST.key: row}
+    sender = MessageSender(receiver, (row,), kept, QUICK)
+    assert len(list(sender.problems())) == 1
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for_changes(1)
+        assert list(sender.problems()) == []
+
+
+def test_an_alertmanager_that_failed_before_the_restart_fails_until_it_answers() -> None:
+    """It is tried though nothing fires."""
+    with http_inbox() as inbox:
+        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
+        kept, row = Kept(), NotifiedAlert(receiver.name, ALL, failing_since=1.0)
+        kept.rows = {ALL.key: row}
+        sender = AlertmanagerSender(receiver, (row,), kept, QUICK)
+        assert len(list(sender.problems())) == 1
+        with sending(sender):
+            sender.update({})
+            assert inbox.wait_for(1) == [[]]
+            assert kept.wait_for(lambda: not kept.rows)
+        assert list(sender.problems()) == []
+
+
+def test_an_attempt_that_does_not_end_is_a_failure() -> None:
+    """A receiver that never completes its answer fails; the attempts that have not ended are bounded."""
+    receiver, kept = Receiver(), Kept()
+    receiver.hangs = True
+    sender = MessageSender(receiver, (), kept, replace(QUICK, attempt=0.01))
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
+        eventually(lambda: sender.problem == f"{MAX_ABANDONED} attempts have not ended")
+        assert receiver.attempts == MAX_ABANDONED
+        receiver.hangs = False
+        receiver.released.set()
+        assert kept.wait_for_changes(1)
+
+
+def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
+    """They are counted as dropped. Critical alerts and newer ones are kept."""
+    mild = {"severity": "warning"}
+    alerts = [
+        replace(LOST, labels=tuple(sorted({**LABELS, **more, "gpu": str(number)}.items())), since=float(number))
+        for number in range(MAX_ENDED + 3)
+        for more in [mild if number else {}]
+    ]
+    receiver, kept = Receiver(), Kept()
+    sender = MessageSender(receiver, (), kept, QUICK)
+    sender.update({alert.key: alert for alert in alerts})
+    sender.update({})
+    assert sender.counts == {"dropped": 3}
+    assert [alert.key not in kept.rows for alert in alerts] == [number in {1, 2, 3} for number in range(len(alerts))]
+
+
+def test_a_retried_event_has_the_same_id_and_a_resolved_one_its_own_time() -> None:
+    """A receiver that answers too late can recognise the repetition."""
+    with http_inbox() as inbox:
+        [receiver] = message_receivers(NotificationsSection(webhook_url=inbox.url), source="gpumon://gpu-17:17400")
+        for ended in (None, None, LOST.since + 60):
+            receiver.deliver(LOST, ended=ended)
+        first, repeated, resolved = inbox.wait_for(3)
+    assert first["id"] == repeated["id"] != resolved["id"]
+    assert (first["time"], resolved["time"]) == ("2023-11-14T22:13:20.000Z", "2023-11-14T22:14:20.000Z")
+
+
+def test_another_url_is_another_receiver_in_the_store() -> None:
+    """It is notified of what fires. The name in the store does not contain the URL."""
+    urls = ("http://one.example/s3cret", "http://two.example/s3cret")
+    names = {row_name(message_receivers(NotificationsSection(webhook_url=url), source="")[0]) for url in urls}
+    assert len(names) == 2
+    assert not any("s3cret" in name for name in names)
+
+
 def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
     """A firing alert is sent at an interval with an end in the future; an ended one some time later with its end."""
     with http_inbox(500) as inbox:
         [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        sender = AlertmanagerSender(receiver, QUICK)
+        sender = AlertmanagerSender(receiver, (), Kept(), QUICK)
         with sending(sender):
             sender.update(WANTED)
             first, again = inbox.wait_for(2)[:2]
@@ -272,11 +452,38 @@ def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
     assert sender.counts["failed"] == 1
 
 
+def test_an_empty_secret_is_an_error(tmp_path: Path) -> None:
+    """An empty token is not sent as `Bearer` without a token."""
+    (tmp_path / "token").write_text("\n")
+    section = NotificationsSection(webhook_url="http://127.0.0.1:9/", webhook_token_file=tmp_path / "token")
+    [receiver] = message_receivers(section, source="")
+    with pytest.raises(DeliveryError, match="token is empty"):
+        receiver.deliver(LOST, ended=None)
+
+
+def test_slack_shows_characters_of_its_markup_as_they_are(tmp_path: Path) -> None:
+    """A reason may contain `<`, `>` and `&`, which would begin a link or a mention."""
+    with http_inbox() as inbox:
+        (tmp_path / "url").write_text(inbox.url)
+        [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
+        receiver.deliver(replace(LOST, description="<!channel> & 1 > 0"), ended=None)
+        [message] = inbox.wait_for(1)
+    assert "&lt;!channel&gt; &amp; 1 &gt; 0" in message["text"]
+
+
+def test_a_mail_server_that_speaks_no_smtp_is_an_error_in_words() -> None:
+    """The text has no number of the library."""
+    with server_without_smtp() as port:
+        [receiver] = message_receivers(mails(port, "oncall@example.com"), source="")
+        with pytest.raises(DeliveryError, match="the answer is not valid SMTP"):
+            receiver.deliver(LOST, ended=None)
+
+
 def test_an_unreadable_secret_is_an_error_that_names_its_file(tmp_path: Path) -> None:
     """It is retried, because the file may be created later."""
     [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
     with pytest.raises(DeliveryError, match=f"{tmp_path}/url cannot be read") as raised:
-        receiver.deliver(LOST, resolved=False)
+        receiver.deliver(LOST, ended=None)
     assert not raised.value.refused
 
 

@@ -74,7 +74,7 @@ def test_only_failed_hardware_is_fatal(labels: dict[str, str], expected: tuple[s
     alert = replace(LOST, labels=tuple(sorted({"alertname": "Some", "page": "night", **labels}.items())))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, platform_connector(Path(folder) / "s") as connector:
         [receiver] = receivers(Path(folder) / "s", nvsentinel_strategy="execute_remediation")
-        receiver.deliver(alert, resolved=False)
+        receiver.deliver(alert, ended=None)
         [event] = connector.wait_for(1)
     assert (event.componentClass, event.isFatal, event.processingStrategy) == (*expected, REMEDIATE)
 
@@ -114,7 +114,7 @@ def test_an_absent_package_is_named(socket: Path, monkeypatch: pytest.MonkeyPatc
     """h2 is an optional dependency."""
     monkeypatch.setitem(sys.modules, "h2.connection", None)
     with pytest.raises(DeliveryError, match=r"install gpumon\[nvsentinel\]"):
-        NvSentinel(socket, "gpu-17", "store_only", 10.0).deliver(GPU, resolved=False)
+        NvSentinel(socket, "gpu-17", "store_only", 10.0).deliver(GPU, ended=None)
 
 
 @pytest.mark.slow

@@ -48,14 +48,14 @@ def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
 def test_an_odd_answer_is_a_failed_delivery(answer: bytes, words: str, refused: bool) -> None:  # noqa: FBT001 - a case
     """Only an answer that blames the request itself ends its repetition."""
     with answering(answer) as (url, _), pytest.raises(DeliveryError, match=words) as raised:
-        post(url, {}, None)
+        post(url, {})
     assert raised.value.refused is refused
 
 
 def test_a_receiver_that_does_not_listen_is_an_error_in_plain_words() -> None:
     """The text is that of the operating system, without the type of the error."""
     with pytest.raises(DeliveryError) as raised:
-        post(f"http://127.0.0.1:{free_port()}/", {}, None)
+        post(f"http://127.0.0.1:{free_port()}/", {})
     assert str(raised.value) == "Connection refused"
 
 
@@ -68,8 +68,8 @@ def test_a_redirect_is_not_followed() -> None:
         assert requests == []
 
 
-@each_case(("url", "token"), [("hooks.example/secret", None), ("http://h/ secret", None), ("http://h/", "a\nsecret")])
-def test_an_error_does_not_quote_a_secret(url: str, token: str | None) -> None:
+@each_case(("url", "token"), [("hooks.example/secret", ""), ("http://h/ secret", ""), ("http://h/", "a\nsecret")])
+def test_an_error_does_not_quote_a_secret(url: str, token: str) -> None:
     """An invalid URL or token is not in the text of the error, which is logged and exported."""
     with pytest.raises(DeliveryError) as raised:
         post(url, {}, token)
