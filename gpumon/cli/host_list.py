@@ -19,6 +19,7 @@ MAX_HOSTS = 100_000
 ALL = "all"
 """Group that Ansible has in every inventory: all hosts."""
 _WORD = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
+_IPV6 = re.compile(r"\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*\]:\d+|\[[0-9a-fA-F:]*::[0-9a-fA-F:.]*\]")
 
 Variables = Mapping[str, str]
 Groups = Mapping[str, Any]
@@ -36,6 +37,8 @@ def expand(expression: str) -> list[str]:
 
 
 def _names(word: str) -> Iterator[str]:
+    if _IPV6.fullmatch(word):
+        return iter([word])
     parts = re.split(r"\[([^\[\]]*)\]", word)  # odd parts were in brackets
     choices = [_numbers(part, word) if number % 2 else [part] for number, part in enumerate(parts)]
     if math.prod(map(len, choices)) > MAX_HOSTS:
@@ -44,14 +47,20 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _numbers(brackets: str, word: str) -> list[str]:
-    """Return the numbers of ranges such as 001-032,040, padded with zeros to the width of the range's first number."""
+    """Return the numbers, or letters as in Ansible's a:c, of the ranges between two brackets.
+
+    Numbers are padded with zeros to the width of the first. 1:5:2 has the step 2.
+    """
     numbers: list[str] = []
     for text in brackets.split(","):
-        bounds = re.fullmatch(r"(\d{1,9})(?:[-:](\d{1,9}))?", text.strip())
+        bounds = re.fullmatch(r"(\d{1,9})(?:[-:](\d{1,9}))?(?::([1-9]\d{0,8}))?", text.strip())
+        if letters := re.fullmatch(r"([a-z]):([a-z])(?::([1-9]))?", text.strip()):
+            numbers += map(chr, range(ord(letters[1]), ord(letters[2]) + 1, int(letters[3] or 1)))
+            continue
         first, last = (int(bounds[1]), int(bounds[2] or bounds[1])) if bounds else (1, 0)
         if bounds is None or not 0 <= last - first < MAX_HOSTS:
             raise UserError(f"{text!r} in {word!r} is not a range of numbers: write it as gpu[001-032,040]")
-        numbers += [str(number).zfill(len(bounds[1])) for number in range(first, last + 1)]
+        numbers += [str(number).zfill(len(bounds[1])) for number in range(first, last + 1, int(bounds[3] or 1))]
     return numbers
 
 

@@ -15,7 +15,8 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.host_list import ALL, Variables, expand, read_inventory
 
 ADDRESS = "ansible_host"
-"""Variable of an inventory with the address of a host, if the address differs from the host's name."""
+"""Variable of an inventory with the address of a host, if it differs from the host's name."""
+ADDRESSES = re.compile(r"[\w.-]+(:\d+)?|[\da-fA-F:.]+(%\w+)?|\[[\da-fA-F:.]+\](:\d+)?")
 
 
 def add(parser: CommandParser) -> None:
@@ -60,6 +61,9 @@ def targets(args: argparse.Namespace) -> str:
     for name, variables in hosts.items():
         labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
         address = variables.get(ADDRESS, name)
+        if not ADDRESSES.fullmatch(address):
+            remedy = "write a name or an address, without http://; ansible-inventory --list replaces {{ templates }}"
+            raise UserError(f"{address!r} is not the address of a host: {remedy}")
         if address != name:
             labels["instance"] = with_port(name, args.port)  # so that alerts show the host's name, not its address
         groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))
@@ -90,9 +94,9 @@ def _variable(host: str, variables: Variables, name: str) -> str:
 
 def with_port(host: str, port: int) -> str:
     """Return HOST:PORT; if the host already has a port, return it unchanged."""
-    if host.count(":") > 1:
-        return f"[{host}]:{port}"  # an address of IPv6
-    return host if ":" in host else f"{host}:{port}"
+    if host.count(":") > 1 and not host.startswith("["):
+        host = f"[{host}]"  # an address of IPv6
+    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
 
 def _serve(args: argparse.Namespace) -> int:

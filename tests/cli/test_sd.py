@@ -25,6 +25,9 @@ EXPRESSIONS = [
     ("gpu[09-10].cluster.example, login", "gpu09.cluster.example gpu10.cluster.example login"),
     ("gpu[01:03]", "gpu01 gpu02 gpu03"),
     ("a,b\nc", "a b c"),
+    ("n[a:c]", "na nb nc"),
+    ("n[1:5:2] n[01-02]", "n1 n3 n5 n01 n02"),
+    ("[2001:db8::1]:9000 [2001:db8::1]", "[2001:db8::1]:9000 [2001:db8::1]"),
     ("", ""),
 ]
 INVALID = ["gpu[1-", "gpu[3-1]", "gpu[]", "gpu[a]", "gpu[1-999999999]", "r[1-9]g[00000-99998]", "gpu]1", "g[1[2]]"]
@@ -88,7 +91,9 @@ def targets(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def test_targets_have_port_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    """Hosts with the same labels are one group; a host with a port keeps it."""
+    """Hosts with the same labels are one group; a host with a port keeps it, an address of IPv6 too."""
+    [addresses] = targets(capsys, "[2001:db8::1]:9000", "[2001:db8::2]", "--port", "17400")
+    assert addresses["targets"] == ["[2001:db8::1]:9000", "[2001:db8::2]:17400"]
     assert targets(capsys, "gpu[1-2],other:9400", "--label", "cluster=east", "--port", "17400") == [
         {"targets": ["gpu1:17400", "gpu2:17400", "other:9400"], "labels": {"cluster": "east"}}
     ]
@@ -119,6 +124,8 @@ def test_an_inventory_in_each_form_has_the_same_targets(
         (["--hosts", "/none"], "cannot read /none"),
         (["--hosts", "INI", "--group", "gpus"], "there is no group 'gpus', but: "),
         (["--hosts", "INI", "--label-from", "rack"], "host login has no variable 'rack'"),
+        (["http://gpu1"], "'http://gpu1' is not the address of a host"),
+        (["--hosts", "TEMPLATE"], "'{{ ip }}' is not the address of a host: write a name or an address"),
         (["gpu1", "--label", "1=2"], "'1=2' is not a label: write it as cluster=east"),
         (["gpu1", "--listen", "127.0.0.1:http"], "cannot listen at '127.0.0.1:http'"),
         (["--hosts", "EMPTY"], "there is no host in "),
@@ -128,7 +135,8 @@ def test_an_error_names_the_input(
     arguments: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is printed for Prometheus."""
-    files = {"INI": tmp_path / "hosts.ini", "EMPTY": tmp_path / "empty"}
+    files = {"INI": tmp_path / "hosts.ini", "EMPTY": tmp_path / "empty", "TEMPLATE": tmp_path / "template"}
+    files["TEMPLATE"].write_text('[gpu]\ngpu1 ansible_host="{{ ip }}"\n')
     files["INI"].write_text(INI)
     files["EMPTY"].write_text("# none\n")
     assert main(["sd", *(str(files.get(word, word)) for word in arguments)]) == 2
