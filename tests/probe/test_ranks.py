@@ -36,6 +36,7 @@ from gpumon.probe.core.conclusion import LOG_LIMIT
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import CHECKS, Plan, Run
 from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.remedies import torch_installation
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner import ranks
 from gpumon.probe.runner.containment import SubreaperContainment
@@ -370,8 +371,15 @@ def test_an_interpreter_without_torch_is_a_skip(probing: Probing, interpreter: C
     python = interpreter('exec "$PYTHON" -S "$@"')
     result = probing.run(make_plan(QUICK, (), python=python))
     assert (result.outcome, result.reason, result.ranks) == ("skipped", "no_torch", 0), result
-    assert f"{python} -m pip install torch" in result.hint
+    assert f"{python} -m pip install 'torch>=" in result.hint
     assert "probe.python" in result.hint
+
+
+def test_torch_is_not_installed_with_a_pip_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter of the package has no pip: the hint creates another environment."""
+    monkeypatch.setattr("gpumon.probe.core.remedies.find_spec", lambda _: None)
+    assert torch_installation(sys.executable).startswith("sudo python3 -m venv /opt/torch && ")
+    assert torch_installation("/opt/torch/bin/python").startswith("/opt/torch/bin/python -m pip")
 
 
 def test_a_broken_torch_is_a_failure_in_setup(

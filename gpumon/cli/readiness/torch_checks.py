@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.util import find_spec
 
 from gpumon.cli.readiness.host_facts import RELEASED, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readiness, ReadinessCheck, count
-from gpumon.probe.core.remedies import TORCH, remedy
+from gpumon.probe.core.remedies import TORCH, remedy, torch_installation
 
 MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
 """Oldest driver branch that runs programs built with a major version of CUDA, by that version. See SOURCE."""
@@ -24,9 +23,7 @@ def torch(facts: HostFacts) -> Readiness:
         return Readiness(ABSENT, f"It was not loaded, because {RELEASED}.")
     if error:
         return Readiness(FAIL, f"{python} has failed: {error}.", f"{python} -I -c 'import torch'")
-    new = "sudo python3 -m venv /opt/torch && sudo /opt/torch/bin/python"  # the package of gpumon has no pip
-    pip = new if python == sys.executable and find_spec("pip") is None else python
-    install = f"{pip} -m pip install 'torch>={TORCH[0]}.{TORCH[1]}'"
+    install = torch_installation(python)
     if version is None:
         detail = f"{python} cannot import it, so no probe runs: {facts.torch['import_error']}."
         return Readiness(WARN, detail, f"{install}  # and set probe.python to the interpreter that has it")

@@ -16,7 +16,7 @@ from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import MIB, Probe
-from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy
+from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy, torch_installation
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
 
 LOCATED = ("degraded", "wrong")
@@ -193,8 +193,8 @@ def _judge_no_torch(run_pass: Pass, _ending: Ending) -> _Verdict | None:
         return None
     python = run_pass.plan.python
     hint = (
-        f"{python} has no PyTorch. Install it with `{python} -m pip install torch`, "
-        "or let probe.python name an interpreter that has it."
+        f"{python} has no PyTorch. Install it with `{torch_installation(python)}`, "
+        "and let probe.python name the interpreter that has it."
     )
     return _Verdict(outcome="skipped", reason="no_torch", hint=hint)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib.util import find_spec
 
 from gpumon.probe.core.frames import SETUP_STAGES, Account
 from gpumon.probe.core.passes import Pass
@@ -37,6 +39,13 @@ TRIALS = {"start": "--version", "import": "-c 'import torch'"}
 """Arguments of the Python interpreter with which an operator can repeat a stage of a rank, by stage."""
 TORCH = (2, 6)
 """Oldest tested version of PyTorch, as (major, minor)."""
+
+
+def torch_installation(python: str) -> str:
+    """Return the command that installs PyTorch: in a new environment if gpumon's own interpreter has no pip."""
+    own = python == sys.executable and find_spec("pip") is None
+    new = "sudo python3 -m venv /opt/torch && sudo /opt/torch/bin/python"
+    return f"{new if own else python} -m pip install 'torch>={TORCH[0]}.{TORCH[1]}'"
 
 
 def interpreter_hint(run_pass: Pass, cause: Account) -> str:
