@@ -65,7 +65,11 @@ class CommandParser(argparse.ArgumentParser):
             args = [self.default_action, *args]
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            from gpumon.config.configuration_error import did_you_mean  # noqa: PLC0415 - difflib takes 5 ms
+
+            hints = [did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown]
+            near = next((f"; {hint}" for hint in hints if hint.startswith("did")), "")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:

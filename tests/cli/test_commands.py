@@ -71,6 +71,8 @@ def test_gpumon_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["stauts"], "usage: gpumon [-h] [--version] COMMAND"),
         (["stauts"], "there is no command 'stauts'; did you mean status?"),
         (["probe", "holt"], "gpumon probe: error: there is no command 'holt'; did you mean hold?"),
+        (["status", "--wacth"], "unrecognized arguments: --wacth; did you mean --watch?"),
+        (["status", "--watsh=2"], "did you mean --watch?"),
         (["probe"], "gpumon probe: error: the following arguments are required: ACTION"),
         (["status", "--url", "gpu-17:17400"], "'gpu-17:17400' is not a URL: write it as http://gpu-17:"),
         (["status", "--url", "http://gpu-17:x"], "'http://gpu-17:x' is not a URL"),
