@@ -76,6 +76,8 @@ DRIVER = {"driver": {"driver": "560.35.05", "nvml": "12.560.35.05", "cuda": "12.
 OLD_DRIVER = {"driver": {"driver": "520.61.05", "nvml": "11.520.61.05", "cuda": "11.8"}}
 DOWN = {"nvml_up": 0, "gpus_visible": None, "notices": [{"subject": "driver", "message": "DriverNotLoaded."}]}
 FULL = {"store_up": 0, "notices": [{"subject": "store", "message": "disk full"}]}
+STORE = load(None, {}, {}).store.path
+NEWER = {"store_up": 0, "notices": [{"subject": "store", "message": f"{STORE}: a newer gpumon has written it."}]}
 UNINITIALIZED = TORCH | {"gpus": 0, "gpu_error": "Error 802: system not yet initialized"}
 TWO_NCCLS = TORCH | {"packages": {"nvidia-nccl-cu12": "2.27.5", "nvidia-nccl-cu13": "2.28.9"}}
 NO_GPU = {"nvml_up": None, "gpus_visible": None, "gpus_on_pci_bus": {"nvidia": 0, "none": 0}}
@@ -109,13 +111,15 @@ def listening(address: str) -> Configuration:
         ("port", facts(errors={"port": "Address already in use"}), "ok", "The agent listens on 127.0.0.1:17400."),
         ("port", facts(), "warn", "systemctl restart gpumon"),
         ("store", facts(FULL), "fail", "disk full"),
+        ("store", facts(NEWER), "fail", f"{STORE}: a newer gpumon has written it."),
+        ("store", facts(NEWER), "fail", "apt-get install --only-upgrade gpumon"),
         ("store", facts(errors=STOPPED | {"store": "this user may not read it"}), "unknown", "sudo gpumon doctor"),
         ("kernel_log", facts({"kernel_log_up": 0}), "fail", "AmbientCapabilities=CAP_SYSLOG"),
         ("kernel_log", facts({"kernel_log_up": None}), "ok", "can be read"),
         ("kernel_log", facts({"kernel_log_up": None}, unit={}, kernel_log=False), "unknown", "sudo gpumon doctor"),
         ("kernel_log", facts(kernel_log=None), "absent", "There is no /dev/kmsg."),
         ("cgroup", facts(unit=UNIT | {"Delegate": "no"}), "warn", "Delegate=yes"),
-        ("cgroup", facts(cgroup2=False), "warn", "cgroup version 1"),
+        ("cgroup", facts(cgroup2=False), "warn", "systemd.unified_cgroup_hierarchy=1  # Debian: /etc/default/grub"),
         ("cgroup", facts(unit={}, errors={"unit": "no bus"}), "unknown", "sudo gpumon doctor"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "8388608"}), "warn", "only 8192 KiB"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "18446744073709551615"}), "ok", "without limit"),
@@ -131,6 +135,7 @@ def listening(address: str) -> Configuration:
         ("persistence", facts(gpu={"persistence_mode": 0}), "warn", "off for GPU 3"),
         ("fabric_manager", facts(fabric_manager="Fabric Manager version is : 570.1.1"), "fail", "570.1.1 and the"),
         ("fabric_manager", facts(fabric_manager="Fabric Manager version is : 580.173.02"), "ok", "version 580.173.02"),
+        ("fabric_manager", facts({"fabric_manager_up": 1}), "ok", "It runs, version unknown."),
         ("fabric_manager", facts({"fabric_manager_up": 0}), "fail", "systemctl enable --now nvidia-fabricmanager"),
         ("fabric_manager", facts({"fabric_manager_up": None}, {"fabric": {"state": 2}}), "fail", "GPU 3 waits"),
         ("fabric_manager", facts({"fabric_manager_up": None}), "absent", "no GPU waits"),

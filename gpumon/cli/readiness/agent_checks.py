@@ -87,6 +87,10 @@ def store(facts: HostFacts) -> Readiness:
     if error == UNREADABLE:
         return Readiness(UNKNOWN, f"{path}: {error}.", AS_ROOT)
     if error:
+        error = error.removeprefix(f"{path}: ")
+        if "newer gpumon" in error:
+            upgrade = "sudo apt-get install --only-upgrade gpumon || sudo dnf upgrade gpumon"
+            return Readiness(FAIL, f"{path}: {error}.", upgrade)
         return Readiness(FAIL, f"{path}: {error}.", f"df -h {path.parent}; sudo ls -la {path.parent}")
     return Readiness(OK, f"{path} is not damaged." if path.exists() else f"{path} is created by the agent.")
 
@@ -114,7 +118,9 @@ def cgroup(facts: HostFacts) -> Readiness:
         return Readiness(OK, f"{UNIT} has Delegate=yes, with cgroup version 2.")
     detail = "so the ranks of a probe are contained only by their process group."
     if not facts.cgroup2:
-        remedy = "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 && sudo reboot"
+        remedy = (
+            "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1  # Debian: /etc/default/grub"
+        )
         return Readiness(WARN, f"The host has cgroup version 1, {detail}", remedy)
     return Readiness(
         WARN, f"{UNIT} lacks Delegate=yes, {detail}", ADD_DROP_IN.format(name="cgroup", line="Delegate=yes")

@@ -54,7 +54,7 @@ def fabric_manager(facts: HostFacts) -> Readiness:
         return Readiness(FAIL, f"It does not run, so CUDA does not start on GPUs behind NVSwitches.{who}", START)
     installed = re.search(r"\d+\.[\d.]*\d", "" if facts.node["simulated"] else facts.fabric_manager)
     if installed is None or installed[0] == version or version is None:
-        return Readiness(OK, f"It runs, version {installed[0]}." if installed else "It runs.")
+        return Readiness(OK, f"It runs, version {installed[0] if installed else 'unknown'}.")
     apt, dnf = f"nvidia-fabricmanager-{version.partition('.')[0]}", f"nvidia-fabricmanager-{version}"
     restart = "sudo systemctl restart nvidia-fabricmanager"
     return Readiness(
