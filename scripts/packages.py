@@ -1,8 +1,8 @@
 """Builds the deb and the rpm from the wheel that `make build` wrote to dist/: `python -m scripts.packages`.
 
 They contain the agent, its dependencies for each Python of the supported distributions, the units and the files for
-Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python links to the Python of
-the distribution, which finds its own dependencies in lib/pythonX.Y.
+Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python is the Python of the
+distribution, which finds its own dependencies in lib/pythonX.Y.
 """
 
 from __future__ import annotations

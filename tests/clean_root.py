@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
+import pytest
 from agents import eventually
 from typing_extensions import Self
 
@@ -15,6 +18,9 @@ NAMESPACES = ("--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup")
 TOOLS = ("mmdebstrap", "nsenter", "rpm", "uv", "nfpm")
 """Commands that the tests of packages need; `make test-slow` installs them."""
 SEARCHED = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+UBUNTU = "https://archive.ubuntu.com/ubuntu"
+KEYRING = "pool/main/u/ubuntu-keyring/ubuntu-keyring_2021.03.26_all.deb"
+KEYRING_SHA256 = "0d0e7ed6b112f5d03eabf3c7eb01ebdacf9c57714b279e90495cfc58c8c4520f"
 BOOT = """
 mount --make-rprivate / && mount --bind "$1" "$1" && cd "$1" || exit 1
 mount --rbind /dev dev && mount --rbind /sys sys && mount -t proc proc proc && mount -t tmpfs tmpfs run || exit 1
@@ -31,9 +37,30 @@ def missing_tools() -> list[str]:
 
 def make_root(folder: Path, *packages: str) -> None:
     """Create a minimal Debian with systemd and these packages from Debian's archive."""
-    names = ",".join(("systemd", "python3", *packages))
-    command = ("mmdebstrap", "--quiet", "--variant=minbase", f"--include={names}", "bookworm", str(folder))
-    subprocess.run(command, check=True, timeout=500)
+    bootstrap(folder, "bookworm", *packages)
+
+
+def make_ubuntu(folder: Path, suite: str) -> None:
+    """Create a minimal Ubuntu with systemd. Skip the test if Ubuntu's archive does not answer."""
+    keyring = folder.with_name("keyring")
+    try:
+        with urllib.request.urlopen(f"{UBUNTU}/{KEYRING}", timeout=30) as answer:
+            package = answer.read()
+    except OSError as error:
+        pytest.skip(f"{UBUNTU} does not answer ({error}): the deb is not tried on {suite}")
+    assert hashlib.sha256(package).hexdigest() == KEYRING_SHA256
+    folder.with_name("keyring.deb").write_bytes(package)
+    subprocess.run(["dpkg-deb", "-x", str(folder.with_name("keyring.deb")), str(keyring)], check=True)
+    keys = keyring / "usr" / "share" / "keyrings" / "ubuntu-archive-keyring.gpg"
+    bootstrap(folder, suite, options=(f"--keyring={keys}",), mirror=(UBUNTU,))
+
+
+def bootstrap(
+    folder: Path, suite: str, *packages: str, options: tuple[str, ...] = (), mirror: tuple[str, ...] = ()
+) -> None:
+    names = ",".join(("systemd", "python3", "apt", *packages))
+    command = ("mmdebstrap", "--quiet", "--variant=minbase", f"--include={names}", *options)
+    subprocess.run([*command, suite, str(folder), *mirror], check=True, timeout=500)
     # The simulated node stands for the driver, which a clean root does not have.
     (folder / "etc" / "default" / "gpumon").write_text("GPUMON_SIMULATE__PROFILE=t4x1\n")
 

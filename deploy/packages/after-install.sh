@@ -5,15 +5,6 @@ set -e
 case "$1" in configure | [0-9]*) ;; *) exit 0 ;; esac
 prefix=/opt/gpumon
 
-# A package for Debian has this link already.
-if [ ! -e $prefix/bin/python ]; then
-    for version in 3.12 3.11 3.13 3.10; do
-        if [ -x /usr/bin/python$version ]; then
-            ln -sfn /usr/bin/python$version $prefix/bin/python
-            break
-        fi
-    done
-fi
 version=$($prefix/bin/python -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 systemd-sysusers gpumon.conf
 

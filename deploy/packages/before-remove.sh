@@ -5,4 +5,3 @@ case "$1" in remove | 0) ;; *) exit 0 ;; esac
 systemctl disable --quiet gpumon.service gpumon.socket || :
 if [ -d /run/systemd/system ]; then systemctl stop gpumon.service gpumon.socket || :; fi
 find /opt/gpumon -name __pycache__ -type d -prune -exec rm -r {} +
-[ "$1" = remove ] || rm -f /opt/gpumon/bin/python # the package for Debian contains it

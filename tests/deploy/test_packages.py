@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from agents import eventually
-from clean_root import SEARCHED, CleanRoot, make_root, missing_tools
+from clean_root import SEARCHED, CleanRoot, make_root, make_ubuntu, missing_tools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -70,14 +70,36 @@ def build(wheel: Path, out: Path, release: str, *options: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanRoot]:
-    """A clean Debian with two releases of each package in /srv."""
+def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two releases of each package."""
+    folder = tmp_path_factory.mktemp("packages")
+    for release in ("1", "2"):
+        build(wheel, folder, release, "--arch", "amd64")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanRoot]:
+    """A clean Debian with the packages in /srv."""
     folder = tmp_path_factory.mktemp("clean") / "root"
     make_root(folder, "rpm")
-    for release in ("1", "2"):
-        build(wheel, folder / "srv", release, "--arch", "amd64")
+    shutil.copytree(packages, folder / "srv", dirs_exist_ok=True)
     with CleanRoot(folder) as running:
         yield running
+
+
+@pytest.mark.parametrize(("suite", "python"), [("jammy", "3.10"), ("noble", "3.12")])
+def test_the_deb_runs_on_ubuntu(suite: str, python: str, packages: Path, tmp_path: Path) -> None:
+    """On a clean Ubuntu 22.04 and 24.04 one command installs a scraped agent, and a purge removes it."""
+    make_ubuntu(tmp_path / "root", suite)
+    shutil.copy(packages / "gpumon_0.1.0-1_amd64.deb", tmp_path / "root" / "srv")
+    with CleanRoot(tmp_path / "root") as ubuntu:
+        install(ubuntu, "1")
+        eventually(lambda: "gpumon_gpu_up{" in scrape(ubuntu))
+        assert ubuntu.run("/opt/gpumon/bin/python", "--version").startswith(f"Python {python}.")
+        assert "1 of 1 GPUs up" in ubuntu.run("gpumon", "status")
+        ubuntu.run("apt-get", "purge", "--yes", "gpumon")
+        assert ubuntu.run("sh", "-c", "ls -d /etc/gpumon /var/lib/gpumon /opt/gpumon 2>/dev/null", check=False) == ""
 
 
 def install(root: CleanRoot, release: str) -> None:
@@ -136,15 +158,17 @@ def test_a_store_of_a_newer_schema_is_refused_with_a_sentence(root: CleanRoot) -
 
 
 def test_the_rpm_installs_upgrades_and_is_erased(root: CleanRoot) -> None:
-    """Its scripts link the Python of the AppStream's package, start and restart the agent, and keep the state."""
+    """It finds the Python of the AppStream, also after that is replaced; the scripts start and restart the agent."""
     root.run("apt-get", "purge", "--yes", "gpumon", check=False)
     refused = root.run("sh", "-c", f"rpm --force-debian --install {rpm('1')} 2>&1", check=False)
     assert "(python3.12 or python3.11 or (python3 >= 3.10 with python3 < 3.14)) is needed by gpumon" in refused
     write_stand_ins(root.folder / "srv", "systemd", "python3.11")
     root.run("rpm", "--force-debian", "--install", "/srv/systemd.rpm", "/srv/python3.11.rpm")
     root.run("rpm", "--force-debian", "--install", rpm("1"))
-    assert root.run("readlink", "/opt/gpumon/bin/python") == "/usr/bin/python3.11"
     eventually(lambda: "gpumon_gpu_up{" in scrape(root))
+    root.run("mv", "/usr/bin/python3.11", "/usr/bin/python3.12")
+    assert "0.1.0" in root.run("gpumon", "version")
+    root.run("mv", "/usr/bin/python3.12", "/usr/bin/python3.11")
     first = main_pid(root)
 
     root.run("rpm", "--force-debian", "--upgrade", rpm("2"))
