@@ -67,9 +67,8 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             from gpumon.config.configuration_error import did_you_mean  # noqa: PLC0415 - difflib takes 5 ms
 
-            hints = [did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown]
-            near = next((f"; {hint}" for hint in hints if hint.startswith("did")), "")
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {near}' if near.startswith('did') else ''}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:

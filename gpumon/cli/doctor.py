@@ -17,12 +17,11 @@ from gpumon import __version__
 from gpumon.cli.check_result import EXIT_CODES
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.duration_arguments import duration
 from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
 from gpumon.cli.readiness.host_facts import HostFacts, gather
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
-from gpumon.cli.readiness.unit_facts import UnitFacts
+from gpumon.cli.readiness.unit_facts import read_units
 from gpumon.cli.support_bundle import bundle, fill
 from gpumon.config.load import configuration_file, load
 from gpumon.config.redact import redact_text
@@ -30,7 +29,7 @@ from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
 CHECKS: tuple[ReadinessCheck, ...] = (*agent_checks.CHECKS, *hardware_checks.CHECKS, *torch_checks.CHECKS)
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0  # for the driver, and for PyTorch
 WIDTH = 100
 MEMBERS = ("name", "question", "level", "detail", "remedy")
 WORDS = ("fail", "warn", "unknown", "ok", "absent")
@@ -47,13 +46,6 @@ def add(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument(
         "--bundle", type=Path, metavar="FILE", help="write a support archive without secrets too (tar.gz, a new file)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=duration,
-        default=DEADLINE_SECONDS,
-        metavar="DURATION",
-        help=f"maximum time for the driver, and for PyTorch, to answer ({DEADLINE_SECONDS:g}s)",
     )
     add_flags(parser, CONFIG_FILE.name, "--simulate", "--simulate.scenario", "--store.path", "--web.listen-address")
 
@@ -78,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(args: argparse.Namespace) -> HostFacts:
     """Return the facts about this host. If the configuration is invalid, add its error and use the defaults."""
-    unit = UnitFacts.read(args.timeout)
+    unit = read_units()
     environ = {**unit.environment, **os.environ}
     try:
-        return gather(configuration_to_start(args, environ), "", args.timeout, unit)
+        return gather(configuration_to_start(args, environ), "", DEADLINE_SECONDS, unit, None)
     except UserError as error:
         path = configuration_file(getattr(args, CONFIG_FILE.name), environ)
-        return gather(load(None, {}, {}), redact_text(str(error)), args.timeout, unit, path)
+        return gather(load(None, {}, {}), redact_text(str(error)), DEADLINE_SECONDS, unit, path)
 
 
 def _print(answers: Answers, *, as_json: bool) -> int:

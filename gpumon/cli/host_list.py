@@ -19,7 +19,7 @@ MAX_HOSTS = 100_000
 ALL = "all"
 """Group that Ansible has in every inventory: all hosts."""
 _WORD = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
-_IPV6 = re.compile(r"\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*\]:\d+|\[[0-9a-fA-F:]*::[0-9a-fA-F:.]*\]")
+_IPV6 = re.compile(r"\[[\da-fA-F:.]*:[\da-fA-F:.]*:[\da-fA-F.]*\]:\d+|\[[\da-fA-F:]*::[\da-fA-F:.]*\]")
 
 Variables = Mapping[str, str]
 Groups = Mapping[str, Any]
@@ -47,15 +47,12 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _numbers(brackets: str, word: str) -> list[str]:
-    """Return the numbers, or letters as in Ansible's a:c, of the ranges between two brackets.
-
-    Numbers are padded with zeros to the width of the first. 1:5:2 has the step 2.
-    """
+    """Return the numbers of the ranges between two brackets, padded as the first, or letters as in Ansible's a:c."""
     numbers: list[str] = []
     for text in brackets.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:[-:](\d{1,9}))?(?::([1-9]\d{0,8}))?", text.strip())
-        if letters := re.fullmatch(r"([a-z]):([a-z])(?::([1-9]))?", text.strip()):
-            numbers += map(chr, range(ord(letters[1]), ord(letters[2]) + 1, int(letters[3] or 1)))
+        if re.fullmatch("[a-z]:[a-z]", text):
+            numbers += map(chr, range(ord(text[0]), ord(text[2]) + 1))
             continue
         first, last = (int(bounds[1]), int(bounds[2] or bounds[1])) if bounds else (1, 0)
         if bounds is None or not 0 <= last - first < MAX_HOSTS:

@@ -62,8 +62,7 @@ def targets(args: argparse.Namespace) -> str:
         labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
         address = variables.get(ADDRESS, name)
         if not ADDRESSES.fullmatch(address):
-            remedy = "write a name or an address, without http://; ansible-inventory --list replaces {{ templates }}"
-            raise UserError(f"{address!r} is not the address of a host: {remedy}")
+            raise UserError(f"{address!r} is not the address of a host: write its name or IP address, and no more")
         if address != name:
             labels["instance"] = with_port(name, args.port)  # so that alerts show the host's name, not its address
         groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))

@@ -70,7 +70,8 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
 
 def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     broken = facts.invalid_file
-    yield "configuration.yml", redact_file(_read(broken)) if broken else show(facts.configuration)
+    text = redact_file(broken.read_text(errors="replace")) if broken and os.access(broken, os.R_OK) else ""
+    yield "configuration.yml", text or show(facts.configuration)
     yield "report.json", json.dumps(facts.report, indent=1)
     yield "gpus.txt", terminal.table(facts.report, 160, color=False)
     log = run_bounded(
@@ -80,13 +81,6 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     versions = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     host = (__version__, platform.python_version(), platform.platform(), versions, facts.torch, facts.unit)
     yield "versions.json", json.dumps(dict(zip(VERSIONS, host, strict=True)), indent=1)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError as error:
-        return f"{path}: {error.strerror}"
 
 
 def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:

@@ -27,8 +27,7 @@ class Passwords:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
-        self._waiting: list[str] = []
-        """Address of the client for each password that waits to be verified."""
+        self._waiting: list[str] = []  # addresses of clients
         self._right: dict[str, tuple[str, bytes]] = {}
         """For each user, the bcrypt hash and the SHA-256 of the password that last matched it."""
 

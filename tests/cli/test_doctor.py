@@ -106,7 +106,7 @@ def listening(address: str) -> Configuration:
         ),
         ("port", facts(listeners=("10.0.0.17:17400",)), "ok", "systemd listens on 10.0.0.17:17400."),
         ("port", facts(listeners=("[::]:17400",), configuration=listening(":17400")), "ok", "listens on [::]:17400."),
-        ("port", facts(listeners=LOOPBACK, configuration=listening("localhost:17400")), "ok", "Only this host"),
+        ("port", facts(listeners=LOOPBACK, configuration=listening("localhost:17400")), "ok", "systemd listens"),
         ("port", facts(listeners=LOOPBACK, configuration=listening(":17500")), "warn", "systemctl edit gpumon.socket"),
         ("port", facts(errors={"port": "Address already in use"}), "ok", "The agent listens on 127.0.0.1:17400."),
         ("port", facts(), "warn", "systemctl restart gpumon"),
@@ -119,7 +119,7 @@ def listening(address: str) -> Configuration:
         ("kernel_log", facts({"kernel_log_up": None}, unit={}, kernel_log=False), "unknown", "sudo gpumon doctor"),
         ("kernel_log", facts(kernel_log=None), "absent", "There is no /dev/kmsg."),
         ("cgroup", facts(unit=UNIT | {"Delegate": "no"}), "warn", "Delegate=yes"),
-        ("cgroup", facts(cgroup2=False), "warn", "systemd.unified_cgroup_hierarchy=1  # Debian: /etc/default/grub"),
+        ("cgroup", facts(cgroup2=False), "warn", "systemd.unified_cgroup_hierarchy=1  # or: /etc/default/grub"),
         ("cgroup", facts(unit={}, errors={"unit": "no bus"}), "unknown", "sudo gpumon doctor"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "8388608"}), "warn", "only 8192 KiB"),
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "18446744073709551615"}), "ok", "without limit"),
@@ -326,7 +326,7 @@ User=
 LimitMEMLOCK=infinity
 Delegate=yes
 AmbientCapabilities=cap_syslog
-Environment=GPUMON_PROBE__DEADLINE_SECONDS=71 "CUDA_VISIBLE_DEVICES=0,1"
+Environment=GPUMON_NOTIFICATIONS__WEBHOOK_URL=https://h/s3cret "CUDA_VISIBLE_DEVICES=0,1"
 EnvironmentFiles={folder}/default (ignore_errors=yes)
 StateDirectory=gpumon
 
@@ -356,18 +356,19 @@ def test_the_environment_of_the_agent_counts(alone: Path, monkeypatch: pytest.Mo
             agent.kill()
     written = unpack(path)["configuration.yml"]
     assert f"webhook_token_file: {alone}/hook  # GPUMON_NOTIFICATIONS__WEBHOOK_TOKEN_FILE" in written
+    assert "s3cret" not in str(unpack(path))
     assert ("detailed: true  # GPUMON_METRICS__DETAILED" in written) is not running
     assert ("CUDA_VISIBLE_DEVICES is '0,1' for the agent" in " ".join(shown.split())) is not running
 
 
 def test_the_text_of_an_invalid_configuration_is_archived(alone: Path) -> None:
     """Without its secrets, which the answers do not quote either."""
-    text = "notifications: {webhook_url: hooks.example.com/s3cret}\nbogus: 1\n"
+    text = "notifications:\n  webhook_url: hooks.example.com/s3cret\nbogus: 1"
     (alone / "gpumon.yml").write_text(text)
     path = alone / "support.tar.gz"
     run("--config.file", str(alone / "gpumon.yml"), "--bundle", str(path), errors=f"gpumon: wrote {path}.")
     members = unpack(path)
-    assert members["configuration.yml"] == text.replace("s3cret", "<redacted>")
+    assert members["configuration.yml"] == text.replace("hooks.example.com/s3cret", "<redacted>")
     assert [name for name, text in members.items() if "s3cret" in text] == []
 
 

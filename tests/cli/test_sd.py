@@ -125,7 +125,7 @@ def test_an_inventory_in_each_form_has_the_same_targets(
         (["--hosts", "INI", "--group", "gpus"], "there is no group 'gpus', but: "),
         (["--hosts", "INI", "--label-from", "rack"], "host login has no variable 'rack'"),
         (["http://gpu1"], "'http://gpu1' is not the address of a host"),
-        (["--hosts", "TEMPLATE"], "'{{ ip }}' is not the address of a host: write a name or an address"),
+        (["--hosts", "TEMPLATE"], "'{{ ip }}' is not the address of a host: write its name or IP address"),
         (["gpu1", "--label", "1=2"], "'1=2' is not a label: write it as cluster=east"),
         (["gpu1", "--listen", "127.0.0.1:http"], "cannot listen at '127.0.0.1:http'"),
         (["--hosts", "EMPTY"], "there is no host in "),

@@ -74,18 +74,17 @@ probe:
     NCCL_API_KEY: |
       s3cret
       s3cret
-    NCCL_DEBUG: INFO
-  interval_seconds: [
+    NCCL_PWD: 4711
+  interval_seconds: 3
+  enabled: true
+  gpus: [
 """
 
 
 def test_a_file_that_is_not_yaml() -> None:
-    """Its comments and secrets are left out."""
+    """Its keys, numbers and switches are kept."""
     shown = redact_file(BROKEN)
     assert "s3cret" not in shown
-    assert {"  interval_seconds: [", "    NCCL_DEBUG: INFO"} <= set(shown.splitlines())
-    assert f"webhook_url: https://hooks.example.com/{R}" in shown
-    assert (
-        redact_file("gate:\n- /bin/gate\n- --token\n- s3cret\n- s3cret\n- --node\n")
-        == f"gate:\n- /bin/gate\n- --token {R}\n- --node\n"
-    )
+    assert "4711" not in shown
+    assert {"  webhook_url: <redacted>", "  interval_seconds: 3", "  enabled: true"} <= set(shown.splitlines())
+    assert len(shown.splitlines()) == len(BROKEN.splitlines())

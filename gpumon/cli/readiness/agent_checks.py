@@ -54,28 +54,21 @@ def port(facts: HostFacts) -> Readiness:
         if named != "default" and not any(_same(each, host, number) for each in facts.listeners):
             detail = f"systemd listens on {listening}, and the {address} of {named} has no effect."
             return Readiness(WARN, detail, f"sudo systemctl edit {SOCKET_UNIT}  # ListenStream, see docs/install.md")
-        return Readiness(OK, f"systemd listens on {listening}.{_reach(facts.listeners[0].rpartition(':')[0])}")
+        return Readiness(OK, f"systemd listens on {listening}.")
     if error and not (up and error.endswith(("in use", "denied"))):
         remedy = f"sudo ss -ltnp 'sport = :{number}'" if "in use" in error else "ip -brief address"
         return Readiness(FAIL, f"The agent cannot listen on {address}: {error}.", remedy)
     if up and not error and number:
         detail = f"The agent runs, but {address} is free: it was started with another address."
         return Readiness(WARN, detail, "sudo systemctl restart gpumon")
-    return Readiness(OK, f"{f'The agent listens on {address}' if up else f'{address} is free'}.{_reach(host)}")
+    return Readiness(OK, f"The agent listens on {address}." if up else f"{address} is free.")
 
 
 def _same(listener: str, host: str, number: int) -> bool:
     """Return whether systemd's listener, such as [::]:17400, is the configured host and port."""
-    every, (bound, _, listens) = {"", "0.0.0.0", "::"}, listener.rpartition(":")  # noqa: S104 - binds nothing
-    equal = (
-        bound.strip("[]") in {host, "127.0.0.1" if host == "localhost" else host} or {bound.strip("[]"), host} <= every
-    )
-    return equal and listens == str(number)
-
-
-def _reach(host: str) -> str:
-    local = host == "localhost" or host.strip("[").startswith(("127.", "::1"))
-    return " Only this host can reach it." if local else ""
+    bound, _, port = listener.replace("[", "").replace("]", "").rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host
+    return port == str(number) and (bound == host or {bound, host} <= {"", "0.0.0.0", "::"})  # noqa: S104 - binds nothing
 
 
 def store(facts: HostFacts) -> Readiness:
@@ -87,11 +80,9 @@ def store(facts: HostFacts) -> Readiness:
     if error == UNREADABLE:
         return Readiness(UNKNOWN, f"{path}: {error}.", AS_ROOT)
     if error:
-        error = error.removeprefix(f"{path}: ")
-        if "newer gpumon" in error:
-            upgrade = "sudo apt-get install --only-upgrade gpumon || sudo dnf upgrade gpumon"
-            return Readiness(FAIL, f"{path}: {error}.", upgrade)
-        return Readiness(FAIL, f"{path}: {error}.", f"df -h {path.parent}; sudo ls -la {path.parent}")
+        upgrade = "sudo apt-get install --only-upgrade gpumon || sudo dnf upgrade gpumon"
+        remedy = upgrade if "newer gpumon" in error else f"df -h {path.parent}; sudo ls -la {path.parent}"
+        return Readiness(FAIL, f"{path}: {error.removeprefix(f'{path}: ')}.", remedy)
     return Readiness(OK, f"{path} is not damaged." if path.exists() else f"{path} is created by the agent.")
 
 
@@ -118,9 +109,7 @@ def cgroup(facts: HostFacts) -> Readiness:
         return Readiness(OK, f"{UNIT} has Delegate=yes, with cgroup version 2.")
     detail = "so the ranks of a probe are contained only by their process group."
     if not facts.cgroup2:
-        remedy = (
-            "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1  # Debian: /etc/default/grub"
-        )
+        remedy = "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1  # or: /etc/default/grub"
         return Readiness(WARN, f"The host has cgroup version 1, {detail}", remedy)
     return Readiness(
         WARN, f"{UNIT} lacks Delegate=yes, {detail}", ADD_DROP_IN.format(name="cgroup", line="Delegate=yes")

@@ -11,7 +11,7 @@ import pwd
 import resource
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,8 @@ class HostFacts:
     """Whether the package pynvml is installed in the agent's own environment."""
     unit: Mapping[str, str] = field(default_factory=dict)
     """Properties of the agent's systemd unit; empty if there is no systemd or no such unit."""
-    listeners: tuple[str, ...] = ()
-    """Addresses on which systemd listens for the agent."""
-    invalid_file: Path | None = None
-    """The configuration file if the configuration is invalid."""
+    listeners: Sequence[str] = ()  # addresses on which systemd listens for the agent
+    invalid_file: Path | None = None  # the configuration file if the configuration is invalid
     kernel_log: bool | None = None
     """Whether this user can read the kernel log; None if there is none."""
     shared_memory: os.statvfs_result | None = None
@@ -74,8 +72,7 @@ class HostFacts:
     """Output of `nv-fabricmanager --version`; empty if the program is not installed."""
     visible_devices: str | None = None
     """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
-    agent_devices: str | None = None
-    """The value of CUDA_VISIBLE_DEVICES in the environment of the agent; None if it is not set."""
+    agent_devices: str | None = None  # the same of the agent
 
     @property
     def node(self) -> Any:
@@ -94,20 +91,13 @@ class HostFacts:
         return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
 
 
-def gather(
-    configuration: Configuration,
-    configuration_error: str,
-    deadline: float,
-    unit: UnitFacts,
-    invalid_file: Path | None = None,
-) -> HostFacts:
+def gather(configuration: Configuration, wrong: str, deadline: float, unit: UnitFacts, file: Path | None) -> HostFacts:
     """Gather and return the facts about this host and its agent.
 
     Only child processes open the driver or load PyTorch. Each of these is stopped after at most `deadline` seconds.
-    `configuration_error`: problems of the configuration; empty if it is valid. `unit`: facts about the systemd unit.
-    `invalid_file`: the configuration file if it is invalid.
+    `wrong`: problems of the configuration; empty if it is valid. `file`: the configuration file if it is invalid.
     """
-    errors, address = {"configuration": configuration_error, "unit": unit.error}, local_socket(configuration)
+    errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
     try:
         report = Client(address, timeout=min(COMMAND_SECONDS, deadline)).get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
@@ -136,7 +126,7 @@ def gather(
         pynvml=any(str(each.metadata["Name"]).lower() == "pynvml" for each in importlib.metadata.distributions()),
         unit=unit.properties,
         listeners=unit.listeners,
-        invalid_file=invalid_file,
+        invalid_file=file,
         kernel_log=log.up,
         shared_memory=os.statvfs(FOLDER) if FOLDER.is_dir() else None,
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],

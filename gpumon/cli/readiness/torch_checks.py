@@ -7,7 +7,7 @@ import sys
 
 from gpumon.cli.readiness.host_facts import RELEASED, HostFacts
 from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readiness, ReadinessCheck, count
-from gpumon.probe.core.remedies import TORCH, remedy, torch_installation
+from gpumon.probe.core.remedies import TORCH, numbers, remedy, torch_installation
 
 MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
 """Oldest driver branch that runs programs built with a major version of CUDA, by that version. See SOURCE."""
@@ -104,11 +104,6 @@ def pynvml(facts: HostFacts) -> Readiness:
     fix = "{0} -m pip uninstall -y pynvml && {0} -m pip install --force-reinstall nvidia-ml-py"
     detail = f"The package pynvml is installed for {' and '.join(wrong)}: it replaces or wraps files of nvidia-ml-py."
     return Readiness(WARN, detail, "; ".join(fix.format(python) for python in wrong))
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version without its local part: (2, 10, 1) for 2.10.1+cu130."""
-    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or (0,)
 
 
 def runs_on(architectures: str, capability: str) -> bool:

@@ -58,7 +58,7 @@ def interpreter_hint(run_pass: Pass, cause: Account) -> str:
     if stage == "import":
         return f"Try `{python} -I {TRIALS[stage]}`."
     torch = run_pass.versions.get("torch", "")
-    if stage in SETUP_STAGES and _numbers(torch) < TORCH:
+    if stage in SETUP_STAGES and numbers(torch) < TORCH:
         return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
     return ""
 
@@ -77,6 +77,6 @@ def log_hint(run_pass: Pass) -> str:
     return f"The log of the run has the last output of its ranks{louder if run_pass.plan.gpus else ''}."
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """Return a version as numbers: (2, 10, 1) for 2.10.1+cu130. Return TORCH for a version without numbers."""
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or TORCH
