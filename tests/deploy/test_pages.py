@@ -12,6 +12,7 @@ from each_case import each_case
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS, command_parser
+from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.metric_catalogue import catalogue
 
@@ -35,11 +36,11 @@ def test_links_have_a_target(page: Path) -> None:
 
 @every_page
 def test_metrics_named_exist(page: Path) -> None:
-    """A metric, check or variable of the Ansible role that a page names exists, or is the prefix of one that does."""
+    """A metric, recorded series, check or Ansible variable that a page names exists, or is the prefix of one that does."""
     variables = (ROOT / "deploy" / "ansible" / "roles" / "gpumon" / "defaults" / "main.yml").read_text(encoding="utf-8")
-    known = (
-        {entry.name for entry in catalogue()} | set(BY_NAME) | set(re.findall(r"^gpumon_\w+", variables, re.MULTILINE))
-    )
+    recorded = {name.split(":")[1] for name in (*RECORDING_RULES, *DAILY_RULES) if ":gpumon_" in name}
+    known = {entry.name for entry in catalogue()} | recorded | set(BY_NAME)
+    known |= set(re.findall(r"^gpumon_\w+", variables, re.MULTILINE))
     names = re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8"))
     assert names or page.name != "metrics.md"
     for name in names:

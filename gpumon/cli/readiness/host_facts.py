@@ -72,7 +72,7 @@ class HostFacts:
     """Output of `nv-fabricmanager --version`; empty if the program is not installed."""
     visible_devices: str | None = None
     """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
-    agent_devices: str | None = None  # the same of the agent
+    agent_devices: str | None = None  # CUDA_VISIBLE_DEVICES in the environment of the agent
 
     @property
     def node(self) -> Any:
