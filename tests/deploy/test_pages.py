@@ -36,7 +36,7 @@ def test_links_have_a_target(page: Path) -> None:
 
 @every_page
 def test_metrics_named_exist(page: Path) -> None:
-    """A metric, recorded series, check or Ansible variable that a page names exists, or is the prefix of one that does."""
+    """Each metric, recorded series, check or Ansible variable that a page names exists, or is a prefix of one."""
     variables = (ROOT / "deploy" / "ansible" / "roles" / "gpumon" / "defaults" / "main.yml").read_text(encoding="utf-8")
     recorded = {name.split(":")[1] for name in (*RECORDING_RULES, *DAILY_RULES) if ":gpumon_" in name}
     known = {entry.name for entry in catalogue()} | recorded | set(BY_NAME)
