@@ -31,7 +31,7 @@ from gpumon.sim.fleet_pages import AgentPage, NodeIdentities
 from gpumon.sim.profiles import PROFILES
 
 FAULTS = (
-    "gpus: {0: {lost: true}}",
+    "gpus: {0: {lost: true, xids: [79]}}",
     "gpus: {0: {xids: [48]}}",
     "gpus: {0: {remap: {uncorrectable: 1, failed: 1}}}",
     "gpus: {0: {set: {temperature: 95, utilization: 100}}}",

@@ -6,6 +6,7 @@ such as `ports`, are applied by other modules. docs/simulation.md describes all 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,10 +108,10 @@ FAULTS: Mapping[str, SimFault] = {
         ),
         SimFault(
             key="lost",
-            value="`true`",
+            value="`true`, or seconds after the epoch",
             help="lookups and getters return 15, as do all lookups by uuid; NVML still counts the GPU",
-            shape=shapes.flag,
-            alter=lambda lost, state, _: replace(state, lost=lost),
+            shape=shapes.either(shapes.number(0, math.inf, "s"), shapes.flag),
+            alter=lambda lost, state, now: replace(state, lost=lost if isinstance(lost, bool) else now >= lost),
         ),
         SimFault(
             key="uncounted",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from agents import Agent, eventually
 from each_case import each_case
 
 from gpumon.health.last_verdicts import JOB
@@ -45,10 +49,10 @@ def test_compose_accepts_the_file() -> None:
 
 def test_ports_are_published_on_loopback_only() -> None:
     """Every port is published on loopback, and every image is pinned."""
-    assert set(SERVICES) == {*NODES, "prometheus", "alertmanager", "grafana", "mailbox"}
+    assert set(SERVICES) == {*NODES, "rules", "prometheus", "alertmanager", "grafana", "mailbox"}
     for name, service in SERVICES.items():
-        assert service["ports"], name
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert bool(service.get("ports")) == (name != "rules"), name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
         assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
 
 
@@ -81,8 +85,35 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
     for inside, path in _mounts("prometheus").items():
         place = tmp_path / Path(inside).relative_to("/etc/prometheus")
         shutil.copytree(path, place) if path.is_dir() else shutil.copy(path, place)
-    assert list(tmp_path.glob("rules/*.yml"))
+    shell, flag, command = SERVICES["rules"]["entrypoint"]
+    (tmp_path / "rules").mkdir()
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run([shell, flag, command.replace("/rules/", f"{tmp_path}/rules/")], env=environment, check=True)
+    assert "rules:/etc/prometheus/rules:ro" in SERVICES["prometheus"]["volumes"]
+    assert SERVICES["rules"]["volumes"] == ["rules:/rules"]
     _check("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_the_runbooks_of_the_demonstration_open_on_the_host() -> None:
+    """Their links lead to the port at which node-1 is published."""
+    [address] = re.findall(r"--runbooks http://(\S+)/runbooks ", SERVICES["rules"]["entrypoint"][-1])
+    assert any(port.startswith(f"{address}:") for port in SERVICES["node-1"]["ports"])
+
+
+@pytest.mark.slow
+def test_the_broken_node_of_the_demonstration_names_xid_and_serial_number(tmp_path: Path) -> None:
+    """The GPU is lost after the agent has read it, with Xid 79."""
+    agent = Agent(tmp_path)
+    shutil.copy(ROOT / "deploy" / "demo" / "broken.yml", agent.scenario)
+    agent.start()
+    try:
+        firing = "/api/v1/alerts?state=firing"
+        [lost] = eventually(lambda: [one for one in agent.get(firing)["alerts"] if one["rule"] == "GpuLost"])
+        assert "Xid 79" in lost["summary"]
+        assert "GpuXidCritical" not in {one["rule"] for one in agent.get("/api/v1/alerts")["alerts"]}, "one page"
+        assert re.search(r'gpumon_gpu_info\{[^}]*gpu="3"[^}]*serial="\d+"', agent.ask("/metrics")[1].decode())
+    finally:
+        agent.stop()
 
 
 def test_alertmanager_accepts_the_example_receivers(tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def test_a_lost_gpu_returns_15_and_breaks_uuid_lookups_only(scenario: Path) -> N
         assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuids[3])) == uuids[3]
 
 
+def test_a_gpu_can_be_lost_some_seconds_after_the_start(scenario: Path) -> None:
+    """The agent has then read it, with its serial number."""
+    with simulated(scenario=scenario) as simulation:
+        handles = simulation.handles()
+        simulation.edit("gpus: {3: {lost: 20}}")
+        for simulation.now, code in ((19.0, 0), (20.0, 15), (60.0, 15)):
+            assert power(handles[3]) == code
+
+
 @pytest.mark.parametrize(
     ("fault", "on_bus", "bound"),
     [

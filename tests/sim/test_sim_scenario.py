@@ -28,7 +28,7 @@ from gpumon.sim.library import open_node
         ("lost: true\n", "unknown key 'lost'"),
         ("gpus: {8: {lost: true}}\n", "no GPU 8; there are 0 to 7"),
         ("gpus: {GPU-x: {lost: true}}\n", "no GPU 'GPU-x'"),
-        ("gpus: {0: {lost: 1}}\n", "must be true or false"),
+        ("gpus: {0: {lost: x}}\n", "must be true or false"),
         ("gpus: [1]\n", "gpus: must be a mapping"),
         ("gpus: {0: {set: {temperature: warm}}}\n", "must be a number from 0 to 255: degrees Celsius"),
         ("gpus: {0: {set: {power: {vlaue: 1}}}}\n", "unknown key 'vlaue'; valid keys: from, rate, value"),
