@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from agents import Agent
 
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import TWO_NOTIFICATIONS, Place, Tape
 from gpumon.health.alert_rules import rules
-from gpumon.outputs.runbook import runbooks
 
 SETTLE = 45.0
 """Seconds in which the fleet is healthy before the first fault."""
@@ -27,8 +30,12 @@ class Outcome:
     """What left Alertmanager because of one case."""
 
     title: str
+    faults: int
+    """Number of injected faults: 1 or 2."""
     alerts: tuple[Place, ...]
     """Alerts of the faults."""
+    inhibited: tuple[tuple[str, str], ...]
+    """Alerts of the faults that were not notified, each with the notified alert that inhibits it."""
     pages: int
     """Notifications in which an alert of the node fires for the first time."""
     expected: int
@@ -41,7 +48,7 @@ class Outcome:
     """How many of these others are of a milder check, which the fault's own verdict then inhibits."""
     receivers: tuple[str, ...]
     lacking: tuple[str, ...]
-    """What a notification lacks: device, reason, action, serial number, runbook."""
+    """What is missing: a fault's alert, or in a notification host, reason, action, a GPU's serial number, runbook."""
     example: Notified | None
 
     @property
@@ -95,7 +102,8 @@ def measure(
         with stack(Path(folder), pages, interval=interval) as receivers:
             time.sleep(max(0.0, end - time.time()))
         received = list(receivers.received)
-    outcomes = [_outcome(name, tape, starts[name], received) for name, tape in names.items()]
+        served = served_runbooks(Path(folder), received)
+    outcomes = [outcome_of(name, tape, starts[name], received, served) for name, tape in names.items()]
     return outcomes, {storm.title: _of(received, storm.nodes, storm.title) for storm in storms}
 
 
@@ -122,26 +130,51 @@ def newly_firing(received: Iterable[Notified]) -> Iterator[Notified]:
             firing.discard(identity)
 
 
-def _outcome(name: str, tape: Tape, start: float, received: Iterable[Notified]) -> Outcome:
+def served_runbooks(folder: Path, received: Iterable[Notified]) -> frozenset[str]:
+    """Return the paths of runbooks in these notifications that an agent serves. Each agent serves all."""
+    paths = {urlsplit(one.annotations.get("runbook_url", "")).path for one in received}
+    agent = Agent(folder, profile="t4x1").start()
+    try:
+        return frozenset(path for path in paths if path and agent.status(path) == HTTPStatus.OK)
+    finally:
+        agent.stop()
+
+
+def outcome_of(name: str, tape: Tape, start: float, received: Iterable[Notified], served: frozenset[str]) -> Outcome:
+    """Return the outcome of a tape that the node `name` replayed from the time `start`."""
     new = list(newly_firing(one for one in received if one.labels.get("instance") == f"{name}:17400"))
     first: dict[Place, Notified] = {}
     for one in new:
         first.setdefault(_place(one), one)
     alerts = tuple(sorted(tape.expected, key=lambda place: tape.raised[place]))
     due = {(alert, tape.raised[alert, device]) for alert, device in alerts}  # the same alert of two GPUs is one
-    others = tuple(sorted({alert for alert, _ in first} - {alert for alert, _ in alerts}))
+    notified = {alert for alert, _ in first}
+    silent = {alert: _inhibitor(alert, notified) for alert, _ in alerts if alert not in notified}
     return Outcome(
         title=tape.case.title,
+        faults=len(tape.case.names),
         alerts=alerts,
+        inhibited=tuple((alert, cause) for alert, cause in silent.items() if cause),
         pages=len({one.notification for one in new}),
         expected=len(due),
         delays=tuple(first[place].at - start - tape.raised[place] for place in alerts if place in first),
-        others=others,
-        announced=sum(_is_announcement(other, alerts) for other in others),
+        others=tuple(sorted(notified - {alert for alert, _ in alerts} - set(silent.values()))),
+        announced=sum(_is_announcement(other, alerts) for other in notified - {alert for alert, _ in alerts}),
         receivers=tuple(sorted({one.receiver for one in new})),
-        lacking=tuple(_lacking(name, new)),
+        lacking=(
+            *(f"{alert}: notification" for alert, cause in silent.items() if not cause),
+            *_lacking(name, new, served),
+        ),
         example=first.get(alerts[0]) if alerts else None,
     )
+
+
+def _inhibitor(alert: str, notified: Iterable[str]) -> str:
+    """Return the notified alert whose check inhibits that of `alert`; empty if there is none."""
+    checks = {rule.name: rule.check for rule in rules()}
+    check = checks[alert]
+    causes = () if check is None else check.inhibited_by
+    return next((other for other in sorted(notified) if (cause := checks[other]) and cause.name in causes), "")
 
 
 def _is_announcement(other: str, alerts: Iterable[Place]) -> bool:
@@ -155,7 +188,7 @@ def _place(one: Notified) -> Place:
     return one.labels["alertname"], one.labels.get("gpu", one.labels.get("device", ""))
 
 
-def _lacking(name: str, new: Iterable[Notified]) -> Iterator[str]:
+def _lacking(name: str, new: Iterable[Notified], served: frozenset[str]) -> Iterator[str]:
     for one in new:
         texts, alert = one.annotations, one.labels["alertname"]
         if not texts["summary"].startswith(f"{name}: "):
@@ -166,5 +199,5 @@ def _lacking(name: str, new: Iterable[Notified]) -> Iterator[str]:
             yield f"{alert}: action"
         if "gpu" in one.labels and not texts.get("serial"):
             yield f"{alert}: serial number"
-        if texts.get("runbook_url", "").rpartition("/")[2] not in runbooks():
+        if urlsplit(texts.get("runbook_url", "")).path not in served:
             yield f"{alert}: runbook"

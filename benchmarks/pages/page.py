@@ -19,7 +19,9 @@ real Alertmanager with the routes of `deploy/alertmanager/alertmanager.yml`. Wha
 real hardware was measured.
 
 A notification counts for a node if an alert of that node fires in it for the first time. *After*: seconds from the
-verdict on `/metrics` to the notification.
+verdict on `/metrics` to the notification. Each runbook in a notification is fetched from an agent. Only alerts about a
+GPU have a serial number: gpumon reads none of adapters and nodes. An alert that another one inhibits is not notified:
+the table names the one that is.
 """
 
 
@@ -30,12 +32,12 @@ def page(outcomes: Sequence[Outcome], storms: Mapping[str, Sequence[Notified]]) 
 
 def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     delays = sorted(delay for outcome in outcomes for delay in outcome.delays)
-    single = [outcome for outcome in outcomes if len(outcome.alerts) == 1]
+    single = [outcome for outcome in outcomes if outcome.faults == 1]
     yield "## Summary\n"
     yield "| | |\n| --- | --- |"
     yield f"| faults and pairs of faults | {len(outcomes)} |"
     right = sum(outcome.right for outcome in outcomes)
-    yield f"| one notification for each fault, with host, reason, action, serial number and runbook | {right} |"
+    yield f"| one notification for each fault, with host, reason, action, runbook and a GPU's serial number | {right} |"
     announced = sum(bool(one.announced) for one in outcomes)
     yield f"| of these, announced by a milder alert before, which the fault's own verdict then inhibits | {announced} |"
     explained = sum(one.title in TWO_NOTIFICATIONS for one in outcomes)
@@ -63,6 +65,10 @@ def _example(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield "```\n"
 
 
+def _with_inhibitor(alert: str, inhibited: Mapping[str, str]) -> str:
+    return f"{alert} (inhibited by {inhibited[alert]})" if alert in inhibited else alert
+
+
 def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "## Faults\n"
     yield "| fault | alert | receiver | notifications | after | also |\n| --- | --- | --- | --- | --- | --- |"
@@ -70,7 +76,7 @@ def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
         count = str(one.pages) if one.pages == one.expected else f"{one.pages} for {one.expected}"
         cells = (
             one.title,
-            ", ".join(alert for alert, _ in one.alerts),
+            ", ".join(_with_inhibitor(alert, dict(one.inhibited)) for alert, _ in one.alerts),
             ", ".join(one.receivers),
             count + (f"; lacks {', '.join(one.lacking)}" if one.lacking else ""),
             ", ".join(f"{delay:.0f} s" for delay in one.delays),
