@@ -126,6 +126,11 @@ def test_labels_become_levels() -> None:
     assert values["ecc_errors_total"] == {"corrected": {"dram": 2, "sram": 0}, "uncorrected": {"dram": 1}}
 
 
+def test_a_process_without_a_name_keeps_its_level() -> None:
+    """The name of a process that has ended is empty."""
+    assert row_values(Gpu(process_memory_bytes={"7,": 5.0}))["process_memory_bytes"] == {"7": {"": 5}}
+
+
 def test_numbers_that_json_lacks_are_null() -> None:
     """NaN and infinity would make the whole document unreadable."""
     values = row_values(Gpu(power_watts=float("nan"), temperature_celsius=float("inf"), up=1.0))

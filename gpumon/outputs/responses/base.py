@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from gpumon.model.reading import Row, Table, labels_of, rows
+from gpumon.model.reading import KEY_SEPARATOR, Row, Table, rows
 
 Document = dict[str, Any]
 """A response of the API as plain JSON values. The status page and the commands read this form."""
@@ -97,9 +97,9 @@ def _row_value(row: Row, value: Any) -> Any:
 def _nest(row: Row, values: Mapping[str, float]) -> Document:
     nested: Document = {}
     for key, value in values.items():
-        *outer, (_, last) = labels_of(row.labels, key) or (("", key),)
+        *outer, last = key.split(KEY_SEPARATOR, len(row.labels) - 1)  # a label may be empty
         level = nested
-        for _, label in outer:
+        for label in outer:
             level = level.setdefault(label, {})
         level[last] = _number(value)
     return nested
