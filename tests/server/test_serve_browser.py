@@ -53,7 +53,7 @@ def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
     seen = look(Node(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
     assert "Simulated node." in seen.words
     assert "GPU 3: The GPU fell off the bus" in seen.words
-    assert "What to do: Drain the node and reboot it;" in seen.words
+    assert "What to do: Drain the node and reboot it. If the GPU stays" in seen.words
     assert (seen.console, seen.foreign) == ([], [])
 
 
