@@ -55,9 +55,7 @@ class AlertRule:
     """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
     instances: str = ""
-    """PromQL that returns the instances to list at the end of a fleet alert's description. %q stands for the cluster,
-    and %s for the start of the outage.
-    """
+    """PromQL for the instances that end the description of an outage, with %q for the cluster and %s for its start."""
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 

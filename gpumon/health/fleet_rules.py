@@ -54,12 +54,9 @@ def _gpus() -> Mapping[str, str]:
         "unknown": f"clamp_min({GPUS}:expected - ({known} or 0 * {GPUS}:expected), 0)",
         "busy": f"sum {_PER_GPU} (gpumon_gpu_processes > bool 0)",
     }
-    # A cluster of which no node can be scraped has no healthy GPU: an absent sum would not count in a mean over time.
-    none = "0 * cluster:gpumon_gpus:expected:sum"
+    # 0 if no node of the cluster can be scraped: an absent sum would not count in a mean over time.
     return {f"{GPUS}:{state}": expr for state, expr in states.items()} | {
-        f"cluster:gpumon_gpus:{state}:sum": f"sum {_FLEET} ({GPUS}:{state})"
-        + ("" if state == "expected" else f" or {none}")
-        for state in states
+        f"cluster:gpumon_gpus:{state}:sum": f"sum {_FLEET} ({GPUS}:{state} or 0 * {GPUS}:expected)" for state in states
     }
 
 

@@ -56,8 +56,3 @@ class NotifiedAlert:
     """Seconds since the epoch at which the alert ended; None while it fires."""
     failing_since: float | None = None
     """Seconds since the epoch of the first attempt in an unbroken series of failed ones; None after a success."""
-
-    @property
-    def pending(self) -> bool:
-        """Return whether the receiver lacks a message about the alert."""
-        return not self.delivered or self.ended is not None

@@ -239,7 +239,8 @@ class MessageSender(Sender):
 
     def step(self, wanted: Wanted) -> float | None:  # noqa: ARG002 - the rows have it
         with self._changed:
-            pending = sorted((row for row in self._rows.values() if row.pending), key=_worst_first)
+            waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)
+            pending = sorted(waiting, key=_worst_first)
         due = [row for row in pending if not self._delay(row)]
         if due:
             self._deliver(due[0])
@@ -265,10 +266,9 @@ def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
 
 def row_name(receiver: MessageReceiver) -> str:
     """Return the name of a receiver in the store. One whose URL has changed is not yet notified of anything."""
-    if receiver.url is None:
-        return receiver.name
     with contextlib.suppress(DeliveryError):
-        return f"{receiver.name} {hashlib.sha256(receiver.url.read().encode()).hexdigest()[:16]}"
+        if receiver.url is not None:
+            return f"{receiver.name} {hashlib.sha256(receiver.url.read().encode()).hexdigest()[:16]}"
     return receiver.name
 
 

@@ -190,6 +190,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    ("DELETE FROM notified", "ALTER TABLE notified RENAME COLUMN alert TO document"),
 )
 
 

@@ -15,10 +15,11 @@ from sample_windows import HOLD, RELEASE, window
 from stores import read, write
 
 from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, ErrorChange, ErrorEvent
+from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import MAX_ENDED
-from gpumon.store import error_events, gpus, ports, windows
+from gpumon.store import error_events, gpus, notified, ports, windows
 from gpumon.store.error_events import EventQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
@@ -212,3 +213,16 @@ def test_accepted_ports_are_stored(tmp_path: Path) -> None:
         assert [port.expected for port in read(store, ports.read)] == [False, True, True]
         assert [port.speed for port in read(store, ports.read)] == [50e9, 25e9, 50e9]
         assert read(store, gpus.accepted_count) == 8
+
+
+def test_messages_that_wait_for_a_receiver_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Also when the alert has ended and the receiver fails. A row that is written again replaces the first."""
+    alert = SentAlert(labels=(("alertname", "GpuLost"),), summary="lost", description="", action="", since=WALL)
+    fired = NotifiedAlert("webhook 1", alert, delivered=False)
+    ended, other = replace(fired, ended=WALL + 1, failing_since=WALL), NotifiedAlert("slack 2", alert)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        for row in (fired, ended, other):
+            write(store, notified.put, row)
+        assert set(read(store, notified.read)) == {ended, other}
+        write(store, notified.remove, ended)
+        assert read(store, notified.read) == (other,)
