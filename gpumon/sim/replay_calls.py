@@ -91,9 +91,10 @@ def shutdown(replay: Replay) -> None:
 
 @_special("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
 def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
-    """Write the recorded answer for each requested field. A field that was not recorded is not supported.
+    """Write the recorded answer for each requested field into the caller's array: `count` structs at `address`.
 
-    The requested fields may have been recorded in different batches.
+    A field that was not recorded gets NVML's code for an unsupported field. The requested fields may have been recorded
+    in different batches. Raise Refusal if the whole call fails.
     """
     replay.need_initialised()
     device = replay.name(handle)

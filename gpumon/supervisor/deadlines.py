@@ -60,7 +60,7 @@ class SamplerDeadlines(Deadlines):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksDeadlines(Deadlines):
-    """Deadlines and intervals, in seconds, of the links child."""
+    """Deadlines and intervals in seconds of the links child, which reads ports, services and processes from files."""
 
     read: float = 10.0
     """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""

@@ -101,7 +101,10 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 
 
 def corrected_high(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the driver has counted too many corrected errors since it was loaded or the GPU was reset."""
+    """Return a warning if the driver has counted more corrected errors in SRAM or DRAM than the limit, else PASSED.
+
+    It counts from when it was loaded or the GPU was reset. Return None if there are no counts.
+    """
     volatile = gpu.state.ecc_volatile
     limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     if all(limit is None for limit in limits.values()):
