@@ -39,9 +39,10 @@ class DcgmField(NamedTuple):
     """
 
     def type(self, *, canonical: bool) -> str:
-        """Return the Prometheus type of the metric as dcgm-exporter declares it.
+        """Return the Prometheus type that dcgm-exporter declares for the metric: 4.9 if `canonical`, else up to 4.8.
 
-        Up to 4.8 its own DCGM_EXP_ metrics are declared counters, although they can decrease.
+        Up to 4.8, dcgm-exporter's own DCGM_EXP_ metrics are declared as counters although they can decrease. 4.9
+        declares them as gauges.
         """
         if self.legacy.startswith("DCGM_EXP_"):
             return "gauge" if canonical else "counter"

@@ -114,7 +114,11 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """Return description, validator and effect of a scenario key for the quantities whose names begin with `prefix`."""
+    """Return description, validator and effect of a scenario key that sets the quantities beginning with `prefix`.
+
+    The value of the key maps names of simulated quantities, without the prefix, to numbers. The effect is a function
+    that returns a State with these numbers.
+    """
     shape_by_name = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:

@@ -212,7 +212,8 @@ class Sampler:
     def _list_gpus(self) -> Mapping[str, str]:
         """Return the kernel driver of each GPU by bus id, from sysfs or, if that shows no NVIDIA GPU, from NVML.
 
-        In a trial, return only the GPU of the trial, and do not query NVML, because the lookup of another GPU may hang.
+        A trial of one GPU does not query NVML, because the lookup of another GPU may hang. If sysfs shows no GPU, the
+        trial gets only its own GPU, with the driver "nvidia".
         """
         trial = self._orders.trial
         return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})
