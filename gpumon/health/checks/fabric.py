@@ -101,8 +101,8 @@ def _incomplete(state: float, facts: Facts) -> Finding:
 def _health(fabric: Fabric) -> Finding:
     """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
 
-    The finding is a warning if the fabric is still usable, with less bandwidth or during a recovery. The driver's summary is
-    evaluated only if none of the driver's single checks has failed.
+    The finding is a warning if the fabric is still usable, with less bandwidth or during a recovery. The driver's
+    summary is evaluated only if none of the driver's single checks has failed.
     """
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:
