@@ -15,7 +15,7 @@ UNUSED: Mapping[str, str] = {
 
 UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
-    "gpumon_notifications_failing": "needs a receiver. See tests/services/test_notifier.py",
+    "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
 }
 """Checks without a fault in the table."""

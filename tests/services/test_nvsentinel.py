@@ -13,7 +13,7 @@ import pytest
 import yaml
 from agents import Agent, eventually
 from each_case import each_case
-from test_notifier import LABELS, LOST, WANTED, message_sender, sending
+from test_senders import LABELS, LOST, WANTED, message_sender, sending
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.services.delivery_error import DeliveryError

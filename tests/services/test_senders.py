@@ -18,7 +18,8 @@ from receivers import http_inbox, mail_inbox
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.notifier import (
+from gpumon.services.receivers import alertmanagers, message_receivers
+from gpumon.services.senders import (
     ALL,
     MAX_ABANDONED,
     MAX_ENDED,
@@ -28,7 +29,6 @@ from gpumon.services.notifier import (
     Sender,
     row_name,
 )
-from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.store import notified
 
 LABELS = {"alertname": "GpuLost", "gpu": "3", "instance": "gpu-17:17400", "page": "night", "severity": "critical"}

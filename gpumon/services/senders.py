@@ -1,0 +1,309 @@
+"""The threads that notify receivers of the alerts that fire, each with its own queue and retries."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import random
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.check_row import Paging
+from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.receivers import Alertmanager, MessageReceiver
+from gpumon.store import notified as store_notified
+
+log = logging.getLogger("gpumon.notifications")
+
+FAILING_SECONDS = 180.0
+"""Seconds since the first of consecutive failed attempts after which a receiver is reported as failing."""
+Wanted = Mapping[str, SentAlert]
+"""The alerts that fire now, by their labels as JSON text (SentAlert.key)."""
+Write = Callable[[Callable[[sqlite3.Connection], object]], None]
+"""Runs a function in the store's thread."""
+MAX_ENDED = 500
+"""Maximum number of ended alerts for a receiver that was not yet notified that they fired."""
+MAX_ABANDONED = 10
+"""Maximum number of attempts of a receiver that are still running after their time."""
+ALL = SentAlert(labels=(), summary="", description="", action="", since=0.0)
+"""Stands for all alerts of an Alertmanager, in the row that keeps since when it fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Delays and intervals of a Sender, in seconds. Tests shorten them."""
+
+    retry: tuple[float, float] = (1.0, 300.0)
+    """Minimum and maximum delay, before jitter, until a failed message is sent again. The delay doubles with each
+    failure.
+    """
+    attempt: float = 30.0
+    """Maximum duration of an attempt to send a message."""
+    again: float = 60.0
+    """Interval at which alerts that still fire are sent to an Alertmanager again."""
+    lapse: float = 240.0
+    """Time after which an Alertmanager resolves an alert that is not sent again: four times `again`."""
+    linger: float = 90.0
+    """Time from the end of an alert until it is sent to an Alertmanager as resolved. A Prometheus that sends the same
+    alert may detect this end up to a minute later, and until then would make the alert fire again.
+    """
+    forget: float = 300.0
+    """Time after `linger` in which an ended alert is repeatedly sent to an Alertmanager as resolved."""
+
+
+class Sender(threading.Thread):
+    """A thread that notifies one receiver of the alerts that fire. `name` is the name of the receiver."""
+
+    def __init__(self, name: str, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        """Create the thread. `known`: its stored rows. `write` stores each change of a row."""
+        super().__init__(name=f"notify-{name}", daemon=True)
+        self.receiver = name
+        self.counts = Counter[str]()
+        """Notifications by outcome: delivered, refused, failed or dropped."""
+        self.problem = "the last attempts before the agent was restarted failed"
+        self.refusals: Mapping[str, str] = {}
+        """By SentAlert.key: why the receiver refused the message about an alert that still fires. The mapping is
+        replaced, never changed, because another thread reads it.
+        """
+        self._delays = delays
+        self._changed = threading.Condition()
+        """Also the lock of the rows, which the loop's thread and this one change."""
+        self._rows = {row.alert.key: row for row in known}
+        self._write = write
+        self._retries: dict[str, tuple[int, float]] = {}
+        """Number of failed attempts, and monotonic clock of the next one, by SentAlert.key."""
+        self._abandoned: list[threading.Thread] = []
+        """Attempts that did not end in time, such as those to a receiver that answers a byte now and then."""
+        self._wanted: Wanted | None = None
+        self._stopped = False
+
+    def update(self, wanted: Wanted) -> None:
+        """Pass the alerts that fire now to the thread, and return at once."""
+        with self._changed:
+            if wanted != self._wanted:
+                self._wanted = dict(wanted)
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """Make the thread end, without waiting for a message that is being sent."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        while not self._stopped:
+            wanted = self._wanted
+            pause = None if wanted is None else self.step(wanted)
+            with self._changed:
+                if not self._stopped and wanted is self._wanted:
+                    self._changed.wait(pause)
+
+    def step(self, wanted: Wanted) -> float | None:
+        """Send messages that are due. Raise DeliveryError if one is not delivered.
+
+        Return the seconds until the next call, which a change of the alerts brings forward; None to wait for a change.
+        """
+        raise NotImplementedError
+
+    def problems(self) -> Iterator[str]:
+        """Yield why a message has failed for FAILING_SECONDS, and why messages about firing alerts were refused."""
+        with self._changed:
+            since = min((row.failing_since for row in self._rows.values() if row.failing_since), default=None)
+        if since is not None and time.time() - since >= FAILING_SECONDS:
+            yield self.problem
+        yield from self.refusals.values()
+
+    def _attempt(self, row: NotifiedAlert, send: Callable[[], None]) -> bool:
+        """Return whether the message is sent, or refused and not to be sent again."""
+        error = self._send_in_time(send)
+        if error is not None and not error.refused:
+            self._fail(row, error)
+            return False
+        if error is None:
+            self.counts["delivered"] += 1
+        else:
+            self._refuse(row, error)
+        if self._retries.pop(row.alert.key, None) and not self._retries:
+            log.info("notifications are delivered again", extra={"receiver": self.receiver})
+        return True
+
+    def _send_in_time(self, send: Callable[[], None]) -> DeliveryError | None:
+        """Return why the attempt failed; None if it did not. An attempt that does not end in time is abandoned."""
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        if len(self._abandoned) >= MAX_ABANDONED:
+            return DeliveryError(f"{MAX_ABANDONED} attempts have not ended")
+        outcome: list[DeliveryError | None] = []
+        attempt = threading.Thread(target=lambda: outcome.append(self._send(send)), name=self.name, daemon=True)
+        attempt.start()
+        attempt.join(self._delays.attempt)
+        if outcome:
+            return outcome[0]
+        self._abandoned.append(attempt)
+        return DeliveryError(f"there was no complete answer within {self._delays.attempt:g} s")
+
+    def _send(self, send: Callable[[], None]) -> DeliveryError | None:
+        try:
+            send()
+        except DeliveryError as error:
+            return error
+        except Exception as error:
+            log.exception("a notification failed in a way that was not foreseen", extra={"receiver": self.receiver})
+            return DeliveryError(f"{type(error).__name__}: see the log")
+        return None
+
+    def _refuse(self, row: NotifiedAlert, error: DeliveryError) -> None:
+        alert = row.alert
+        self.counts["refused"] += 1
+        if not row.delivered and dict(alert.labels).get("class") != "agent":  # that alert would keep itself alive
+            self.refusals = {**self.refusals, alert.key: f"{alert.name} was refused: {error}"}
+        details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
+        log.error("a notification was refused and is not sent again", extra=details)
+
+    def _fail(self, row: NotifiedAlert, error: DeliveryError) -> None:
+        self.counts["failed"] += 1
+        self.problem = str(error)
+        if not self._retries:
+            log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": str(error)})
+        least, most = self._delays.retry
+        attempts, _ = self._retries.get(row.alert.key, (0, 0.0))
+        pause = min(most, least * 2.0**attempts) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        self._retries[row.alert.key] = attempts + 1, time.monotonic() + pause
+        if row.failing_since is None:
+            self._change(row, failing_since=time.time())
+
+    def _change(self, row: NotifiedAlert, **fields: Any) -> None:
+        """Change fields of a row, and store it. Fields that another thread has changed meanwhile remain."""
+        with self._changed:
+            row = replace(self._rows.get(row.alert.key, row), **fields)
+            self._rows[row.alert.key] = row
+            self._write(partial(store_notified.put, notified=row))
+
+    def _remove(self, row: NotifiedAlert) -> None:
+        with self._changed:
+            self._rows.pop(row.alert.key, None)
+            self._write(partial(store_notified.remove, notified=row))
+
+    def _delay(self, row: NotifiedAlert) -> float:
+        """Return the seconds until the next attempt for this row."""
+        return max(0.0, self._retries.get(row.alert.key, (0, 0.0))[1] - time.monotonic())
+
+
+class MessageSender(Sender):
+    """Sends one message when an alert begins to fire, and one when it is resolved.
+
+    Alerts with the label page=never are not sent. Each row is stored before its first message is sent and removed after
+    its last one, so that an alert that began and ended while the receiver was away is still sent, also after a restart.
+    """
+
+    def __init__(self, receiver: MessageReceiver, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        super().__init__(receiver.name, known, write, delays)
+        self._receiver = receiver
+        self._row_name = row_name(receiver)
+
+    def update(self, wanted: Wanted) -> None:
+        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
+        with self._changed:
+            if wanted != self._wanted:
+                self._observe(wanted)
+            super().update(wanted)
+
+    def _observe(self, wanted: Wanted) -> None:
+        """Record which alerts began to fire, and which ended."""
+        for key, alert in wanted.items():
+            row = self._rows.get(key)
+            if row is None or row.ended is not None:
+                self._change(row or NotifiedAlert(self._row_name, alert, delivered=False), alert=alert, ended=None)
+        for key, row in list(self._rows.items()):
+            if key not in wanted and row.ended is None:
+                self._change(row, ended=time.time())
+        self.refusals = {key: text for key, text in self.refusals.items() if key in wanted}
+        waiting = sorted((row for row in self._rows.values() if row.ended and not row.delivered), key=_worst_first)
+        for row in waiting[MAX_ENDED:]:
+            self._remove(row)
+            self.counts["dropped"] += 1
+            log.error("a notification was dropped", extra={"receiver": self.receiver, "alert": row.alert.name})
+
+    def step(self, wanted: Wanted) -> float | None:  # noqa: ARG002 - the rows have it
+        with self._changed:
+            waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)
+            pending = sorted(waiting, key=_worst_first)
+        due = [row for row in pending if not self._delay(row)]
+        if due:
+            self._deliver(due[0])
+            return 0.0
+        return min(map(self._delay, pending), default=None)
+
+    def _deliver(self, row: NotifiedAlert) -> None:
+        ended = row.ended if row.delivered else None
+        if not self._attempt(row, partial(self._receiver.deliver, row.alert, ended=ended)):
+            return
+        with self._changed:
+            current = self._rows.get(row.alert.key, row)  # the alert may have ended, or fire again, since
+            if ended is not None and current.ended is not None:
+                self._remove(current)
+            else:
+                self._change(current, delivered=ended is None, failing_since=None)
+
+
+def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
+    """Return a key that sorts by severity, and then by age, the newest first."""
+    return SEVERITIES.index(dict(row.alert.labels)["severity"]), -row.alert.since
+
+
+def row_name(receiver: MessageReceiver) -> str:
+    """Return the name of a receiver in the store. One whose URL has changed is not yet notified of anything."""
+    with contextlib.suppress(DeliveryError):
+        if receiver.url is not None:
+            return f"{receiver.name} {hashlib.sha256(receiver.url.read().encode()).hexdigest()[:16]}"
+    return receiver.name
+
+
+class AlertmanagerSender(Sender):
+    """Repeatedly sends all firing alerts, and for some time the resolved ones, to an Alertmanager, as Prometheus does.
+
+    The store keeps only since when it fails, because Alertmanager resolves an alert that is not sent again.
+    """
+
+    def __init__(self, receiver: Alertmanager, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        super().__init__(receiver.name, known, write, delays)
+        self._receiver = receiver
+        self._sent: dict[str, SentAlert] = {}
+        self._ended: dict[str, tuple[SentAlert, float]] = {}
+        """Alerts that were sent and have ended, and the Unix time of their end, by SentAlert.key."""
+
+    def step(self, wanted: Wanted) -> float | None:
+        now, delays = time.time(), self._delays
+        self._ended.update({key: (alert, now) for key, alert in self._sent.items() if key not in wanted})
+        self._ended = {
+            key: (alert, end)
+            for key, (alert, end) in self._ended.items()
+            if key not in wanted and now < end + delays.linger + delays.forget
+        }
+        self._sent = dict(wanted)
+        row = self._rows.get(ALL.key) or NotifiedAlert(self.receiver, ALL)
+        if pause := self._delay(row):
+            return pause
+        firing = [(alert, now + delays.lapse) for alert in wanted.values()]
+        resolved = [(alert, end) for alert, end in self._ended.values() if now >= end + delays.linger]
+        if firing or resolved or row.failing_since:
+            if not self._attempt(row, partial(self._post, [*firing, *resolved])):
+                return self._delay(row)
+            if row.failing_since:
+                self._remove(row)
+        return delays.again if firing or self._ended else None
+
+    def _post(self, alerts: list[tuple[SentAlert, float]]) -> None:
+        try:
+            self._receiver.post(alerts)
+        except DeliveryError as error:
+            raise DeliveryError(str(error)) from error  # one refused today may be accepted after a reload
+        self.counts["delivered"] += len(alerts) - 1  # the attempt counts one
