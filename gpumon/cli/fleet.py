@@ -47,10 +47,10 @@ def add(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     ask, color = _source(args), sys.stdout.isatty() and "NO_COLOR" not in os.environ
     if args.watch is not None:
-        return watch(lambda size: "\n".join(_lines(_ordered(ask()), size.columns, color=color)), args.watch)
-    state = _ordered(ask())
+        return watch(lambda size: "\n".join(_lines(_sort_problems(ask()), size.columns, color=color)), args.watch)
+    state = _sort_problems(ask())
     if args.json:
-        problems = [{**problem._asdict(), "drained": _drained(state, problem.node)} for problem in state.problems]
+        problems = [{**problem._asdict(), "drained": _drain_reason(state, problem.node)} for problem in state.problems]
         print(json.dumps({"nodes": state.nodes, "problems": problems}, indent=2))
     else:
         print("\n".join(_lines(state, shutil.get_terminal_size((160, 24)).columns, color=color)))
@@ -68,7 +68,7 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
     return lambda: from_prometheus(client, urlsplit(args.prometheus).path)
 
 
-def _ordered(state: FleetState) -> FleetState:
+def _sort_problems(state: FleetState) -> FleetState:
     """Return the state with the problems sorted, the worst first, and with Slurm's drained nodes added to `drains`."""
     slurm, order = slurm_drains(), list(LEVELS)
     problems = sorted(state.problems, key=lambda each: (order.index(each.level), each.since or 0.0, each.node))
@@ -76,7 +76,7 @@ def _ordered(state: FleetState) -> FleetState:
     return FleetState(state.nodes, problems, {**(state.drains or {}), **(slurm or {})} if known else None)
 
 
-def _drained(state: FleetState, node: str) -> str | None:
+def _drain_reason(state: FleetState, node: str) -> str | None:
     """Return why the node is drained or cordoned; an empty string if it is neither, None if that is unknown."""
     host = node.rpartition(":")[0] or node
     return None if state.drains is None else state.drains.get(host, state.drains.get(host.partition(".")[0], ""))
@@ -90,7 +90,7 @@ def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
     now, cells = time.time(), [["NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON"]]
     for node, device, level, reason, action, since, owner in state.problems:
         age = ABSENT if since is None else duration(now - since)
-        ends = (ABSENT if text is None else cut(text or "no", MAX_CELL) for text in (_drained(state, node), owner))
+        ends = (ABSENT if text is None else cut(text or "no", MAX_CELL) for text in (_drain_reason(state, node), owner))
         row = (node, device or "-", level, age, action or "-", *ends, reason)
         cells.append([printable(cell) for cell in row])
     colors = [DIM, *(LEVELS[problem.level] for problem in state.problems)]

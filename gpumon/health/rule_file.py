@@ -39,16 +39,16 @@ def render(
     of KINDS. `runbooks`: URL below which the runbooks are; empty: an agent serves them.
     """
     recorded = {**recording_rules(keep_seconds), **OUTAGE_RULES}
-    alerts = [*_recorded(recorded), *(_entry(rule, runbooks) for rule in rows)]
+    alerts = [*_recording_entries(recorded), *(_entry(rule, runbooks) for rule in rows)]
     groups = [
-        {"name": "gpumon_fleet", "rules": _recorded(RECORDING_RULES)},
+        {"name": "gpumon_fleet", "rules": _recording_entries(RECORDING_RULES)},
         {"name": "gpumon", "rules": alerts},
-        {"name": "gpumon_daily", "interval": f"{DAILY_SECONDS}s", "rules": _recorded(DAILY_RULES)},
+        {"name": "gpumon_daily", "interval": f"{DAILY_SECONDS}s", "rules": _recording_entries(DAILY_RULES)},
     ]
-    return HEADER + yaml.safe_dump(_wrapped({"groups": groups}, KINDS[kind]), sort_keys=False, width=1000)
+    return HEADER + yaml.safe_dump(_wrap({"groups": groups}, KINDS[kind]), sort_keys=False, width=1000)
 
 
-def _wrapped(spec: Mapping[str, object], version: str) -> Mapping[str, object]:
+def _wrap(spec: Mapping[str, object], version: str) -> Mapping[str, object]:
     if not version:
         return spec
     api, _, kind = version.rpartition("/")
@@ -56,7 +56,7 @@ def _wrapped(spec: Mapping[str, object], version: str) -> Mapping[str, object]:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": "gpumon", "labels": labels}, "spec": spec}
 
 
-def _recorded(rules: Mapping[str, str]) -> list[Mapping[str, object]]:
+def _recording_entries(rules: Mapping[str, str]) -> list[Mapping[str, object]]:
     return [{"record": name, "expr": expr} for name, expr in rules.items()]
 
 

@@ -66,7 +66,7 @@ def _row(legacy: str, source: str, unit: str = "", canonical: str = "") -> DcgmF
     return DcgmField(*names, text, unit, lambda _, state: values_of(state.gpu, source), source)
 
 
-def _computed(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
+def _computed_field(read: Read, text: str, legacy: str, canonical: str = "", unit: str = "") -> DcgmField:
     """Return a metric with values that `read` computes. The given names lack the prefix DCGM_."""
     return DcgmField(f"DCGM_{legacy}", f"DCGM_{canonical or legacy}", text, unit, read)
 
@@ -83,11 +83,11 @@ DEFAULTS: tuple[DcgmField, ...] = (
     _row("DEV_MEM_COPY_UTIL", "memory_utilization_ratio", "%", "DEV_MEMORY_UTIL_RATIO"),
     _row("DEV_ENC_UTIL", "encoder_utilization_ratio", "%", "DEV_ENC_UTIL_RATIO"),
     _row("DEV_DEC_UTIL", "decoder_utilization_ratio", "%", "DEV_DEC_UTIL_RATIO"),
-    _computed(values.last_xid, "Last Xid of this boot, 0 without one.", "FI_DEV_XID_ERRORS", "FI_DEV_XID_ERROR"),
+    _computed_field(values.last_xid, "Last Xid of this boot, 0 without one.", "FI_DEV_XID_ERRORS", "FI_DEV_XID_ERROR"),
     _row("DEV_FB_FREE", "memory_free_bytes", "MiB", "DEV_FB_FREE_BYTES"),
     _row("DEV_FB_USED", "memory_used_bytes", "MiB", "DEV_FB_USED_BYTES"),
     _row("DEV_FB_RESERVED", "memory_reserved_bytes", "MiB", "DEV_FB_RESERVED_BYTES"),
-    _computed(
+    _computed_field(
         values.nvlink_traffic,
         "NVLink traffic in both directions.",
         "FI_DEV_NVLINK_BANDWIDTH_TOTAL",
@@ -121,14 +121,14 @@ FIELDS: tuple[DcgmField, ...] = (
     _row("DEV_BOARD_LIMIT_VIOLATION", "performance_limited_seconds_total:board_limit", "ns"),
     _row("DEV_LOW_UTIL_VIOLATION", "performance_limited_seconds_total:low_utilization", "ns"),
     _row("DEV_RELIABILITY_VIOLATION", "performance_limited_seconds_total:reliability", "ns"),
-    _computed(
+    _computed_field(
         values.clock_event_mask,
         "Bit mask of reasons that limit the clocks.",
         "FI_DEV_CLOCK_THROTTLE_REASONS",
         "FI_DEV_CLOCKS_EVENT_REASONS",
     ),
     *(
-        _computed(
+        _computed_field(
             partial(values.ecc_errors, severity, period),
             f"ECC errors that were {severity}, {since}.",
             f"FI_DEV_ECC_{bits}_{period}_TOTAL",
@@ -143,8 +143,8 @@ FIELDS: tuple[DcgmField, ...] = (
     _row("DEV_POWER_MGMT_LIMIT", "power_limit_requested_watts", "", "DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS"),
     _row("DEV_ENFORCED_POWER_LIMIT", "power_limit_watts", "", "DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"),
     _row("DEV_FAN_SPEED", "fan_speed_ratio", "%", "DEV_FAN_SPEED_RATIO"),
-    _computed(values.gpu_count, "Number of GPUs of the node.", "FI_DEV_COUNT", "FI_SYSTEM_GPU_QUANTITY"),
-    _computed(values.recent_xids, "Xid errors of the last five minutes.", "EXP_XID_ERRORS_COUNT"),
-    _computed(values.health_status, "Worst verdict: 0 pass, 10 warning, 20 failure.", "EXP_GPU_HEALTH_STATUS"),
+    _computed_field(values.gpu_count, "Number of GPUs of the node.", "FI_DEV_COUNT", "FI_SYSTEM_GPU_QUANTITY"),
+    _computed_field(values.recent_xids, "Xid errors of the last five minutes.", "EXP_XID_ERRORS_COUNT"),
+    _computed_field(values.health_status, "Worst verdict: 0 pass, 10 warning, 20 failure.", "EXP_GPU_HEALTH_STATUS"),
 )
 """All metrics of /metrics/dcgm, in the order of the page."""

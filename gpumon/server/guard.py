@@ -70,7 +70,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Problem | None:
         if scope["state"]["connection"].is_crowded() and not scope["path"].startswith(KEPT_PATHS):
-            return _crowded()
+            return _too_many_connections()
         headers = Headers(scope=scope)
         host, origin = headers.get("host"), headers.get("origin")
         reads = scope["method"] in SAFE_METHODS
@@ -101,7 +101,7 @@ def _origin_problem(origin: str | None) -> Problem:
     )
 
 
-def _crowded() -> Problem:
+def _too_many_connections() -> Problem:
     detail = "Too many requests are in progress; the connections that are left are kept for /metrics."
     return Problem(503, "Too many requests", detail, "Retry.", headers={"Retry-After": "1", "Connection": "close"})
 
@@ -111,7 +111,7 @@ def _missing_token() -> Problem:
     return Problem(401, "Token needed", "This request needs the token.", HOW_TO_AUTHORIZE, headers=challenge)
 
 
-def _authorized(request: Request) -> None:
+def _authorize(request: Request) -> None:
     request.scope["state"][AUTHORIZED] = True
 
 
@@ -132,7 +132,7 @@ def authorize(request: Request) -> None:
             refusals.add("user", f"uid {peer.uid} may not change state")
             remedy = f"Run as root, or as a member of the group with id {os.getegid()}."
             raise Problem(403, "Not permitted", f"uid {peer.uid} may not change the state of the agent.", remedy)
-        _authorized(request)
+        _authorize(request)
         return
     token = request.app.state.sources.token()
     if token is None:
@@ -150,7 +150,7 @@ def authorize(request: Request) -> None:
         refusals.add("token", f"a request from {address} has a wrong token")
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
-    _authorized(request)
+    _authorize(request)
 
 
 async def _require_token(

@@ -31,7 +31,7 @@ class HttpEndpoint:
         self._web = web
         self._local_path = local_path
         self._create_app = create_app
-        self._socket = _inherited(web) or listen(*web.address)
+        self._socket = _inherited_socket(web) or listen(*web.address)
         self.host, port = self._socket.getsockname()[:2]
         self.refusals = Refusals()
         self.access = Access(web.config_file, self.refusals, token=self.token, read_token=self._read_token(web))
@@ -95,7 +95,7 @@ def _token(path: Path) -> str | None:
         return None
 
 
-def _inherited(web: WebSection) -> socket.socket | None:
+def _inherited_socket(web: WebSection) -> socket.socket | None:
     """Return the TCP socket that a systemd socket unit passed to the agent; None if it passed none."""
     given = next((given for given in systemd.listening_sockets() if given.family != socket.AF_UNIX), None)
     configured = "listen_address" in web.model_fields_set

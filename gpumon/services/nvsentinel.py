@@ -78,7 +78,7 @@ def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | N
         (5, critical and not resolved),
         (6, resolved),
         (7, f"resolved: {alert.summary}" if resolved else alert.description or alert.summary),
-        (8, NONE if resolved else _recommended(alert.action)),
+        (8, NONE if resolved else _recommended_action(alert.action)),
         *((10, _field(1, kind) + _field(2, value)) for kind, value in _entities(labels)),
         *((11, _field(1, key) + _field(2, value)) for key, value in metadata.items() if value),
         (12, _field(1, int(seconds)) + _field(2, int(seconds % 1 * 1e9))),
@@ -99,7 +99,7 @@ def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield kind, labels[label]
 
 
-def _recommended(action: str) -> int:
+def _recommended_action(action: str) -> int:
     """Return the RecommendedAction for the action with which the text begins; UNKNOWN if it begins with none."""
     word = action.partition(".")[0]
     return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN

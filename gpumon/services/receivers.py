@@ -121,7 +121,7 @@ class Mail:
     def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
         try:
             message = self._message(alert, resolved=ended is not None)
-            with self._connected() as server:
+            with self._connect() as server:
                 refusals = server.send_message(message)
         except smtplib.SMTPResponseException as error:
             words = f"the mail server answered {error.smtp_code} {error.smtp_error!r}"[:300]
@@ -148,7 +148,7 @@ class Mail:
         return message
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[smtplib.SMTP]:
+    def _connect(self) -> Iterator[smtplib.SMTP]:
         host, _, port = self.server.rpartition(":")
         kind = smtplib.SMTP_SSL if self.tls == "tls" else smtplib.SMTP
         server = kind(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)

@@ -166,7 +166,7 @@ def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
 def read(path: Path) -> Capture:
     """Read a recording. If the file cannot be used, raise SimulationError with the file, the problem and the remedy."""
     try:
-        lines = list(_unpacked(path))
+        lines = list(_unpack(path))
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise SimulationError(f"recording {path}: {_wrong(error)}") from error
     try:
@@ -198,7 +198,7 @@ def _wrong(error: Exception) -> str:
     return _FOREIGN
 
 
-def _unpacked(path: Path) -> Iterator[Any]:
+def _unpack(path: Path) -> Iterator[Any]:
     size = 0
     with gzip.open(path) as file:
         while line := file.readline(LARGEST + 1 - size):  # a small file may hold one line of gigabytes

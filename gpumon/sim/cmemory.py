@@ -22,12 +22,12 @@ def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
 
     Any other invalid address crashes the process, as in C.
     """
-    ctypes.memmove(_checked(address), layout.pack(*values), layout.size)
+    ctypes.memmove(_check_address(address), layout.pack(*values), layout.size)
 
 
 def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
     """Read a struct from an address. Raise Refusal (INVALID_ARGUMENT) for NULL."""
-    return layout.unpack(ctypes.string_at(_checked(address), layout.size))
+    return layout.unpack(ctypes.string_at(_check_address(address), layout.size))
 
 
 def whole(number: float, letter: str) -> int:
@@ -51,7 +51,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
     encoded = text.encode() + b"\0"
     if len(encoded) > length:
         raise Refusal(Code.INSUFFICIENT_SIZE)
-    ctypes.memmove(_checked(buffer), encoded, len(encoded))
+    ctypes.memmove(_check_address(buffer), encoded, len(encoded))
 
 
 def check_version(address: int | None, number: int, size: int) -> None:
@@ -60,7 +60,7 @@ def check_version(address: int | None, number: int, size: int) -> None:
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 
 
-def _checked(address: int | None) -> int:
+def _check_address(address: int | None) -> int:
     if not address:
         raise Refusal(Code.INVALID_ARGUMENT)
     return address

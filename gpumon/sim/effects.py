@@ -94,15 +94,15 @@ def set_numbers(values: Numbers, state: State, now: float) -> State:
         allowed = QUANTITIES[name]
         return min(max(growth.at(now), allowed.low), allowed.high)
 
-    return _replaced(values, state, number)
+    return _replace_values(values, state, number)
 
 
 def set_garbage(values: Numbers, state: State, now: float) -> State:
     garbled = replace(state, garbled=state.garbled | values.keys())
-    return _replaced(values, garbled, lambda _, growth: growth.at(now))
+    return _replace_values(values, garbled, lambda _, growth: growth.at(now))
 
 
-def _replaced(values: Numbers, state: State, number: Callable[[str, shapes.Growth], float]) -> State:
+def _replace_values(values: Numbers, state: State, number: Callable[[str, shapes.Growth], float]) -> State:
     if "power" in values:
         supported = (name for name in ("power_now", "power_average") if getattr(state, name) is not None)
         values = {**dict.fromkeys(supported, values["power"]), **values}

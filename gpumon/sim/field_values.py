@@ -101,7 +101,7 @@ def _board(watts: str) -> Read:
 # NVLink
 
 
-def _linked(device: SimGpu, scope: int) -> Link:
+def _simulated_link(device: SimGpu, scope: int) -> Link:
     links = device.state.links
     if not links:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -111,7 +111,7 @@ def _linked(device: SimGpu, scope: int) -> Link:
 
 
 def _link(quantity: str) -> Read:
-    return lambda device, scope: getattr(_linked(device, scope), quantity)
+    return lambda device, scope: getattr(_simulated_link(device, scope), quantity)
 
 
 def _until_hopper(read: Read) -> Read:
@@ -130,7 +130,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
     """
 
     def read(device: SimGpu, scope: int) -> float | None:
-        links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
+        links = device.state.links if scope == _ALL_LINKS else (_simulated_link(device, scope),)
         usual: float | None = getattr(device.state, quantity)
         if usual is None:
             return None
@@ -144,7 +144,7 @@ def _counter(*quantities: str) -> Read:
     """Return a function that sums the given NVLink 5 counters of the link with the number `scope`, or of all links."""
 
     def read(device: SimGpu, scope: int) -> float | None:
-        links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
+        links = device.state.links if scope == _ALL_LINKS else (_simulated_link(device, scope),)
         counts: list[float] = [getattr(link, name) for link in links for name in quantities]
         return sum(counts)
 
@@ -152,7 +152,7 @@ def _counter(*quantities: str) -> Read:
 
 
 def _error_rate(quantity: str) -> Read:
-    return _nvlink5(lambda device, scope: packed(getattr(_linked(device, scope), quantity)))
+    return _nvlink5(lambda device, scope: packed(getattr(_simulated_link(device, scope), quantity)))
 
 
 def packed(ratio: float) -> int:
@@ -164,14 +164,14 @@ def packed(ratio: float) -> int:
 
 
 def _speed(device: SimGpu, scope: int) -> float:
-    link = _linked(device, scope)
+    link = _simulated_link(device, scope)
     if link.state == LINK_DOWN:
         return 0
     return device.board.link_speed if link.speed is None else link.speed
 
 
 def _version(device: SimGpu, scope: int) -> float:
-    _linked(device, scope)
+    _simulated_link(device, scope)
     return device.board.link_version
 
 

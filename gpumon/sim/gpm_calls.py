@@ -26,7 +26,7 @@ _SAMPLES = 0x7E5C_0000_0000
 def query_support(device: SimGpu, out: int | None) -> None:
     version, _ = take(out, _SUPPORT)
     _check(version)
-    put(out, _SUPPORT, version, _supported(device))
+    put(out, _SUPPORT, version, _is_supported(device))
 
 
 def _check(version: int) -> None:
@@ -34,7 +34,7 @@ def _check(version: int) -> None:
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 
 
-def _supported(device: SimGpu) -> bool:
+def _is_supported(device: SimGpu) -> bool:
     return device.board.gpm and not device.profile.guest
 
 
@@ -49,11 +49,11 @@ def allocate(node: SimNode, out: int | None) -> None:
 @function("nvmlGpmSampleFree", POINTER)
 def free(node: SimNode, pointer: int | None) -> None:
     node.enter("nvmlGpmSampleFree")
-    _allocated(node, pointer)
+    _allocated_sample(node, pointer)
     del node.samples[pointer or 0]
 
 
-def _allocated(node: SimNode, pointer: int | None) -> GpmSample | None:
+def _allocated_sample(node: SimNode, pointer: int | None) -> GpmSample | None:
     """Return the GPM sample at an allocated pointer; None if no sample was taken there yet.
 
     Raise Refusal if the pointer is not allocated. The last nvmlShutdown frees all samples.
@@ -79,9 +79,9 @@ def take_instance_sample(node: SimNode, handle: int | None, instance: int, point
 
 
 def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
-    if not _supported(device):
+    if not _is_supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
-    _allocated(node, pointer)
+    _allocated_sample(node, pointer)
     compute = {each.number: each.compute for each in device.state.mig or ()}
     if instance is not None and instance not in compute:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -99,7 +99,7 @@ def metrics(node: SimNode, address: int | None) -> None:
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
-    earlier, later = (_allocated(node, pointer) for pointer in pointers)
+    earlier, later = (_allocated_sample(node, pointer) for pointer in pointers)
     if earlier is None or later is None or earlier[:2] != later[:2] or count > gpm.highest(node.driver):
         raise Refusal(Code.INVALID_ARGUMENT)
     node.gate("nvmlGpmMetricsGet", later.gpu)

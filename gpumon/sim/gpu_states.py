@@ -48,14 +48,16 @@ class GpuStates:
     def counted(self) -> list[int]:
         """Return the GPUs that NVML counts, as positions in the profile, in the order of NVML's indexes."""
         return [
-            gpu for gpu in range(len(self._profile.bus_ids)) if self._unaffected(gpu) or _has_counters(self.state(gpu))
+            gpu
+            for gpu in range(len(self._profile.bus_ids))
+            if self._is_unaffected(gpu) or _has_counters(self.state(gpu))
         ]
 
     def is_gone(self, gpu: int) -> bool:
         """Return True if the GPU is lost or NVML does not list it."""
-        return not self._unaffected(gpu) and not_answering(self.state(gpu))
+        return not self._is_unaffected(gpu) and not_answering(self.state(gpu))
 
-    def _unaffected(self, gpu: int) -> bool:
+    def _is_unaffected(self, gpu: int) -> bool:
         """Return True if the scenario has no settings for the GPU, so that it is listed by NVML and not lost."""
         return not self._scenario().gpus[gpu]
 

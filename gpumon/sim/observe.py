@@ -80,7 +80,7 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
         nvlink_transmitted=traffic,
         nvlink_received=traffic,
     )
-    return _without(state, _named(*profile.without)) if profile.without else state
+    return _without(state, _names_beginning_with(*profile.without)) if profile.without else state
 
 
 def add_derived(profile: Profile, state: State) -> State:
@@ -112,18 +112,22 @@ def add_derived(profile: Profile, state: State) -> State:
         ecc_lifetime_uncorrected_sram=state.ecc_uncorrected_sram,
         ecc_lifetime_uncorrected_dram=state.ecc_uncorrected_dram,
     )
-    return complete if state.mig is None else _partitioned(profile, complete)
+    return complete if state.mig is None else _with_mig(profile, complete)
 
 
-def _partitioned(profile: Profile, state: State) -> State:
+def _with_mig(profile: Profile, state: State) -> State:
     """Return the state as it is with MIG enabled: no utilization, no volatile ECC counters, all NVLinks down.
 
     If the GPU has GPU instances, row remapping is not supported either.
     """
     board = profile.board
-    disabled: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
+    disabled: list[str] = [
+        "utilization",
+        "memory_utilization",
+        *_names_beginning_with("ecc_corrected", "ecc_uncorrected"),
+    ]
     disabled += ["encoder_utilization", "decoder_utilization", "jpeg_utilization", "ofa_utilization"]
-    disabled += _named("remap") if state.mig else []
+    disabled += _names_beginning_with("remap") if state.mig else []
     return replace(
         _without(state, disabled),
         links=tuple(link._replace(state=LINK_DOWN) for link in state.links),
@@ -139,7 +143,7 @@ def _without(state: State, quantities: Iterable[str]) -> State:
 
 
 @cache
-def _named(*beginnings: str) -> tuple[str, ...]:
+def _names_beginning_with(*beginnings: str) -> tuple[str, ...]:
     """Return the names of quantities that equal one of `beginnings`, or begin with one followed by an underscore."""
     return tuple(name for name in QUANTITIES if any(f"{name}_".startswith(f"{start}_") for start in beginnings))
 
@@ -152,12 +156,12 @@ def _at_rest(profile: Profile) -> State:
     remap, retired, mig = (0 if has else None for has in (remaps, not remaps, bool(board.mig_profiles)))
     ampere, hopper = (0 if board.architecture >= since else None for since in (7, 9))
     numbers = (
-        dict.fromkeys(_named(*_ZERO), 0)
-        | dict.fromkeys(_named("remap"), remap)
-        | dict.fromkeys(_named("retired"), retired)
+        dict.fromkeys(_names_beginning_with(*_ZERO), 0)
+        | dict.fromkeys(_names_beginning_with("remap"), remap)
+        | dict.fromkeys(_names_beginning_with("retired"), retired)
         | dict.fromkeys(("mig_mode", "mig_pending"), mig)
         | dict.fromkeys(("recovery_action", "ecc_threshold_exceeded", "jpeg_utilization", "ofa_utilization"), ampere)
-        | dict.fromkeys(_named("pcie_errors"), hopper)
+        | dict.fromkeys(_names_beginning_with("pcie_errors"), hopper)
         | {"remap_banks_max": board.remap_banks}
     )
     if fabric is not None:

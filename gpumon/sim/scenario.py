@@ -107,7 +107,7 @@ def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
             raise shapes.ShapeError(("gpus", key), problem)
     parsed = {key: _rows(entry, ("gpus", key), on_node=False) for key, entry in entries.items()}
     return tuple(
-        _ordered(parsed.get("*", ()) + parsed.get(identity.number, ()) + parsed.get(identity.uuid, ()))
+        _sort_rows(parsed.get("*", ()) + parsed.get(identity.number, ()) + parsed.get(identity.uuid, ()))
         for identity in identities
     )
 
@@ -117,10 +117,10 @@ def _rows(entry: Any, path: shapes.Path, *, on_node: bool) -> Rows:
     if on_node:
         allowed["gpus"] = _accept
     values = shapes.fields(allowed)(entry, path)
-    return _ordered(tuple((FAULTS[key], value) for key, value in values.items()))
+    return _sort_rows(tuple((FAULTS[key], value) for key, value in values.items()))
 
 
-def _ordered(rows: Rows) -> Rows:
+def _sort_rows(rows: Rows) -> Rows:
     return tuple(sorted(rows, key=lambda row: _ORDER[row[0].key]))
 
 

@@ -74,24 +74,24 @@ def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tu
     Process 1, proc/devices and the agent's PID namespace are added. The processes always exist; their state is D
     (uninterruptible sleep) while they are stuck, otherwise S.
     """
-    yield "proc/self/ns/pid", _fixed("pid:[4026531836]")  # the first namespace: not a container
-    yield "proc/1/stat", _fixed(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
-    yield "proc/devices", _fixed(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
+    yield "proc/self/ns/pid", _constant("pid:[4026531836]")  # the first namespace: not a container
+    yield "proc/1/stat", _constant(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
+    yield "proc/devices", _constant(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
     for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
             yield f"{place}/stat", _stat(FIRST_PID + n, process, now)
             if (stack := _STACKS[process.waits_in]) is not None:
-                yield f"{place}/stack", _fixed(stack)
+                yield f"{place}/stack", _constant(stack)
         for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
-            yield path, _fixed(target)
+            yield path, _constant(target)
 
 
 def service(name: str) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield (path, function that returns the content) for the /proc files of a service's process, run by root."""
     pid, process = FIRST_PID - 1, _PROCESSES[name][:15]
-    yield f"proc/{pid}/stat", _fixed(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
-    yield f"proc/{pid}/status", _fixed(f"Name:\t{process}\nUid:\t0\t0\t0\t0")
+    yield f"proc/{pid}/stat", _constant(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
+    yield f"proc/{pid}/status", _constant(f"Name:\t{process}\nUid:\t0\t0\t0\t0")
 
 
 def device(target: str) -> tuple[int, int] | None:
@@ -109,5 +109,5 @@ def _stat(pid: int, process: Stuck, now: Callable[[], float]) -> Callable[[], st
     return lambda: f"{pid} (python3) {'D' if process.since <= now() < process.until else 'S'} 1 {_UNUSED_FIELDS}"
 
 
-def _fixed(text: str) -> Callable[[], str]:
+def _constant(text: str) -> Callable[[], str]:
     return lambda: text

@@ -48,17 +48,17 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
         before.internal.inventory.removed is not after.internal.inventory.removed
         and before.internal.restored is after.internal.restored
     ):
-        yield from _gone(before, after)
+        yield from _gone_gpus(before, after)
     if before.internal.ports is not after.internal.ports:
         yield from _ports(before.internal.ports.ports, after.internal.ports.ports)
         yield from _removed_ports(before.internal.ports.records, after.internal.ports.records)
     yield from _links_notice(before.notices.get("links"), after.notices.get("links"))
-    yield from _denied(before, after)
+    yield from _denied_processes(before, after)
     if before.events is not after.events and before.internal.restored is after.internal.restored:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.internal.restored is after.internal.restored:
         yield from _transitions(before, after)
-    yield from _broken(before, after)
+    yield from _broken_checks(before, after)
     yield from _windows(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
@@ -137,7 +137,7 @@ _REMOVED = {
 }
 
 
-def _gone(before: Report, after: Report) -> Iterator[LogLine]:
+def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a line for each GPU that is no longer expected."""
     for uuid, gone in after.internal.inventory.removed.items():
         if before.internal.inventory.removed.get(uuid) != gone:
@@ -195,7 +195,7 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
         yield LogLine(logging.INFO, "all links can be read again", {})
 
 
-def _denied(before: Report, after: Report) -> Iterator[LogLine]:
+def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a line if the links child is denied to read the processes of other users, and was not denied it before.
 
     The level is info, because the packaged systemd unit runs without that permission.
@@ -239,7 +239,7 @@ def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
                 yield LogLine(level, f"verdict {verdict.level.word}: {verdict.reason}", words)
 
 
-def _broken(before: Report, after: Report) -> Iterator[LogLine]:
+def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a line for each check that began to raise an exception on a device, and for each that works again."""
     failed, failing = before.health.failing_checks, after.health.failing_checks
     for key in failing.keys() - failed.keys():

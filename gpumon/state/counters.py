@@ -141,7 +141,7 @@ def _advance(count: Count, raw: float, uptime: float, believed: float, width: fl
     return count if raw == fallen else _restart(count, fallen, raw, width)
 
 
-def _wrapped(last: float, fallen: float, width: float) -> bool:
+def _has_wrapped(last: float, fallen: float, width: float) -> bool:
     return (1 - WRAP_SHARE) * width < last < width - 1 and fallen < WRAP_SHARE * width
 
 
@@ -153,7 +153,7 @@ def _restart(count: Count, fallen: float | None, raw: float | None, width: float
     last = count.raw
     if last is None or fallen is None or raw is None:
         return count
-    if _wrapped(last, fallen, width):
+    if _has_wrapped(last, fallen, width):
         return Count(count.total + raw + width - last, raw)
     restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
     return Count(count.total + raw - restarted_at, raw)

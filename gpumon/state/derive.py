@@ -42,7 +42,7 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     node = replace(node, **links_status.node_rows(internal.links, node.collector_denied, now))
     readable = links_status.current(internal.links, now) is not None
     derived = {
-        gpu.bus_id: _derived(gpu, report, down, now, settings, released=gpu.bus_id in away)
+        gpu.bus_id: _derive_gpu(gpu, report, down, now, settings, released=gpu.bus_id in away)
         for gpu in inventory.gpus.values()
     }
     states = tuple(sorted((state for _, state in derived.values()), key=lambda state: state.index))
@@ -119,7 +119,7 @@ def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
 # GPUs
 
 
-def _derived(
+def _derive_gpu(
     gpu: GpuRecord, report: Report, down: str | None, now: Now, settings: ReducerSettings, *, released: bool
 ) -> tuple[GpuInputs, GpuState]:
     """Return the inputs and the GpuState of a GPU. If the inputs did not change, return the same objects as before."""

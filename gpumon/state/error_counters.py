@@ -66,10 +66,10 @@ def _add(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
 def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:
     by_id = {event.id: event for event in (*before, *newer)}
     last = sorted(by_id.values(), key=lambda event: event.last_wall)[-MAX_EVENTS:]
-    return tuple(_cancelled(event, last) for event in last)
+    return tuple(_cancel(event, last) for event in last)
 
 
-def _cancelled(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
+def _cancel(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
     """Return the event with `cancelled_wall` set if a later Xid of the same GPU reported the end of this error."""
     by = CANCELLED_BY.get(event.code) if event.kind == XID else None
     if by is None:

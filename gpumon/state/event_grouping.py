@@ -42,11 +42,11 @@ class EventGrouper:
         key = _key(observation)
         event = self._open.get(key)
         if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before `event` began
-            return _extended(self._begin(observation), observation)
+            return _extend(self._begin(observation), observation)
         if event is None or observation.at > event.last_at + PAUSE:
             event = self._begin(observation)
         self._open.pop(key, None)
-        self._open[key] = event = _extended(event, observation)
+        self._open[key] = event = _extend(event, observation)
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
         return event
@@ -78,7 +78,7 @@ def _key(event: ErrorObservation | ErrorEvent) -> Key:
     return event.kind, event.bus_id, event.code, event.historical
 
 
-def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
+def _extend(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
     """Return the event with the observation added.
 
     The reports of NVML and of the kernel log are counted separately, because both report the same errors.

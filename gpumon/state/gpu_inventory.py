@@ -113,9 +113,9 @@ def finish_poll(
         }
         records = {**records, **missing}
     inventory = replace(inventory, gpus=identify_from_store(records, inventory.stored))
-    inventory = _owned(_learn(inventory, snapshot.visible))
+    inventory = _without_unowned(_learn(inventory, snapshot.visible))
     if snapshot.complete and restored:
-        inventory = _remove(inventory, _replaced(inventory.gpus, _places(inventory)), Removal.REPLACED)
+        inventory = _remove(inventory, _replaced_gpus(inventory.gpus, _places(inventory)), Removal.REPLACED)
     return inventory
 
 
@@ -161,7 +161,7 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
         slot_lanes=bus.slot_lanes,
         nvswitches=bus.nvswitches,
     )
-    return _owned(_learn(inventory, None))
+    return _without_unowned(_learn(inventory, None))
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
@@ -179,7 +179,7 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
         removed={**removed(stored.gpus, accepted=stored.accepted), **inventory.removed},
         learned=max(inventory.learned, sum(gpu.expected for gpu in stored.gpus)),
     )
-    return _owned(inventory)
+    return _without_unowned(inventory)
 
 
 def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
@@ -240,7 +240,7 @@ def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
         product=None if away else _by_product(inventory.gpus.values(), own),
         on_bus=owned_on_bus(inventory.drivers),
         place=inventory.place,
-        unlisted=_unlisted(inventory),
+        unlisted=_unlisted_bus_ids(inventory),
     )
 
 
@@ -291,7 +291,7 @@ def _excluded_and_off(inventory: GpuInventory) -> int:
     return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
 
-def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
+def _replaced_gpus(records: Records, places: int) -> Collection[GpuRecord]:
     """Return the absent GPUs that were replaced by others.
 
     These are all absent GPUs if the present ones fill the `places` of the node, else only GPUs whose address another
@@ -319,7 +319,7 @@ def _owned_records(records: Records, inventory: GpuInventory) -> Records:
     }
 
 
-def _owned(inventory: GpuInventory) -> GpuInventory:
+def _without_unowned(inventory: GpuInventory) -> GpuInventory:
     """Return the inventory without GPUs that are passed through or that the configuration excludes.
 
     A GPU that is present again is no longer in `removed`.
@@ -355,7 +355,7 @@ def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
     return board_size(names.pop(), count) if len(names) == 1 else None
 
 
-def _unlisted(inventory: GpuInventory) -> tuple[str, ...]:
+def _unlisted_bus_ids(inventory: GpuInventory) -> tuple[str, ...]:
     """Return the bus ids of this host's GPUs on the bus that are neither excluded nor listed by the driver."""
     here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
     return tuple(

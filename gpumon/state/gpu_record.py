@@ -113,15 +113,15 @@ def read(
     values = reading.gpu
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
-    after = _answered(gpu, without_own(reading) if own else reading, values, around, now)
+    after = _answer_fields(gpu, without_own(reading) if own else reading, values, around, now)
     if not own:
         after |= _usage(gpu, reading, values, now)
     if _reset_since_stored(gpu, values, boot_id):
         after["reset_at"] = now.at
-    return replace(gpu, **after, stored=_stored(gpu, after["identity"], values, now, boot_id))
+    return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
 
 
-def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
+def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
     """Return the fields of GpuRecord that a reading without a fault changes."""
     which = link_expectation(
         values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
@@ -163,7 +163,7 @@ def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dic
     return {"traffic": moved, "idle_since": since}
 
 
-def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
+def _stored_row(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
     """Return the GPU's row for the store. Values that this reading does not have are taken from the earlier row."""
     stored, energy = gpu.stored, values.energy_joules_total
     return StoredGpu(

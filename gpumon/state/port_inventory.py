@@ -203,7 +203,7 @@ def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[P
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]
-        after[identity] = _updated(records.get(identity) or _first_record(identity, port, wall), port, wall)
+        after[identity] = _update_record(records.get(identity) or _first_record(identity, port, wall), port, wall)
     return _limit(after)
 
 
@@ -222,7 +222,7 @@ def _first_record(identity: str, port: PortReading, wall: float) -> PortRecord:
     )
 
 
-def _updated(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
+def _update_record(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
     returned = record.expected is False and wall - record.last_wall > SETTLING_SECONDS
     after = replace(
         record,

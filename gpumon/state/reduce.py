@@ -86,7 +86,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
     report = window_reducer.apply(report, windows, now)
     report = derive(report, now, settings)
     if isinstance(message, Tick):
-        report = _evaluated(report, now, settings)
+        report = _evaluate_checks(report, now, settings)
     shows_stored_verdicts = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
     return _with_alerts(report, now) if shows_stored_verdicts or isinstance(message, Tick) else report
 
@@ -123,14 +123,14 @@ def _count_poll(report: Report, snapshot: Snapshot) -> Report:
         snapshot_timestamp_seconds=snapshot.wall,
         poll_duration_seconds={**(node.poll_duration_seconds or {}), **snapshot.durations},
         poll_success={**(node.poll_success or {}), **success},
-        polls_total=_added(node.polls_total, dict.fromkeys(snapshot.durations, 1.0)),
-        poll_errors_total=_added(node.poll_errors_total, snapshot.errors),
+        polls_total=_add_counts(node.polls_total, dict.fromkeys(snapshot.durations, 1.0)),
+        poll_errors_total=_add_counts(node.poll_errors_total, snapshot.errors),
         collector_denied=kernel_log | dict.fromkeys(snapshot.denied, 1.0),
     )
     return replace(report, node=node)
 
 
-def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
+def _add_counts(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
     after = dict(counts or {})
     for key, amount in more.items():
         after[key] = after.get(key, 0.0) + amount
@@ -202,7 +202,7 @@ def _agent_status(report: Report, status: AgentStatus) -> Report:
 # Checks and alerts
 
 
-def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
+def _evaluate_checks(report: Report, now: Now, settings: ReducerSettings) -> Report:
     history = report.internal.history
     history = history.add(report.samples(frozenset(history.windows)), now.at)
     report = health_reducer.evaluate(_with(report, history=history), now, settings)

@@ -26,7 +26,7 @@ def follow(internal: InternalState, before: frozenset[str], after: frozenset[str
     """
     if before == after:
         return internal
-    ended = _covered(before, internal) - _covered(after, internal)
+    ended = _covered_bus_ids(before, internal) - _covered_bus_ids(after, internal)
     resuming = {**internal.resuming, **dict.fromkeys(ended, uptime + RESUME_SECONDS)}
     return replace(
         internal, resuming={bus_id: until for bus_id, until in resuming.items() if not after & {NODE, bus_id}}
@@ -48,10 +48,12 @@ def unwatched(internal: InternalState, released: frozenset[str], uptime: float) 
 
     The result contains NODE if no GPU of the node is read.
     """
-    return _covered(released, internal) | {bus_id for bus_id, until in internal.resuming.items() if until > uptime}
+    return _covered_bus_ids(released, internal) | {
+        bus_id for bus_id, until in internal.resuming.items() if until > uptime
+    }
 
 
-def _covered(released: frozenset[str], internal: InternalState) -> set[str]:
+def _covered_bus_ids(released: frozenset[str], internal: InternalState) -> set[str]:
     return {*released, *(internal.inventory.gpus if NODE in released else ())}
 
 

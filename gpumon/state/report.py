@@ -142,7 +142,7 @@ class Report:
 
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a metric table."""
-        levels = {place: float(verdict.level) for place, verdict in self._placed(self.health.primary)}
+        levels = {place: float(verdict.level) for place, verdict in self._placed_verdicts(self.health.primary)}
         lowest = UNKNOWN if self._is_unread else OK
         worst = max([float(max(self.health.level, lowest)), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
@@ -153,7 +153,7 @@ class Report:
         internal = self.internal
         return not self.gpus and internal.polled_at is None and (internal.status is None or self.node.nvml_up == 0)
 
-    def _placed(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
+    def _placed_verdicts(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""
         places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
         for verdict in verdicts:
@@ -162,7 +162,7 @@ class Report:
 
     def _verdict_infos(self) -> Iterator[tuple[VerdictInfo, Labels]]:
         reasons = self.health.stated_reasons if self.health.open else {}
-        for place, verdict in self._placed(self.health.primary):
+        for place, verdict in self._placed_verdicts(self.health.primary):
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.coded(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))

@@ -132,7 +132,7 @@ def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent
         select("error_events", (*_COLUMNS, _CANCELLED, "number"), f"{where} ORDER BY last_wall DESC, number DESC"),
         tuple(value for values in conditions.values() for value in values),
     )
-    return tuple(itertools.islice(readable("error_events", rows, _stored), query.limit))
+    return tuple(itertools.islice(readable("error_events", rows, _stored_event), query.limit))
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
@@ -196,7 +196,7 @@ _UPSERT = (
 )
 
 
-def _stored(row: Sequence[Any]) -> StoredEvent:
+def _stored_event(row: Sequence[Any]) -> StoredEvent:
     *columns, cancelled, number = row
     document = dict(zip(_COLUMNS, columns, strict=True))
     texts = json.loads(document["texts"])

@@ -126,7 +126,7 @@ def parse(text: str) -> Line | None:
     if _TASK.match(text):
         return None
     if text.startswith("NVRM:"):
-        return _xid(text[:_LONGEST]) or _lost(text[:_LONGEST]) or _driver(text)
+        return _xid(text[:_LONGEST]) or _parse_lost(text[:_LONGEST]) or _driver(text)
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text[:_LONGEST])
     if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
@@ -164,7 +164,7 @@ def _xid(text: str) -> Line | None:
     )
 
 
-def _lost(text: str) -> Line | None:
+def _parse_lost(text: str) -> Line | None:
     line = _NEXT_LINE.sub(" ", text).strip()
     for code, message in _LOST:
         if match := message.fullmatch(line):

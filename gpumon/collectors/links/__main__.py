@@ -109,12 +109,12 @@ def trees(orders: LinksOrders) -> Trees:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
     while True:
         try:
-            return _simulated(orders.simulation)
+            return _simulated_trees(orders.simulation)
         except SimulationError:  # the sampler reports it
             time.sleep(AGAIN_SECONDS)
 
 
-def _simulated(simulation: Simulation) -> Trees:
+def _simulated_trees(simulation: Simulation) -> Trees:
     from gpumon.sim.infiniband import EmptyTree, open_tree  # noqa: PLC0415
 
     if is_recording(simulation.profile):

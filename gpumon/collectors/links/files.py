@@ -87,27 +87,27 @@ class NotedTree:
         self._shown = shown
 
     def names(self, folder: str) -> list[str]:
-        with self._noted(folder):
+        with self._note_errors(folder):
             return self._files.names(folder)
 
     def read(self, path: str) -> str:
-        with self._noted(path):
+        with self._note_errors(path):
             return self._files.read(path)
 
     def exists(self, path: str) -> bool:
-        with self._noted(path):
+        with self._note_errors(path):
             return self._files.exists(path)
 
     def link(self, path: str) -> str:
-        with self._noted(path):
+        with self._note_errors(path):
             return self._files.link(path)
 
     def device(self, path: str) -> tuple[int, int] | None:
-        with self._noted(path):
+        with self._note_errors(path):
             return self._files.device(path)
 
     @contextmanager
-    def _noted(self, path: str) -> Iterator[None]:
+    def _note_errors(self, path: str) -> Iterator[None]:
         self._page.enter(self._shown(path), self._subject)
         try:
             yield

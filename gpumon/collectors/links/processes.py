@@ -190,9 +190,9 @@ class ProcessReader:
             return _Asleep(stat.ran, self._clock())
         if before.stuck is not None and before.stuck.in_driver:
             return before
-        return before._replace(stuck=self._examined(place, before.since))
+        return before._replace(stuck=self._examine_process(place, before.since))
 
-    def _examined(self, place: str, since: float) -> StuckProcess | None:
+    def _examine_process(self, place: str, since: float) -> StuckProcess | None:
         """Return the process to report as stuck; None if it need not be reported.
 
         A process that sleeps in NVIDIA's driver is always reported: if it is exiting, it may have closed its files.

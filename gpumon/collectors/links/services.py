@@ -72,12 +72,12 @@ class ServiceReader:
         return {FABRIC_MANAGER: False, **states} if self._has_run_elsewhere and process is not None else states
 
     def _units(self) -> dict[str, bool]:
-        installed = [unit for unit in UNITS.values() if self._installed(unit)]
+        installed = [unit for unit in UNITS.values() if self._is_installed(unit)]
         slices = list(self._slices()) if installed else []
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
         states = {unit: runs for unit, runs in running.items() if runs is not None}
         self._compare({unit: self._processes_of(unit, slices) for unit, runs in states.items() if runs}, states)
-        return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._watched(unit)}
+        return {unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._is_enabled(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], states: Mapping[str, bool]) -> None:
         """Set `ended` by comparing process ids with those of the previous poll. This also detects a quick restart."""
@@ -97,7 +97,7 @@ class ServiceReader:
                     return frozenset(text.split())
         return self._processes.get(unit) or frozenset({_UNREAD})
 
-    def _installed(self, unit: str) -> bool:
+    def _is_installed(self, unit: str) -> bool:
         for folder in UNIT_FOLDERS:
             try:
                 return bool(self._root.read(f"{folder}/{unit}"))  # a masked unit is empty: a link to /dev/null
@@ -105,7 +105,7 @@ class ServiceReader:
                 self.read_errors.note(f"{folder}/{unit}", error)
         return False
 
-    def _watched(self, unit: str) -> bool:
+    def _is_enabled(self, unit: str) -> bool:
         """Return whether the unit is enabled: another unit wants or requires it."""
         folders = (
             f"{folder}/{name}" for folder in UNIT_FOLDERS for name in self._names(folder) if name.endswith(_WANTED)
@@ -132,13 +132,13 @@ class ServiceReader:
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
         """Return whether the unit has a running process; None if its cgroup cannot be read."""
         try:
-            return any(_populated(self._sysfs, f"{folder}/{unit}") for folder in slices)
+            return any(_has_process(self._sysfs, f"{folder}/{unit}") for folder in slices)
         except OSError as error:
             self.read_errors.note(unit, error)
             return None
 
 
-def _populated(files: Files, cgroup: str) -> bool:
+def _has_process(files: Files, cgroup: str) -> bool:
     """Return whether a process is in the cgroup or, with cgroup version 2, in one below it.
 
     A missing cgroup means False, because systemd removes the cgroup of a unit that has ended.

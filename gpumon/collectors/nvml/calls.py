@@ -15,7 +15,7 @@ from gpumon.model.fabric import COMPLETED
 _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 
 
-def _versioned(struct: ctypes.Structure, number: int) -> ctypes.Structure:
+def _set_version(struct: ctypes.Structure, number: int) -> ctypes.Structure:
     """Set the struct's version field as NVML defines it (size, and `number` in the highest byte). Return the struct."""
     struct.version = ctypes.sizeof(struct) | number << 24
     return struct
@@ -29,7 +29,7 @@ class EccSramErrorStatus(ctypes.Structure):
 
 def sram_ecc_error_status(library: Library, handle: Any, bus_id: str) -> EccSramErrorStatus:
     status = EccSramErrorStatus()
-    _versioned(status, 1)
+    _set_version(status, 1)
     library.raw("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status), bus_id=bus_id)
     return status
 
@@ -82,8 +82,8 @@ def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
     info = library.newest(
         "nvmlDeviceGetGpuFabricInfo",
         (
-            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _versioned(GpuFabricInfo3(), 3)),
-            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _versioned(GpuFabricInfo2(), 2)),
+            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _set_version(GpuFabricInfo3(), 3)),
+            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _set_version(GpuFabricInfo2(), 2)),
             lambda: ask("nvmlDeviceGetGpuFabricInfo", GpuFabricInfo()),
         ),
     )
@@ -128,7 +128,7 @@ class PlatformInfo(NamedTuple):
 def platform_info(library: Library, handle: Any, bus_id: str) -> PlatformInfo:
     def ask(number: int) -> RawPlatformInfo:
         info = RawPlatformInfo()
-        _versioned(info, number)
+        _set_version(info, number)
         library.raw("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info), bus_id=bus_id)
         return info
 

@@ -25,12 +25,12 @@ _VENDORS = re.compile(
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
     """Return where the agent runs: HOST, GUEST (virtual machine) or CONTAINER."""
-    if _contained(procfs, root, environment):
+    if _is_contained(procfs, root, environment):
         return CONTAINER
     return GUEST if is_virtual(sysfs, procfs) else HOST
 
 
-def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
+def _is_contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
     marked = any((root / mark).exists() for mark in _MARKS) or bool(_VARIABLES & environment.keys())
     started = re.search(r"(^|\0)container=[^\0]", _text(procfs / "1/environ")) is not None  # by systemd's convention
     return marked or started or _GROUPS.search(_text(procfs / "self/cgroup")) is not None

@@ -155,7 +155,7 @@ class ProbeRun:
             self._prepared, self._begun = self._surroundings.prepare(), boot_clock()
         self.phase = Phase.RANKS
         plan = self._prepared.plans[len(self._passes)]
-        left = max(0.0, plan.deadline - self._elapsed()) if self._passes else plan.deadline
+        left = max(0.0, plan.deadline - self._elapsed_seconds()) if self._passes else plan.deadline
         self._ranks.start(plan, self._next_step, self._report_progress, self._end_pass, within=left)
 
     def _next_step(self, current: Pass) -> Step | None:
@@ -216,17 +216,17 @@ class ProbeRun:
         if self._failure is not None:
             return self._failure
         try:
-            return conclude(self.run, self._passes, self._prepared.judge, self._elapsed(), observations)
+            return conclude(self.run, self._passes, self._prepared.judge, self._elapsed_seconds(), observations)
         except Exception as error:  # noqa: BLE001 - as above
             return self._fail(error)
 
     def _fail(self, error: Exception) -> ProbeResult:
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         log.error("cannot judge a probe run: please report this", extra={"id": self.run.id}, exc_info=error)
-        self._failure = unjudged_result(self.run, self._prepared.plans[0], error, self._elapsed())
+        self._failure = unjudged_result(self.run, self._prepared.plans[0], error, self._elapsed_seconds())
         return self._failure
 
-    def _elapsed(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return boot_clock() - self._begun
 
 

@@ -42,7 +42,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
         at=at,
         fault=state.fault or "",
         xids=gpu.xid_errors_total or {},
-        ecc_errors=_uncorrected(gpu.ecc_errors_total),
+        ecc_errors=_uncorrected_errors(gpu.ecc_errors_total),
         held_down=[reason for reason in HELD_DOWN if (gpu.clock_event_active or {}).get(reason)],
         held_seconds=gpu.clock_event_seconds_total or {},
         sm_clock=(gpu.clock_hertz or {}).get("sm"),
@@ -75,7 +75,7 @@ def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
     return by_end
 
 
-def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
+def _uncorrected_errors(errors: Mapping[str, float] | None) -> float | None:
     counts = [count for key, count in (errors or {}).items() if key.startswith("uncorrected")]
     return sum(counts) if counts else None
 

@@ -52,7 +52,7 @@ class Builder:
                 serial, function, inputs = rest
                 self._calls[serial] = function, _tuple(self._mask.inputs(inputs))
             case "out":
-                self._answered(*rest)
+                self._add_answer(*rest)
             case "signature":
                 self._signatures[rest[0]] = tuple(rest[1])
             case "finding":
@@ -83,7 +83,7 @@ class Builder:
             findings=tuple(self._findings),
         )
 
-    def _answered(self, serial: int, at: float, seconds: float, code: int, outputs: Sequence[Any] | None) -> None:
+    def _add_answer(self, serial: int, at: float, seconds: float, code: int, outputs: Sequence[Any] | None) -> None:
         function, inputs = self._calls.pop(serial)
         self._seconds[function].append(seconds)
         if outputs is None or code == Code.INSUFFICIENT_SIZE:  # outputs unreadable, or the buffer too small

@@ -84,8 +84,8 @@ class CallRecorder:
         self._outputs: Mapping[str, Callable[..., Sequence[Any]]] = {
             "nvmlDeviceGetFieldValues": _fields,
             "nvmlEventSetWait_v2": self._event,
-            "nvmlGpmSampleGet": partial(self._sampled, 1),
-            "nvmlGpmMigSampleGet": partial(self._sampled, 2),
+            "nvmlGpmSampleGet": partial(self._store_sample, 1),
+            "nvmlGpmMigSampleGet": partial(self._store_sample, 2),
             "nvmlGpmMetricsGet": _metrics,
         }
 
@@ -182,7 +182,7 @@ class CallRecorder:
         device, *rest = take(arguments[1], EVENT_DATA)
         return self._name(device), *rest
 
-    def _sampled(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
+    def _store_sample(self, inputs: int, arguments: Sequence[Any]) -> Sequence[Any]:
         """Store the device and GPU instance of a GPM sample, because nvmlGpmMetricsGet receives only samples.
 
         `inputs` is the number of arguments before the sample. Return (), because the call has no outputs to record.

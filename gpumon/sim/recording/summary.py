@@ -37,7 +37,7 @@ def summary(capture: Capture) -> str:
 def _host(capture: Capture) -> Iterator[str]:
     header = capture.header
     user = "root" if header.root else "an ordinary user"
-    products = {str(timeline.answers[0][1]) for _, timeline in _succeeded(capture, "nvmlDeviceGetName")}
+    products = {str(timeline.answers[0][1]) for _, timeline in _successful_calls(capture, "nvmlDeviceGetName")}
     yield _row("recorded", f"{header.wall} by gpumon {header.gpumon} (nvidia-ml-py {header.bindings}), as {user}")
     yield _row("of", f"the simulated {header.simulated}: no hardware" if header.simulated else "a host")
     yield _row("driver", _driver(capture) or "unknown")
@@ -52,7 +52,7 @@ def _host(capture: Capture) -> Iterator[str]:
 
 def _driver(capture: Capture) -> str:
     timeline = capture.timeline("nvmlSystemGetDriverVersion")
-    return str(timeline.answers[0][1]) if timeline and _answered(timeline) else ""
+    return str(timeline.answers[0][1]) if timeline and _is_answered(timeline) else ""
 
 
 def _fields(capture: Capture) -> Mapping[str, int]:
@@ -69,7 +69,7 @@ def _calls(capture: Capture) -> Iterator[str]:
 def _gaps(capture: Capture) -> Iterator[str]:
     yield "what this driver does not give"
     refused = {name for name in capture.signatures if _never(capture, name)}
-    fields = sorted({inputs[1] for inputs, timeline in capture.questions(FIELD) if _answered(timeline)})
+    fields = sorted({inputs[1] for inputs, timeline in capture.questions(FIELD) if _is_answered(timeline)})
     yield _row("not supported", _names(refused))
     yield _row("not in the library", _names(capture.missing))
     yield _row("not recorded", _names(capture.unrecorded))
@@ -85,17 +85,17 @@ def _never(capture: Capture, function: str) -> bool:
     return bool(timelines) and all(answer[0] in UNSUPPORTED for timeline in timelines for answer in timeline.answers)
 
 
-def _answered(timeline: Timeline) -> bool:
+def _is_answered(timeline: Timeline) -> bool:
     return any(answer[0] == 0 for answer in timeline.answers)
 
 
-def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, ...], Timeline]]:
+def _successful_calls(capture: Capture, function: str) -> Iterator[tuple[tuple[object, ...], Timeline]]:
     return ((inputs, timeline) for inputs, timeline in capture.questions(function) if timeline.answers[0][0] == 0)
 
 
 def _gpus(capture: Capture) -> list[str]:
     """Return the name of the handle of each GPU that was looked up by bus id while the recording was made."""
-    return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
+    return [timeline.answers[0][1] for _, timeline in _successful_calls(capture, LOOKUP)]
 
 
 # Open questions
@@ -137,7 +137,7 @@ def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[i
 
 
 def _events(capture: Capture) -> str:
-    masks = {timeline.answers[0][1] for _, timeline in _succeeded(capture, "nvmlDeviceGetSupportedEventTypes")}
+    masks = {timeline.answers[0][1] for _, timeline in _successful_calls(capture, "nvmlDeviceGetSupportedEventTypes")}
     return ", ".join(f"0x{mask:x}" for mask in sorted(masks)) or "none, or not asked"
 
 
@@ -173,14 +173,14 @@ def _word(code: int) -> str:
 
 def _memory(capture: Capture) -> str:
     exact = []
-    for _, timeline in _succeeded(capture, "nvmlDeviceGetMemoryInfo_v2"):
+    for _, timeline in _successful_calls(capture, "nvmlDeviceGetMemoryInfo_v2"):
         numbers = bytes.fromhex(timeline.answers[0][1])[4:]
         total, *parts = (int.from_bytes(numbers[n : n + 8], "little") for n in range(0, 32, 8))
         exact.append(total == sum(parts))
     return "was not asked" if not exact else f"on {sum(exact)} of {len(exact)} GPUs"
 
 
-def _lost(capture: Capture) -> str:
+def _lost_text(capture: Capture) -> str:
     xids = sorted({answer[3] for _, timeline in capture.questions(EVENT) for answer in timeline.answers})
     counts = capture.timeline("nvmlDeviceGetCount_v2")
     lost = any(answer[0] == Code.GPU_IS_LOST for timeline in capture.answers.values() for answer in timeline.answers)
@@ -201,7 +201,7 @@ OPEN_QUESTIONS: dict[str, Callable[[Capture], str]] = {
     "taking a GPM sample": _gpm,
     "past the last NVLink": _past_the_last_link,
     "used + free + reserved = total": _memory,
-    "count after a loss": _lost,
+    "count after a loss": _lost_text,
 }
 
 

@@ -119,7 +119,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
     _links(library, handle, bus_id, ids)
     _migs(library, handle, bus_id)
     with recorder.suspended():
-        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, ids))
+        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed_batches(library, handle, bus_id, ids))
 
 
 def _questions() -> Iterator[tuple[str, Values]]:
@@ -150,7 +150,7 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
     fields(library, handle, [(number, ALL_LINKS) for number in of_links], bus_id)
 
 
-def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
+def _mixed_batches(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
     """Return a text with the numbers of ECC and NVLink fields that succeed in separate batches and in one batch.
 
     Blackwell reportedly refuses ECC fields in a batch with NVLink counters.
