@@ -227,7 +227,7 @@ def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRank
 
     def is_own(observation: ErrorObservation) -> bool:
         links = core.latest().internal.links.snapshot
-        return killed.caused(observation, same_pids=links is None or not links.contained)
+        return killed.has_caused(observation, same_pids=links is None or not links.contained)
 
     log = kernel_log_path(core.configuration)
     return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)

@@ -93,7 +93,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
         if rule is not None:
             lasted = now.at - (verdict.since_at if verdict.since_boot == boot_id else 0.0)
             state = FIRING if lasted >= rule.for_seconds else PENDING
-            alert, coded = _alert(rule, verdict.key, gpus), health.coded(verdict)
+            alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
             yield replace(
                 alert,
                 state=state,

@@ -91,7 +91,7 @@ class Health:
         """Return, by key, the verdict's reason at its last transition. The current reason may have newer numbers."""
         return {transition.verdict.key: transition.verdict.reason for transition in self.history}
 
-    def coded(self, verdict: Verdict) -> Verdict:
+    def with_code(self, verdict: Verdict) -> Verdict:
         """Return this verdict if it has an error code, else the first verdict with a code that it inhibits.
 
         Only verdicts on the same device count. The verdict `gpu_lost` has no code, but inhibits the verdict on the Xid

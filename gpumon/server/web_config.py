@@ -78,7 +78,7 @@ class WebConfig(_Part):
 
     @field_validator("basic_auth_users")
     @classmethod
-    def _hashed(cls, users: Mapping[str, str]) -> Mapping[str, str]:
+    def _check_hashes(cls, users: Mapping[str, str]) -> Mapping[str, str]:
         for user, password in users.items():
             if not password.startswith(_BCRYPT):
                 raise ValueError(f"the password of {user!r} is not a hash of bcrypt: make one with htpasswd -nB {user}")

@@ -34,7 +34,7 @@ from gpumon.sim.port_counters import (
     STATES,
     TRAFFIC,
     guid,
-    narrowed,
+    narrow,
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
@@ -170,7 +170,7 @@ class SimulatedTree:
             yield name, counted or (traffic if name in TRAFFIC else _zero)
 
     def _growing(self, name: str, at: Callable[[float], float]) -> Text:
-        return lambda: str(narrowed(name, int(at(self._time()))))
+        return lambda: str(narrow(name, int(at(self._time()))))
 
     def _traffic(self, scenario: Scenario, gpu: int, gigabits: float) -> Text:
         course = Course(body(self._profile.board, scenario.identities[gpu]), scenario.workloads[gpu])

@@ -99,7 +99,7 @@ def guid(number: int, *, replaced: bool = False) -> str:
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
-def narrowed(name: str, value: int) -> int:
+def narrow(name: str, value: int) -> int:
     """Return what a counter shows for the count `value`: it may stop (STOPS_AT) or wrap to 0 (WRAPS_AT)."""
     return min(value, STOPS_AT.get(name, value)) % WRAPS_AT.get(name, 2**64)
 

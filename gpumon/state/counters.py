@@ -59,15 +59,15 @@ def counter_rows(table: type[Table]) -> tuple[str, ...]:
 def raw_values(table: Table) -> Values:
     """Return the raw counters in a reading, by metric and label value."""
     values = {name: getattr(table, name) for name in counter_rows(type(table))}
-    return {name: _labelled(value) for name, value in values.items() if value is not None}
+    return {name: _by_label(value) for name, value in values.items() if value is not None}
 
 
 def integral_increments(increments: Mapping[str, Any]) -> Values:
     """Return the increments of the sampler's integrals, by metric and label value."""
-    return {name: _labelled(value) for name, value in increments.items()}
+    return {name: _by_label(value) for name, value in increments.items()}
 
 
-def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
+def _by_label(value: float | Mapping[str, float]) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {"": value}
 
 

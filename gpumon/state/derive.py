@@ -19,7 +19,7 @@ from gpumon.state import error_counters, gpu_inventory, links_status, port_inven
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import limit_series
 from gpumon.state.reducer_settings import ReducerSettings
-from gpumon.state.released_gpus import unwatched
+from gpumon.state.released_gpus import unwatched_bus_ids
 from gpumon.state.report import GpuInputs, InternalState, Report
 
 NOT_READ = "not read yet"
@@ -34,7 +34,7 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     internal = report.internal
     status, inventory = internal.status, internal.inventory
     fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
-    away = unwatched(internal, released(report.windows), now.uptime)
+    away = unwatched_bus_ids(internal, released(report.windows), now.uptime)
     down = None if NODE in away else _down(internal, settings, fresh=fresh)
     alive = status is not None and status.up and NODE not in away
     expected = gpu_inventory.expected(inventory, settings.expected)

@@ -21,7 +21,7 @@ Bus = Mapping[str, str]
 """Name of the bound kernel driver, by bus id of the GPU."""
 
 
-def unidentified(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
+def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
     """Return a new record for a GPU whose uuid has not been read.
 
     Its index is its position on the PCI bus, or the next free index, because NVML numbers GPUs in bus order.

@@ -13,7 +13,15 @@ from gpumon.model.now import Now
 from gpumon.model.snapshot import CONTAINER, HOST, SANDBOX, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.str_enum import StrEnum
-from gpumon.state.gpu_identity import DISPLACED, Bus, Records, add_stored, identify, identify_from_store, unidentified
+from gpumon.state.gpu_identity import (
+    DISPLACED,
+    Bus,
+    Records,
+    add_stored,
+    identify,
+    identify_from_store,
+    unidentified_record,
+)
 from gpumon.state.gpu_record import GpuRecord, fail, read
 from gpumon.state.messages import Acceptance, Quarantine, StoredState
 
@@ -87,7 +95,7 @@ def poll(
     """
     records, bus = inventory.gpus, inventory.drivers
     for reading in snapshot.gpus:
-        before = records.get(reading.bus_id) or unidentified(records, reading.bus_id, bus)
+        before = records.get(reading.bus_id) or unidentified_record(records, reading.bus_id, bus)
         if reading.uuid is not None and (before.uuid != reading.uuid or before.restored):
             records, before = identify(records, before, reading)
         record = read(before, reading, _neighbours(records, bus), now, boot_id, own=before.uuid in own)
@@ -137,7 +145,7 @@ def _with_released(records: Records, released: Collection[str], bus: Bus) -> Rec
     for bus_id in sorted(released):
         before = after.get(bus_id)
         if bus_id in bus and (before is None or before.absent):
-            after = {**after, bus_id: replace(before or unidentified(after, bus_id, bus), absent=False)}
+            after = {**after, bus_id: replace(before or unidentified_record(after, bus_id, bus), absent=False)}
     return after
 
 
@@ -145,7 +153,7 @@ def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -
     """Return the inventory with the fault of each quarantined GPU set. No sampler opens these GPUs."""
     records = dict(inventory.gpus)
     for bus_id, entry in quarantined.items():
-        before = records.get(bus_id) or unidentified(records, bus_id, inventory.drivers)
+        before = records.get(bus_id) or unidentified_record(records, bus_id, inventory.drivers)
         records[bus_id] = fail(before, entry.fault, entry.detail, entry.wall)
     return replace(inventory, gpus=identify_from_store(records, inventory.stored))
 

@@ -43,7 +43,7 @@ def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | Sam
     return replace(internal, resuming=left)
 
 
-def unwatched(internal: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
+def unwatched_bus_ids(internal: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
     """Return the bus ids of GPUs that are not read because of a release.
 
     The result contains NODE if no GPU of the node is read.

@@ -164,7 +164,7 @@ class Report:
         reasons = self.health.stated_reasons if self.health.open else {}
         for place, verdict in self._placed_verdicts(self.health.primary):
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
-            coded = self.health.coded(verdict)
+            coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
             yield VerdictInfo(action=action, code=coded.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
 

@@ -86,9 +86,13 @@ def test_xids_of_ranks_that_give_way_to_a_job_are_own(
     assert result.outcome == "skipped"
     driver.clean_up((*sorted(probing.pids), PID))
     killed = probing.ranks.killed
-    assert [(each.pid == PID, killed.caused(each)) for each in read()] == [(False, True), (False, True), (True, False)]
-    assert killed.caused(xid(gpu=GPUS[1]))
-    assert not killed.caused(xid(gpu="GPU-2"))
+    assert [(each.pid == PID, killed.has_caused(each)) for each in read()] == [
+        (False, True),
+        (False, True),
+        (True, False),
+    ]
+    assert killed.has_caused(xid(gpu=GPUS[1]))
+    assert not killed.has_caused(xid(gpu="GPU-2"))
 
 
 def test_xids_of_a_rank_that_fails_are_not_own(tmp_path: Path) -> None:
@@ -96,7 +100,7 @@ def test_xids_of_a_rank_that_fails_are_not_own(tmp_path: Path) -> None:
     probing = Probing()
     failing = 'if orders["rank"] == 1:\n    sys.exit(1)\n' + HANG
     assert probing.run(_plan(tmp_path, failing)).outcome == "failed"
-    assert [probing.ranks.killed.caused(xid(gpu=gpu)) for gpu in GPUS] == [True, False]
+    assert [probing.ranks.killed.has_caused(xid(gpu=gpu)) for gpu in GPUS] == [True, False]
 
 
 @each_case(
@@ -118,11 +122,11 @@ def test_the_window_and_the_process_decide(attributes: dict[str, Any], *, own: b
     """Only Xids 43 and 45 count as own, within a minute of the kill, of its GPU and, if the log names it, its pid."""
     killed = KilledRanks()
     killed.add(PID, GPUS[0])
-    assert killed.caused(xid(**attributes)) is own
+    assert killed.has_caused(xid(**attributes)) is own
 
 
 def test_pids_of_another_namespace_are_not_compared() -> None:
     """In a container the kernel log has other pids, so the GPU alone decides."""
     killed = KilledRanks()
     killed.add(PID, GPUS[0])
-    assert killed.caused(xid(pid=PID + 1), same_pids=False)
+    assert killed.has_caused(xid(pid=PID + 1), same_pids=False)

@@ -76,7 +76,7 @@ class Agent:
             boot_id,
             latest=lambda: self.monitor.latest,
             on_xid=lambda bus_id, xid: self.reported_xids.append((bus_id, xid)),
-            is_own=self.killed.caused,
+            is_own=self.killed.has_caused,
         )
         self.persistence.start(on_restored=self.recorder.restore)
         self.recorder.start()

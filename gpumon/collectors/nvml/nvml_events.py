@@ -134,8 +134,8 @@ class Events:
             uuid=uuid,
             at=boot_clock(),
             wall=time.time(),
-            gpu_instance_id=_attributed(event.gpuInstanceId),
-            compute_instance_id=_attributed(event.computeInstanceId),
+            gpu_instance_id=_attribute(event.gpuInstanceId),
+            compute_instance_id=_attribute(event.computeInstanceId),
         )
 
     def _note_change(self, event: Any) -> None:
@@ -169,5 +169,5 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _attributed(instance: int) -> int | None:
+def _attribute(instance: int) -> int | None:
     return None if instance == NOT_ATTRIBUTED else int(instance)

@@ -38,7 +38,7 @@ class KilledRanks:
         self._killed = {rank.pid: rank for rank in self._killed.values() if now - rank.at < KEPT_SECONDS}
         self._killed.setdefault(pid, _KilledRank(pid, gpu, now))
 
-    def caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
+    def has_caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
         """Return whether the driver reports this Xid because a rank was killed. Such an Xid is no error of a job.
 
         The kernel log names the process of an Xid. NVML names only the GPU. `same_pids`: False if the agent runs in a

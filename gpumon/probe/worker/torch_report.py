@@ -36,11 +36,11 @@ def report() -> dict[str, Any]:
     if torch.distributed.is_nccl_available():
         from torch.cuda import nccl  # noqa: PLC0415 - only a build with NCCL has it
 
-        found.update(nccl=".".join(map(str, nccl.version())), nccl_file=mapped("libnccl"))
+        found.update(nccl=".".join(map(str, nccl.version())), nccl_file=mapped_library("libnccl"))
     return found
 
 
-def mapped(name: str) -> str:
+def mapped_library(name: str) -> str:
     """Return the path of the loaded library whose file name begins with `name`; empty if none is loaded."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.split()[-1] for line in lines if f"/{name}" in line), "")
