@@ -40,7 +40,7 @@ def transitions_with_causes(
 def ends_with_cause(verdict: Verdict) -> bool:
     """Return whether this verdict is cleared together with its cause, because it would not be raised again now.
 
-    This is so if its check has no latch, and either the check's sample windows restart when the cause is cleared
+    This holds if its check has no latch, and either the check's sample windows restart when the cause is cleared
     (Check.ends_with_cause) or the fault is not active.
     """
     check = BY_NAME.get(verdict.check)

@@ -52,7 +52,7 @@ supply.
 def slowdown(gpu: GpuCase) -> Finding | None:
     """Return a failure if the hardware reduced the clocks for too long; a warning if the driver did so because of heat.
 
-    Return PASSED if neither is so, and None if too few samples exist to decide.
+    Return PASSED if neither applies, and None if too few samples exist to decide.
     """
     least = gpu.facts.limit(SLOWED)
     if least is None:

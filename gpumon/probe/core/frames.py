@@ -93,7 +93,7 @@ def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     """Return the account with one more frame of its rank added.
 
     An invalid frame sets the account's error. An account that has an error is returned unchanged. `line`: the frame as
-    JSON. `steps`: all steps that the rank was told to take so far.
+    JSON. `steps`: all steps that the rank was ordered to take so far.
     """
     if account.error:
         return account
@@ -233,7 +233,7 @@ def _text(text: Any, limit: int) -> str:
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Return the step index in a frame. Raise ValueError if the rank was not told to take this step."""
+    """Return the step index in a frame. Raise ValueError if the rank has no order to take this step."""
     number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

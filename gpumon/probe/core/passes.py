@@ -41,7 +41,7 @@ class Pass:
 
     plan: Plan
     steps: Sequence[Step] = ()
-    """The steps that the ranks were told to take so far. The number of a step is its index here."""
+    """The steps that the ranks were ordered to take so far. The number of a step is its index here."""
     accounts: Sequence[Account] = ()
     """Account of each rank that was started, in the order of the ranks."""
     ending: Ending | None = None

@@ -38,7 +38,7 @@ class Containment(Protocol):
     """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
 
     def add(self, pid: int) -> None:
-        """Put a rank into the containment. This method is called before the rank is told what to do."""
+        """Put a rank into the containment. This method is called before the rank gets its first step."""
 
     def pids(self) -> frozenset[int]:
         """Return the pids of contained processes that have not ended. They may include ranks."""

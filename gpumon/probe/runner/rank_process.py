@@ -31,7 +31,7 @@ class RankProcess:
     def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
         """Create a rank without starting it.
 
-        `number`: number of the rank. `steps`: steps that the ranks were told to take. The pass appends to this list.
+        `number`: number of the rank. `steps`: steps that the ranks were ordered to take. The pass appends to this list.
         """
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
