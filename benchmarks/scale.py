@@ -182,7 +182,10 @@ def main() -> int:
     parser.add_argument("--nodes", default=",".join(map(str, STEPS)), help="numbers of nodes, in ascending order")
     parser.add_argument("--profile", default="h100x8")
     parser.add_argument(
-        "--memory", type=float, default=10.0, help="maximum memory of Prometheus in GiB, by which the steps end"
+        "--memory",
+        type=float,
+        default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 2 / 3 / GIB,
+        help="memory of Prometheus in GiB that no step may exceed (default: two thirds of this machine's)",
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "scale.md")
     args = parser.parse_args()
@@ -190,12 +193,14 @@ def main() -> int:
         os.nice(PRIORITY)
     numbers = [int(number) for number in args.nodes.split(",")]
     steps: list[Step] = []
+    end = "Larger fleets were not measured."
     with tempfile.TemporaryDirectory() as name, fleet(Path(name), numbers[-1], args.profile) as (pid, groups):
         prometheus = Prometheus(Path(name))
         with running(prometheus.arguments, Path(name) / "prometheus.log") as process:
             eventually(lambda: prometheus.ask("query", query="vector(1)"))
             for nodes in numbers:
                 if steps and steps[-1].resident / steps[-1].nodes * nodes > args.memory * GIB:
+                    end = f"With {nodes:,}, Prometheus would have needed more than {args.memory:.0f} GiB."
                     break
                 written = prometheus.targets.with_suffix(".new")
                 written.write_text(json.dumps(groups[:nodes]), encoding="utf-8")
@@ -206,7 +211,7 @@ def main() -> int:
                 if not steps[-1].kept():
                     break
         per_node = pages(groups[-1]["targets"][0])
-    args.output.write_text(scale_page.page(steps, per_node, args.profile, os.cpu_count() or 0), encoding="utf-8")
+    args.output.write_text(scale_page.page(steps, end, per_node, args.profile, os.cpu_count() or 0), encoding="utf-8")
     return 0
 
 

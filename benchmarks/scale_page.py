@@ -84,19 +84,22 @@ COLUMNS = (
 )
 
 
-def page(steps: Sequence[Step], per_node: tuple[int, int], profile: str, cores: int) -> str:
-    """Return the page. `per_node` are the series of a healthy node on /metrics and on /metrics/links."""
-    return "\n".join(_lines(steps, per_node, profile, cores)) + "\n"
+def page(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: str, cores: int) -> str:
+    """Return the page. `per_node` are the series of a healthy node on /metrics and on /metrics/links.
+
+    `end` is a sentence: why no larger fleet was measured.
+    """
+    return "\n".join(_lines(steps, end, per_node, profile, cores)) + "\n"
 
 
-def _lines(steps: Sequence[Step], per_node: tuple[int, int], profile: str, cores: int) -> Iterator[str]:
+def _lines(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: str, cores: int) -> Iterator[str]:
     good = [step for step in steps if step.kept()] or list(steps[:1])
     yield INTRODUCTION.format(cores=cores, profile=profile, metrics=per_node[0], links=per_node[1])
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{' --- |' * len(COLUMNS)}"
     yield from (step.line() for step in steps)
     yield ""
-    yield from _verdict(steps, good[-1])
+    yield from _verdict(steps, good[-1], end)
     yield PAPER_HEAD
     yield "| nodes | | series | samples/s | memory | cores | rules |"
     yield f"|{' --- |' * 7}"
@@ -112,12 +115,10 @@ def _lines(steps: Sequence[Step], per_node: tuple[int, int], profile: str, cores
     )
 
 
-def _verdict(steps: Sequence[Step], best: Step) -> Iterator[str]:
+def _verdict(steps: Sequence[Step], best: Step, end: str) -> Iterator[str]:
     if steps[-1] is best:
-        yield (
-            f"The largest fleet measured, {best.nodes:,} nodes, lost at most {MAX_LOST:.1%} of the scrapes and "
-            "no evaluation of the rules. The next step needed more memory than this machine had free.\n"
-        )
+        yield f"The largest fleet measured, {best.nodes:,} nodes, lost at most {MAX_LOST:.1%} of the scrapes and"
+        yield f"no evaluation of the rules. {end}\n"
     else:
         yield f"The largest fleet without loss has {best.nodes:,} nodes; with {steps[-1].nodes:,} some were lost.\n"
 
