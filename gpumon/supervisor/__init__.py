@@ -2,5 +2,6 @@
 
 A child that SIGKILL does not end is abandoned.
 
-The code runs in the daemon's main thread, which never blocks. exec_shim.py and subreaper.py run as separate programs.
+The code runs in the thread of the event loop (loop.py), the daemon's main thread. exec_shim.py and subreaper.py run as
+separate programs.
 """

@@ -18,7 +18,7 @@ _STATUS = Path("/proc/thread-self/status")
 
 
 def clear_ambient() -> None:
-    """Clear this thread's ambient capabilities, so that programs that it starts get none.
+    """Clear this thread's ambient capabilities, so that programs that it starts do not inherit them.
 
     The thread's other capability sets are not changed.
     """

@@ -1,4 +1,4 @@
-"""Starts, reads, kills and reaps one child process without blocking. Abandons it if SIGKILL does not end it."""
+"""Starts, reads, kills and reaps one child process. Abandons it if it still runs some seconds after SIGKILL."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap a child on a kernel without pidfd."""
 
 unreaped_pids: set[int] = set()
-"""Process ids of the children of this process that have not been reaped."""
+"""Process ids of the children that ChildProcess has started and not yet reaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCommand:
-    """Command, environment and callbacks of a child.
+    """Command line (`arguments`), environment, inherited `descriptors` and callbacks of a child.
 
-    The child runs in its own session, so that ^C in a terminal does not reach it and a signal to its group reaches all
-    its processes.
+    The child runs in its own session and process group, so that ^C in a terminal does not reach it, and a signal to the
+    group also reaches the processes that it has started, unless they have changed their group.
     """
 
     name: str
@@ -41,13 +41,14 @@ class ChildCommand:
     environment: Mapping[str, str] | None = None
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
-    """Callback for the data of each further pipe, by the descriptor of its read end."""
+    """Callback for the data of each further pipe, by the descriptor of its read end, which ChildProcess closes."""
     on_started: Callable[[int], None] = lambda _: None
     """Called with the process id before the orders are written."""
     on_output: Callable[[bytes], None] = lambda _: None
     on_error_output: Callable[[bytes], None] | None = None
     """Callback for the data of standard error; None if the child inherits the daemon's standard error."""
     on_exit: Callable[[int], None] = lambda _: None
+    """Called with the exit status or, if a signal ended the child, minus the number of the signal."""
     on_abandoned: Callable[[], None] = lambda: None
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
@@ -58,7 +59,7 @@ class ChildCommand:
 class ChildProcess:
     """A child process, which the constructor starts. Use this object only from the loop's thread.
 
-    That thread must outlive the child: when a thread ends, the kernel sends PDEATHSIG to the children that it started.
+    That thread must outlive the child: when it ends, the kernel kills those of its children that have set PDEATHSIG.
     """
 
     def __init__(self, loop: Loop, command: ChildCommand) -> None:
@@ -96,9 +97,10 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL to the child's process group.
+        """Send SIGKILL to the child's process group, unless the child has ended.
 
-        When the child ends, `on_exit` is called; if it does not end within `patience`, `on_abandoned` is called first.
+        If the child does not end within `ChildCommand.patience`, `on_abandoned` is called. When it ends, then or later,
+        `on_exit` is called.
         """
         if self.ended:
             return
@@ -117,7 +119,7 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def write(self, line: bytes) -> None:
-        """Write a line to the child's standard input. The line must fit into the pipe: the write must not block."""
+        """Write `line`, which ends with a newline, to the child's standard input. It must fit into the pipe."""
         if self._process.stdin is not None and not self.ended:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
@@ -129,9 +131,9 @@ class ChildProcess:
                 self._process.stdin.close()
 
     def state(self) -> str:
-        """Return the state of the child's main thread in /proc/<pid>/stat: R, S, D (uninterruptible) or T (stopped).
+        """Return the state of the child's main thread in /proc/<pid>/stat: R, S, D (uninterruptible), T (stopped), ...
 
-        Return X if the process does not exist.
+        The state is Z if the child has ended but is not yet reaped. Return X if the file cannot be read.
         """
         try:
             with Path(f"/proc/{self.pid}/stat").open("rb", buffering=0) as stat:

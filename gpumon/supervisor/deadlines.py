@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines and intervals, in seconds, that apply to every child."""
+    """Deadlines and intervals, in seconds, of sampler, trials and links child. `kill` applies to all other children too."""
 
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
@@ -29,13 +29,13 @@ class Deadlines:
     """
 
     def scale_value(self, factor: float) -> Self:
-        """Return a copy in which each deadline is multiplied by `factor`."""
+        """Return a copy in which each deadline and interval is multiplied by `factor`."""
         return type(self)(**{field.name: getattr(self, field.name) * factor for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerDeadlines(Deadlines):
-    """Deadlines and intervals, in seconds, of the sampler and of trials."""
+    """Deadlines and intervals, in seconds, of the sampler and of trials of quarantined GPUs."""
 
     call: float = 2.0
     """Maximum time of one driver call, except the calls that `opening` is for."""
@@ -60,7 +60,7 @@ class SamplerDeadlines(Deadlines):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksDeadlines(Deadlines):
-    """Deadlines and intervals in seconds of the links child, which reads ports, services and processes from files."""
+    """Deadlines and intervals, in seconds, of the links child, which reads files of sysfs, procfs and systemd."""
 
     read: float = 10.0
     """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""

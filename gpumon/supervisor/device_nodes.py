@@ -19,7 +19,7 @@ def own_pids() -> set[int]:
 
 
 def open_nodes(pid: int, nodes: str = NODES) -> frozenset[str]:
-    """Return the paths of the driver's device nodes that a process has open.
+    """Return the paths with the prefix `nodes` (by default: the NVIDIA driver's device nodes) that a process has open.
 
     Return an empty set if the process has ended or may not be inspected.
     """

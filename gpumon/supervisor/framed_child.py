@@ -1,4 +1,4 @@
-"""A child process that sends frames (one message per line) and shows its current call in shared memory."""
+"""A child process that sends frames (one message per line) and shows its current call in a call page."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class ChildProgram:
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
     descriptors: tuple[int, ...] = ()
-    """Descriptors that the child inherits in addition to the shared memory of its calls."""
+    """Descriptors that the child inherits in addition to its call page."""
 
 
 class FramedChild:
     """A child process that sends frames (one message per line). The constructor starts the child.
 
-    The loop calls the callbacks. After `on_abandoned`, it calls only `on_end`, and `on_message` for Xids. After
-    `on_end`, it calls none.
+    The callbacks are called in the loop's thread: after `on_abandoned` only `on_end`, and `on_message` for Xids; after
+    `on_end`, none. `on_end` gets the exit status or, if a signal ended the child, minus the number of the signal.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FramedChild:
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:
-        """Start the child. `launch` gets the descriptor of the shared memory and returns the program to run."""
+        """Start the child, or raise OSError. `launch` gets the descriptor of its call page and returns its program."""
         self.killed_for: str | None = None
         self._loop = loop
         self._on_message = on_message
@@ -86,12 +86,12 @@ class FramedChild:
 
     @property
     def call(self) -> CallInProgress:
-        """Return the current call of the child, or its last call if none is running."""
+        """Return the current call of the child; if none is running, its last call, with `running` False."""
         return self._page.read()
 
     @property
     def waiting_seconds(self) -> float:
-        """Return the seconds for which the child was observed waiting in its current call."""
+        """Return the seconds for which `is_late` has observed the child waiting in its current call."""
         return self._hang_detector.seconds
 
     @property
@@ -114,26 +114,27 @@ class FramedChild:
         return self._child.abandoned
 
     def is_late(self) -> bool:
-        """Inspect the child. Return True if it has been waiting in a call for longer than the call's deadline."""
+        """Inspect the child. Return True if it has been waiting in its current call for at least the call's deadline."""
         return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
-        """Return True if the child has sent no frame for longer than `silence` while it was stopped or in no call."""
+        """Return True if the child was stopped or in no call for longer than `silence` seconds since its last frame."""
         return self._hang_detector.idle_seconds > self._program.silence
 
     def kill(self, reason: str) -> None:
-        """Send SIGKILL to the child, unless its end was requested before by `kill` or `shut_down`.
+        """Send SIGKILL to the child and set `killed_for` to `reason`.
 
-        `killed_for` is the reason given in the first request.
+        Do nothing if `kill` or `shut_down` was called before.
         """
         if self.killed_for is None:
             self.killed_for = reason
             self._child.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Request with END that the child closes the driver and ends, unless its end was requested before.
+        """Send END, so that the child closes the driver and ends, and set `killed_for` to `reason`.
 
-        Ignore further messages from the child except Xids. Kill the child if it still runs after the grace period.
+        Ignore further messages except Xids. Kill the child if it still runs after `Deadlines.grace`. Do nothing if
+        `kill` or `shut_down` was called before.
         """
         if self.killed_for is None:
             self.killed_for = reason

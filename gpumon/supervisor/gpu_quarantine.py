@@ -1,4 +1,4 @@
-"""Quarantine of GPUs whose driver calls hang or crash. No sampler opens such a GPU until a trial has read it."""
+"""Quarantine of GPUs whose driver calls hang or crash, or whose firmware is silent. Only trials open such a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GpuQuarantine:
         return iter(self._entries)
 
     def state(self) -> Mapping[str, Quarantine]:
-        """Return the quarantine (fault, detail and time) of each quarantined GPU, by bus id.
+        """Return the quarantine (fault, detail and the wall time at which it began) of each quarantined GPU, by bus id.
 
         GPUs whose bus id could not be read are left out: the check gpu_count_mismatch reports that a GPU is missing.
         """
@@ -49,34 +49,40 @@ class GpuQuarantine:
         }
 
     def add(self, bus_id: str, fault: str, detail: str) -> None:
-        """Quarantine a GPU. A GPU that is already quarantined keeps its first fault."""
+        """Quarantine a GPU, and schedule its first trial. A GPU that is already quarantined keeps its first fault.
+
+        `fault` is "stuck" or "unknown", `detail` the evidence as text.
+        """
         if bus_id not in self._entries:
             now = boot_clock()
             quarantine = Quarantine(fault=fault, detail=detail, wall=time.time())
             self._entries[bus_id] = _Entry(quarantine, now, now + self._deadlines.first_trial)
 
     def count_crash(self, bus_id: str, call: str) -> None:
-        """Count a crash in a call on this GPU. Quarantine the GPU after CRASHES_PER_GPU crashes."""
+        """Count a crash of the sampler in the driver call named `call` on this GPU.
+
+        Quarantine the GPU after CRASHES_PER_GPU crashes, counted since its quarantine last ended.
+        """
         self._crashes[bus_id] += 1
         if self._crashes[bus_id] >= CRASHES_PER_GPU:
             self.add(bus_id, "unknown", f"the driver library crashes in {call}")
 
     def remove(self, bus_id: str) -> None:
-        """End the quarantine of a GPU and reset its crash count."""
+        """End the quarantine of a GPU, and reset its crash count. Raise KeyError if it is not quarantined."""
         del self._entries[bus_id]
         self._crashes.pop(bus_id, None)
 
     def due(self, released: frozenset[str]) -> str | None:
         """Return the bus id of the GPU whose trial has been due for the longest time; None if no trial is due.
 
-        GPUs in `released` are left out.
+        GPUs whose bus ids are in `released` are left out.
         """
         now = boot_clock()
         due = [gpu for gpu, entry in self._entries.items() if entry.trial_at <= now and gpu not in released]
         return min(due, key=lambda gpu: self._entries[gpu].trial_at, default=None)
 
     def postpone(self, bus_id: str) -> None:
-        """Schedule the next trial of a GPU, after its last trial has ended or could not be started."""
+        """Schedule the next trial of a GPU if it is still quarantined after its last trial ended or failed to start."""
         entry = self._entries.get(bus_id)
         if entry is not None:
             early = boot_clock() - entry.since < self._deadlines.early
@@ -84,9 +90,9 @@ class GpuQuarantine:
             self._entries[bus_id] = replace(entry, trial_at=boot_clock() + pause)
 
     def retry_now(self, bus_id: str) -> None:
-        """Make the trial of a GPU due now, or all trials if `bus_id` is NODE.
+        """Make the trial of a GPU due now, or all trials if `bus_id` is NODE, as if the quarantine had begun now.
 
-        Called after a release, because the GPU may have been repaired in the meantime.
+        Called after a release, because the GPU may have been repaired in the meantime. Do nothing if it is not quarantined.
         """
         now = boot_clock()
         for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):

@@ -19,7 +19,8 @@ log = logging.getLogger("gpumon.supervisor")
 class GpuTrials:
     """Starts and supervises trials of quarantined GPUs.
 
-    A trial whose driver calls return, even with errors, ends the quarantine of its GPU.
+    A trial whose driver calls on the GPU return, even with errors, ends the GPU's quarantine and calls `on_readmitted`.
+    `orders` gets the descriptor of a child's call page and returns the orders of a sampler.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class GpuTrials:
         return self._child is not None
 
     def inspect(self, released: frozenset[str]) -> None:
-        """Kill the running trial if it hangs. If no trial is running, start one if it is due and may be started.
+        """Kill the running trial if it hangs or is silent. If none is running, start the trial that is due, if any.
 
-        No trial is started while an abandoned child exists or the whole node is released.
+        No trial is started for the GPUs in `released` (bus ids). No trial at all is started while an abandoned child
+        exists or `released` contains NODE.
         """
         child = self._child
         if child is None:
@@ -53,7 +55,7 @@ class GpuTrials:
             child.kill("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Kill the running trial if it may have one of the released GPUs open."""
+        """Kill the running trial if it may have one of the GPUs in `released` (bus ids, or NODE for all) open."""
         if self._child is not None and self._child.may_hold(released):
             self._child.kill("release")
 

@@ -21,7 +21,7 @@ MAX_STEP_SECONDS = 1.0
 
 
 class HangDetector:
-    """Measures how long a child has been waiting in its current call."""
+    """Measures how long a child has been waiting in its current call (`seconds`) and idle since its last frame."""
 
     def __init__(self, deadline: Callable[[CallInProgress], float]) -> None:
         """Create the detector. `deadline` returns the seconds after which a call is late."""
@@ -36,9 +36,10 @@ class HangDetector:
         """
 
     def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
-        """Process one inspection of the child, and return True if its call is late.
+        """Process one inspection of the child. Return True if it has been waiting in `call` for at least the deadline.
 
-        `state` is the process state in /proc/<pid>/stat, `now` the time on the boot clock.
+        `call` is the current or last call, `state` the process state in /proc/<pid>/stat, `now` the time on the boot
+        clock. The time since the previous inspection counts as spent in `state`.
         """
         elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
         self._inspected_at = now

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class LineSplitter:
-    """Calls `on_line` for each complete line. Drops a line longer than `limit` bytes and calls `on_too_long`."""
+    """Calls `on_line` with each line, without its newline. Drops a line over `limit` bytes and calls `on_too_long`."""
 
     def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
         self._limit = limit
@@ -17,7 +17,7 @@ class LineSplitter:
         """True while the rest of a line that is too long is dropped."""
 
     def feed(self, received: bytes) -> None:
-        """Process bytes that were read from the child's pipe."""
+        """Split the bytes that were read from the child's pipe. An incomplete last line is kept for the next call."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             self._take(line)

@@ -32,10 +32,10 @@ class _QuarantinedDevice:
 
 
 class LinksSupervisor:
-    """Keeps the links child running, which reads ports, services and processes.
+    """Keeps the links child running, which reads ports, services, processes and schedulers.
 
-    A device or collector whose files block the child is quarantined and retried later. Use this class only from the
-    loop's thread.
+    A device or collector whose files block the child is quarantined and retried later. `orders` gets the descriptor of
+    a child's call page and returns its orders. Use this class only from the loop's thread.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LinksSupervisor:
             self._child.kill("stop")
 
     def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Create the orders (configuration) of later links children with this function.
+        """Create the orders (configuration) of links children that start later with the function `orders`.
 
         The running child keeps its orders.
         """
@@ -113,7 +113,7 @@ class LinksSupervisor:
         child.kill("deadline")
 
     def _retry_is_due(self) -> bool:
-        """Return True if a retry of a quarantined device is due. Return False while an abandoned child exists."""
+        """Return True if a retry of a quarantined device is due and no abandoned child exists."""
         return not self._abandoned and any(
             device.waiting and device.retry_at <= boot_clock() for device in self._quarantine.values()
         )
@@ -121,9 +121,9 @@ class LinksSupervisor:
     # Messages
 
     def _take_message(self, message: ChildMessage) -> None:
-        """Pass a snapshot to `on_snapshot`, and end the quarantine of each device that was retried.
+        """Pass a snapshot to `on_snapshot`, and end the quarantine of each device that this child retries.
 
-        The quarantine ends, because a child that sends a snapshot has read all files.
+        The quarantine ends, because a child sends a snapshot only after its reads have returned.
         """
         if isinstance(message, LinksSnapshot):
             self._trouble = ""

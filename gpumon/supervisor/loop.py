@@ -1,6 +1,6 @@
 """The daemon's main loop. It serves descriptors, timers and callbacks of other threads. Callbacks must not block.
 
-An exception raised by a callback is logged, and the loop continues.
+If a callback raises an exception, the loop continues; only the first exception of a code location is logged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Callback = Callable[[], object]
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A call that is scheduled for the time `at` of the boot clock."""
+    """A call that is scheduled for the time `at` of the boot clock in seconds. `order` decides between equal times."""
 
     at: float
     order: int
@@ -61,7 +61,7 @@ class Loop:
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call `callback` whenever the descriptor is readable or its other end is closed, until the callback raises."""
+        """Call `callback` whenever the descriptor is readable or its other end closed, until `unwatch` or until it raises."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
@@ -76,13 +76,13 @@ class Loop:
         return timer
 
     def call_after(self, seconds: float, callback: Callback) -> Timer:
-        """Call `callback` once, after this delay. Return the timer, which can be cancelled."""
+        """Call `callback` once, after this number of seconds. Return the timer, which can be cancelled."""
         return self.call_at(boot_clock() + seconds, callback)
 
     def every(self, seconds: float, callback: Callback) -> None:
-        """Call `callback` immediately, and then repeatedly at this interval.
+        """Call `callback` immediately, and then repeatedly, `seconds` after each call began.
 
-        If the loop is late, the calls that it missed are left out.
+        If the loop makes a call late, all later calls shift. Calls that were missed are not made up for.
         """
 
         def repeat() -> None:
@@ -100,7 +100,7 @@ class Loop:
     def request(self, work: Callable[[Future[T]], None]) -> Future[T]:
         """Call `work` from the loop with a future, and return that future at once. Any thread may call `request`.
 
-        An exception raised by `work` is set in the future.
+        `work` sets the future's result, at once or later. If it raises, the exception is set in the future.
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
@@ -153,7 +153,7 @@ class Loop:
         return True
 
     def stop(self) -> None:
-        """End `run`. Any thread may call `stop`."""
+        """Let `run` return after its current turn. Any thread may call `stop`."""
         self._running = False
         self.post(lambda: None)
 

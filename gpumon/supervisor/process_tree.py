@@ -1,4 +1,4 @@
-"""Reads the children and descendants of processes, and makes this process the parent of orphaned descendants."""
+"""Reads children, descendants and memory of processes, and makes this process the parent of orphaned descendants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RSS = 21
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of each descendant that loses its parent, also in another group or session."""
+    """Make this process the parent of each descendant whose parent ends from now on, in any group or session."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -26,7 +26,7 @@ def children(pid: int) -> set[int]:
 
 
 def descendants(*pids: int) -> set[int]:
-    """Return the pids of all descendants of these processes."""
+    """Return the pids of all descendants of these processes, including zombies."""
     below, parents = set[int](), list(pids)
     while parents:
         new = children(parents.pop()) - below
@@ -36,7 +36,7 @@ def descendants(*pids: int) -> set[int]:
 
 
 def stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state (third field) on; empty if the process has ended."""
+    """Return the fields of /proc/PID/stat from the state (third field) on; an empty list if the file cannot be read."""
     try:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -44,7 +44,7 @@ def stat(pid: int) -> list[str]:
 
 
 def resident_memory(pids: Iterable[int]) -> float:
-    """Return the resident memory of these processes in bytes. A page that several of them share is counted for each."""
+    """Return the total resident memory of these processes in bytes. A page that several share is counted for each."""
     return float(resource.getpagesize() * sum(int(fields[_RSS]) for pid in pids if (fields := stat(pid))))
 
 

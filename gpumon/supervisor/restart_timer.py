@@ -9,7 +9,7 @@ from gpumon.supervisor.loop import Loop, Timer
 
 
 class RestartTimer:
-    """Timer of the next start of a child. The delay after a crash doubles with each crash, up to `last_restart`."""
+    """Timer that calls `start`. The delay after a crash doubles with each crash, up to `Deadlines.last_restart`."""
 
     def __init__(self, loop: Loop, deadlines: Deadlines, start: Callable[[], None]) -> None:
         self._loop = loop
@@ -32,6 +32,6 @@ class RestartTimer:
         return delay
 
     def note_age(self, age: float) -> None:
-        """Reset the crash delay if the ended child was older than `steady` seconds. Its end is then a new fault."""
+        """Reset the crash delay if the ended child's `age` in seconds exceeds `steady`. Its end is then a new fault."""
         if age > self._deadlines.steady:
             self.crash_delay = self._deadlines.first_restart

@@ -19,12 +19,16 @@ fault has the usual deadline: its name ends in AGAIN and therefore is not in thi
 
 
 def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
-    """Return the seconds after which a driver call is late."""
+    """Return the seconds after which a driver call is late: `opening` for OPENING_CALLS, `call` for all others."""
     return deadlines.opening if call.call in OPENING_CALLS else deadlines.call
 
 
 class SamplerChild(FramedChild):
-    """A sampler or trial child process. The constructor starts the process."""
+    """A sampler or trial child process. The constructor starts the process.
+
+    `orders` gets the descriptor of the child's call page and returns its orders, which are those of a trial if `trial`
+    in them is set. `on_end` gets the child and the exit status, see FramedChild.
+    """
 
     def __init__(
         self,
@@ -58,9 +62,9 @@ class SamplerChild(FramedChild):
         )
 
     def may_hold(self, released: frozenset[str]) -> bool:
-        """Return True if the child may have a released GPU open.
+        """Return True if the child may have one of the GPUs in `released` (bus ids, or NODE for all) open.
 
-        A sampler may open every GPU that its orders do not exclude. A trial opens one GPU only.
+        A sampler may open every GPU that is not in `do_not_open` of its orders. A trial opens one GPU only.
         """
         if NODE in released:
             return True

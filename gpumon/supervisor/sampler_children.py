@@ -16,9 +16,9 @@ log = logging.getLogger("gpumon.supervisor")
 
 
 class SamplerChildren:
-    """Starts child processes and keeps those that have not ended: the sampler, the trial and abandoned ones.
+    """Starts sampler children, and lists those that have not ended: the sampler, the trial and abandoned ones.
 
-    Also counts the driver calls of all children.
+    Also counts the driver calls of all children that it has started.
     """
 
     def __init__(self, loop: Loop, deadlines: SamplerDeadlines, on_abandoned_end: Callable[[], None]) -> None:
@@ -38,9 +38,10 @@ class SamplerChildren:
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> SamplerChild | None:
-        """Start a child and return it; return None if that fails.
+        """Start a child and return it; log an error and return None if that fails.
 
-        After `on_abandoned`, `on_abandoned_end` of this class is called instead of `on_end`.
+        The arguments are those of SamplerChild, but after `on_abandoned`, the end of the child calls
+        `on_abandoned_end` of this class instead of `on_end`.
         """
         try:
             child = SamplerChild(
@@ -59,16 +60,16 @@ class SamplerChildren:
 
     @property
     def abandoned(self) -> tuple[SamplerChild, ...]:
-        """Return the children that SIGKILL has not ended in time."""
+        """Return the children that SIGKILL did not end in time and that still have not ended."""
         return tuple(child for child in self._living if child.abandoned)
 
     @property
     def driver_calls(self) -> int:
-        """Return the number of driver calls of all children since the agent started."""
+        """Return the number of driver calls that all children have made, including those that have ended."""
         return self._past_calls + sum(child.call.calls for child in self._living)
 
     def holders(self, released: frozenset[str]) -> tuple[DeviceHolder, ...]:
-        """Return the children that may have one of these GPUs open."""
+        """Return the children that may have one of the GPUs in `released` (bus ids, or NODE for all) open."""
         return tuple(
             DeviceHolder(pid=child.pid, description=child.name, stuck=child.abandoned)
             for child in self._living

@@ -1,4 +1,4 @@
-"""Keeps one sampler running even if the driver hangs or crashes. A GPU whose driver call hangs is quarantined."""
+"""Keeps one sampler running even if the driver hangs or crashes. Quarantines the GPU whose driver calls do that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ RESTART_REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "confi
 
 
 class SamplerSupervisor:
-    """Keeps a sampler running and starts the trials of quarantined GPUs. Use this class only from the loop's thread."""
+    """Keeps a sampler running and starts the trials of quarantined GPUs. Use this class only from the loop's thread.
+
+    `orders` gets the descriptor of a child's call page and returns the orders (configuration) of a sampler.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class SamplerSupervisor:
         self._stopping = False
 
     def start(self) -> None:
-        """Start the sampler, and inspect it periodically."""
+        """Start the sampler, and inspect it and the trials periodically."""
         self._start()
         self._loop.every(self._deadlines.poll, self._inspect)
 
@@ -85,7 +88,7 @@ class SamplerSupervisor:
             self._sampler.kill("stop")
 
     def apply(self, orders: Callable[[int], SamplerOrders]) -> None:
-        """Create the orders (configuration) of later children with this function.
+        """Create the orders (configuration) of children that start later with the function `orders`.
 
         Replace the running sampler if more than the log level has changed.
         """
@@ -95,11 +98,14 @@ class SamplerSupervisor:
 
     @property
     def running(self) -> bool:
-        """Return True if a child is running that is not abandoned."""
+        """Return True if a sampler or trial is running that is not abandoned."""
         return self._sampler is not None or self._trials.running
 
     def replace(self, reason: str) -> None:
-        """Kill the sampler, if one is running, and start a new one. `reason` is one of RESTART_REASONS."""
+        """Kill the sampler, if one is running, and start a new one after its end. `reason`: one of RESTART_REASONS.
+
+        The start is delayed while MAX_ABANDONED children are abandoned, and left out while NODE is released.
+        """
         if self._sampler is not None:
             self._sampler.kill(reason)
         else:
@@ -108,7 +114,8 @@ class SamplerSupervisor:
     def watch(self, *, closely: bool) -> None:
         """Let the sampler read the processes on the GPUs at every poll if `closely`, else every 15 s.
 
-        If `closely`, the sampler also polls at least every second and reads the bytes moved by each NVLink.
+        If `closely`, the sampler also polls at least every second, and reads peer access and the bytes moved by each
+        NVLink. The setting also applies to samplers that start later.
         """
         if closely is not self._watching:
             self._watching = closely
@@ -116,7 +123,7 @@ class SamplerSupervisor:
                 self._sampler.send(WATCH if closely else REST)
 
     def note_xid(self, bus_id: str, xid: int) -> None:
-        """Quarantine the GPU if this Xid shows that its firmware does not answer."""
+        """Quarantine the GPU and replace the sampler, if this Xid shows that the GPU's firmware does not answer."""
         if xid in FIRMWARE_SILENT and bus_id not in self._quarantine:
             log.error("GPU firmware does not answer; GPU is quarantined", extra={"pci_bus_id": bus_id, "xid": xid})
             self._quarantine.add(bus_id, "stuck", f"Firmware silent since Xid {xid}")
@@ -124,9 +131,10 @@ class SamplerSupervisor:
             self.replace("deadline")
 
     def release(self, released: frozenset[str]) -> None:
-        """Close the released GPUs, and do not open them while they are released. If NODE is released, run no child.
+        """Replace the sampler by one that does not open the GPUs in `released`: the bus ids of all released GPUs.
 
-        A child may have a released GPU open until it has ended, see `holders`.
+        If `released` contains NODE, start no child. End a trial of a released GPU. Until the old children have ended,
+        they may have a released GPU open, see `holders`. Retry quarantined GPUs that are no longer released.
         """
         before, self._released = self._released, released
         if before == released:
@@ -140,7 +148,7 @@ class SamplerSupervisor:
             self._restart(0.0)
 
     def holders(self, released: frozenset[str]) -> tuple[DeviceHolder, ...]:
-        """Return the children that may have one of these GPUs open."""
+        """Return the children that may have one of the GPUs in `released` (bus ids, or NODE for all) open."""
         return self._children.holders(released)
 
     # While the sampler runs
@@ -225,7 +233,7 @@ class SamplerSupervisor:
             self._restart(self._restart_timer.next_crash_delay())
 
     def _sampler_orders(self, page: int) -> SamplerOrders:
-        """Return the orders (configuration) of the next sampler.
+        """Return the orders of the next sampler, with `page` as the descriptor of its call page.
 
         The sampler begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
         that hang do not prevent the reading of others.

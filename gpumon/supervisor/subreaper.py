@@ -30,7 +30,10 @@ POLL_INTERVAL = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status. If a signal ended the command, end by the same signal."""
+    """Run the command in `arguments` (AGENT, DESCRIPTOR, COMMAND...), kill what it leaves, return its exit status.
+
+    Return 1 if it cannot be executed or the agent has ended. If a signal ended the command, end by the same signal.
+    """
     agent, trouble, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
@@ -69,7 +72,7 @@ def _wake_on_signals() -> int:
 
 
 def _wait(command: int, woken: int) -> int:
-    """Wait until the command ends and return its wait status.
+    """Wait until the process `command` ends and return its wait status. `woken` is the result of `_wake_on_signals`.
 
     If SIGTERM arrives or standard input closes first, return the wait status of a process that ended by SIGKILL.
     """
@@ -85,7 +88,7 @@ def _wait(command: int, woken: int) -> int:
 
 
 def _end_descendants(woken: int) -> None:
-    """Kill all descendants until none is left, at most for PATIENCE seconds.
+    """Kill all descendants until none is left, at most for PATIENCE seconds. A signal in `woken` shortens the pauses.
 
     A descendant that loses its parent meanwhile becomes a child of this process.
     """
@@ -104,7 +107,7 @@ def _end_descendants(woken: int) -> None:
 
 
 def _end_as(code: int) -> int:
-    """Return the exit status; if a signal ended the command, end by the same signal, without a core dump."""
+    """Return `code`. If it is negative (minus the signal that ended the command), end by that signal without a core."""
     if code >= 0:
         return code
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
