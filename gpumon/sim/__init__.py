@@ -1,4 +1,4 @@
-"""Simulates a GPU node: replaces NVML's C library, which an unmodified pynvml calls.
+"""Simulates a GPU node: replaces NVML's C library, which an unmodified pynvml calls, and files of sysfs and procfs.
 
-The answers of a simulated node depend on a profile (the hardware), a scenario file (jobs and faults) and the time.
+The answers depend on a profile (the hardware), a scenario file (jobs and faults) and the time, or on a recording.
 """

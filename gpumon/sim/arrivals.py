@@ -67,8 +67,8 @@ class SimEventSet:
     ) -> Message | None:
         """Return the next undelivered event since the registration and mark it as delivered; None if there is none.
 
-        `arrivals` has the single events of each GPU, `storms` the Xids with a rate of each GPU. Single events are
-        returned first, in the order of their time, whatever their GPU.
+        `arrivals` has, by GPU, the single events that have occurred, `storms` the Xids with a rate; `now` is in seconds
+        since the simulation began. Single events are returned first, in the order of their time, whatever their GPU.
         """
         message = min(self._new(arrivals), default=None)
         if message is not None:

@@ -27,10 +27,10 @@ _LATENCY = 3
 
 @device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
 def field_values(device: SimGpu, count: int, address: int | None) -> None:
-    """Write the answer for each requested field into the caller's array of `count` nvmlFieldValue_t.
+    """Write the answer for each requested field into the caller's array at `address`: `count` nvmlFieldValue_t.
 
-    The call succeeds even if some fields fail. On Blackwell, the ECC totals fail if the same batch requests NVLink 5
-    counters.
+    The call succeeds even if some fields fail. On GPUs with NVLink 5, the ECC totals fail if the same batch requests
+    NVLink 5 counters.
     """
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)

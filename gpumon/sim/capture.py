@@ -235,17 +235,23 @@ def _timeline(answers: Iterable[Any]) -> Timeline:
 
 
 def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Convert the lists of JSON to tuples, at all levels."""
+    """Return the values of a JSON list as a tuple, with the lists in it converted to tuples too, at all levels."""
     return tuple(_tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def bus(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the kernel driver bound to each GPU, by bus id, as recorded `time` seconds after the recording began."""
+    """Return the kernel driver bound to each GPU, by bus id, `time` seconds after the recording began.
+
+    Return an empty mapping if the recording does not have them.
+    """
     timeline = capture.timeline(BUS)
     return timeline.at(time)[1] if timeline else {}
 
 
 def uuids(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return each GPU's uuid, by bus id, as the kernel module listed them `time` seconds after the recording began."""
+    """Return each GPU's uuid, by bus id, as the kernel module listed them `time` seconds after the recording began.
+
+    Return an empty mapping if the recording does not have them.
+    """
     timeline = capture.timeline(UUIDS)
     return timeline.at(time)[1] if timeline else {}

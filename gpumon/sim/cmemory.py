@@ -31,9 +31,10 @@ def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
 
 
 def whole(number: float, letter: str) -> int:
-    """Round a number to the integer type with the struct module's format character `letter`, with overflow as in C.
+    """Round a number to the integer type with the struct module's format character `letter`.
 
-    For NaN and infinity, return the integer of which only the highest bit is set.
+    A number outside the type's range wraps around. For NaN and infinity, return the integer of which only the
+    highest bit is set.
     """
     low, high = _RANGES[letter]
     if low <= number <= high:
@@ -46,7 +47,7 @@ def whole(number: float, letter: str) -> int:
 def put_text(buffer: int | None, length: int, text: str) -> None:
     """Write a NUL-terminated text into a buffer of `length` bytes.
 
-    Raise Refusal (INSUFFICIENT_SIZE) if the text does not fit.
+    Raise Refusal (INSUFFICIENT_SIZE) if the text does not fit, and Refusal (INVALID_ARGUMENT) for NULL.
     """
     encoded = text.encode() + b"\0"
     if len(encoded) > length:
@@ -55,7 +56,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
 
 
 def check_version(address: int | None, number: int, size: int) -> None:
-    """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct at `address` begins with this version and size."""
+    """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct at `address` has the version `number` and `size`."""
     if take(address, _UINT) != (size | number << 24,):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 

@@ -40,7 +40,8 @@ def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
     """Return the number of ECC errors at an NVML memory location; None if it has no counter or ECC is disabled.
 
-    SRAM errors are counted at the location SRAM from Ampere on, and at the location L2 cache on older GPUs.
+    `error` is NVML's error type, `counter` its counter type (volatile or lifetime). SRAM errors are counted at the
+    location SRAM from Ampere on, and at the location L2 cache on older GPUs.
     """
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
@@ -90,7 +91,8 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
     """Write the number of retired pages and, if `addresses` is not NULL, invented addresses of these pages.
 
-    `cause` is 0 for corrected errors and 1 for uncorrected errors.
+    `cause` is 0 for corrected errors and 1 for uncorrected errors. `size` points to the size of the array, then to the
+    number. Raise Refusal (INSUFFICIENT_SIZE) if the array is too small.
     """
     state = device.state
     if cause > 1:

@@ -1,4 +1,4 @@
-"""Functions that apply a scenario's faults: they delay, hang, fail or crash NVML calls, or change a GPU's state."""
+"""Functions that apply a scenario's faults: they delay, hang, fail or crash NVML calls, or change GPU states."""
 
 from __future__ import annotations
 

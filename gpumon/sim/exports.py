@@ -2,7 +2,7 @@
 
 The first argument of the Python function is the simulated node, or the device that the C function's handle addresses.
 The C arguments follow: integers, and addresses (None for NULL). The function returns None for success or raises
-Refusal; a getter returns the values that are written to the caller's memory.
+Refusal; a getter returns the values that are written to the caller's memory; with `gives`, it returns the C result.
 """
 
 from __future__ import annotations

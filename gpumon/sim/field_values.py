@@ -43,7 +43,10 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """A field of the table. Driver versions from `since` on, but before `until`, have it. `kind`: NVML's value type."""
+    """A field of the table: its id `number`, NVML's value type `kind`, and the function that reads its value.
+
+    Driver versions from `since` on, but before `until`, have the field.
+    """
 
     number: int
     name: str
@@ -64,7 +67,10 @@ def _quantity(quantity: str, factor: float = 1) -> Read:
 
 
 def _thermal(device: SimGpu, _scope: int) -> float | None:
-    """Return the nanoseconds of thermal slowdown by software or hardware, which overlap; None if not supported."""
+    """Return the nanoseconds of thermal slowdown: the larger of those by software and by hardware, which overlap.
+
+    Return None if one of them is not supported.
+    """
     times = (device.state.sw_thermal_seconds, device.state.hw_thermal_seconds)
     return None if None in times else _NANO * max(time for time in times if time is not None)
 
@@ -123,10 +129,10 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Return a function that reads the traffic of one NVLink, whose number is the scope, or of all links.
+    """Return a function that reads the traffic of one NVLink, whose number is the scope, or the sum of all links.
 
-    The traffic of a link is the GPU's quantity `quantity`, or the value that the scenario sets for the link, multiplied
-    by `factor`. A link that is down has no traffic.
+    The traffic of a link is the GPU's quantity `quantity` in KiB, or the value that the scenario sets for the link,
+    multiplied by `factor`; 0 if the link is down.
     """
 
     def read(device: SimGpu, scope: int) -> float | None:
@@ -141,7 +147,10 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counter(*quantities: str) -> Read:
-    """Return a function that sums the given NVLink 5 counters of the link with the number `scope`, or of all links."""
+    """Return a function that sums the given counters of the link with the number `scope`, or of all links.
+
+    It returns None on boards without NVLink 5.
+    """
 
     def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_simulated_link(device, scope),)
@@ -156,7 +165,7 @@ def _error_rate(quantity: str) -> Read:
 
 
 def packed(ratio: float) -> int:
-    """Encode a bit error rate as NVML does: mantissa in bits 8 to 11, negative exponent of 10 in bits 0 to 7."""
+    """Return a bit error rate as NVML encodes it: mantissa in bits 8 to 11, negative exponent of 10 in bits 0 to 7."""
     if ratio <= 0:
         return 15 << 8 | 255  # practically none: 15e-255
     exponent = min(255, math.floor(math.log10(15 / ratio) + 1e-9))

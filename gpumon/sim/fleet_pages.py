@@ -19,7 +19,8 @@ _NAMESPACE = uuid.UUID("6c1d3f0e-6f1b-4d55-9a3e-0f1f7a2b9c10")
 class NodeIdentities(dict[bytes, bytes]):
     """Maps the uuids, serial numbers and the host name in an agent's page to those of a simulated node.
 
-    A uuid or serial number is derived from the node's number and the uuid or serial number in the agent's page.
+    `node` is the node's number, `name` its host name. Each uuid or serial number is derived from
+    `node` and the one in the agent's page.
     """
 
     def __init__(self, node: int, name: str) -> None:

@@ -49,7 +49,7 @@ def pci_info(device: SimGpu, out: int | None) -> None:
 
 
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
-    """Write an nvmlPciInfo_t. `device` and `subsystem` are its PCI ids.
+    """Write an nvmlPciInfo_t to `out`. `device` and `subsystem` are its PCI ids.
 
     If `bus_id` is not a PCI address, as for a hidden NVSwitch, the struct's domain, bus and device are 0xFFFFFFFF.
     """
@@ -79,7 +79,10 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
 
 
 def _memory(device: SimGpu) -> tuple[float, float, float]:
-    """Return the total, reserved and used memory in bytes. For a MIG device, return those of its GPU instance."""
+    """Return the total, reserved and used memory of the GPU, or of a MIG device's GPU instance, in bytes.
+
+    Raise Refusal if the memory in use is not supported.
+    """
     board, state = device.board, device.state
     if device.part is not None:
         instance = device.part.instance
@@ -116,7 +119,10 @@ def memory_v2(device: SimGpu, out: int | None) -> None:
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
 def bar1(device: SimGpu) -> tuple[float, ...] | None:
-    """Return the total, free and used BAR1 memory in bytes. A MIG device has a share of the total, all of it free."""
+    """Return the total, free and used BAR1 memory in bytes; None if it is not supported.
+
+    A MIG device has a share of the total, all of it free.
+    """
     total, used = device.board.bar1_total, device.state.bar1_used
     if device.part is not None:
         return total * device.part.instance.profile.slices // 8, total * device.part.instance.profile.slices // 8, 0

@@ -72,10 +72,10 @@ def highest(driver: Version) -> int:
 
 
 def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
-    """Return the mean of a GPM metric between two samples, in percent or MiB/s.
+    """Return the mean of the GPM metric `name`, a key of METRICS, between two samples, in percent or MiB/s.
 
     If the scenario sets the metric, return the scenario's value, which is None for "not supported". Otherwise return
-    NaN if the load between the samples is NaN.
+    NaN if no time has passed between the samples, unless the scenario sets the GPU's utilization.
     """
     state = later.state
     for key in (name, "*"):
@@ -89,7 +89,7 @@ def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
 def _load(earlier: GpmSample, later: GpmSample) -> float:
     """Return the mean load between two samples, 0 to 1; NaN if no time has passed between them.
 
-    If the scenario sets the GPU's utilization, return the utilization instead.
+    If the scenario sets the GPU's utilization, return that instead, also as 0 to 1.
     """
     state = later.state
     if state.utilization is not None and state.utilization != state.own_utilization:

@@ -71,7 +71,7 @@ def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
 def take_instance_sample(node: SimNode, handle: int | None, instance: int, pointer: int | None) -> None:
-    """Take a GPM sample of the GPU instance with the id `instance` on the GPU with this handle."""
+    """Take a GPM sample at the allocated `pointer`, of the GPU instance with the id `instance` on the handle's GPU."""
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)

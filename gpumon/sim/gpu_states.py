@@ -110,7 +110,7 @@ class GpuStates:
 
 
 def _with_thermal_seconds(observed: State, before: State, elapsed: float) -> State:
-    """Return the state with the seconds of each thermal limit: those before, and the elapsed ones if it was active.
+    """Return `observed` with the seconds of thermal slowdown: those in `before`, and `elapsed` if it was active there.
 
     The scenario decides when a GPU is too hot, so these seconds are counted by each process since its start.
     """
@@ -140,7 +140,8 @@ def _is_listed(state: State) -> bool:
 def body(board: Board, identity: Identity) -> Body:
     """Return the physical parameters of one GPU: its power, and its temperature as a function of power.
 
-    They deviate from those of the product by up to 3 % in power and 3 degrees in temperature, depending on the uuid.
+    Idle and full power deviate from those of the product by up to 3 %, the temperature without load by up to 3 degrees,
+    depending on the uuid.
     """
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])

@@ -109,7 +109,7 @@ class SimulatedTree:
                 yield from self._nic(scenario, number, nic)
 
     def _nic(self, scenario: Scenario, number: int, nic: NicKind) -> Iterator[tuple[str, Text]]:
-        """Yield (path, function that returns the content) for each file of a network adapter."""
+        """Yield (path, function that returns the content) for each file of the adapter at position `number`."""
         fault, ports, count = self._fault(scenario, nic.device), self._profile.ports, len(self._profile.bus_ids)
         fabric = ports is not None and number < ports.count
         board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"

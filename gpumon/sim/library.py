@@ -63,7 +63,7 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), export.takes, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound.
+        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound or loaded.
 
         In a sandbox, which has no PCI bus, return {}.
         """
@@ -94,7 +94,7 @@ class SimulatedNode:
         return 0 if self.place == SANDBOX else len(self._node.profile.switches)
 
     def uuids(self) -> dict[str, str]:
-        """Return the uuid of each GPU, by bus id, as the kernel module lists them without opening a GPU."""
+        """Return the uuid of each GPU of the profile, by bus id, even of those that are lost or not on the bus."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 
@@ -106,7 +106,7 @@ def open_node(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> SimulatedNode:
-    """Return a simulated host. Every process with the same inputs gets the same answers at the same time.
+    """Return a simulated host. Processes with the same inputs get the same answers at the same time (see SimNode).
 
     `epoch` is the start of the simulation in seconds of CLOCK_BOOTTIME. If `trace` is set, the calls are counted in
     the file `<trace>-<pid>.json`. Raise SimulationError for a profile or scenario that cannot be used.

@@ -60,7 +60,7 @@ def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
 
 
 def address(bus_id: str) -> tuple[int, int, int]:
-    """Parse a PCI bus id into domain, bus and device numbers. Raise Refusal if it is invalid."""
+    """Return the domain, bus and device numbers in a PCI bus id. Raise Refusal (INVALID_ARGUMENT) if it is invalid."""
     parts = _BUS_ID.fullmatch(bus_id)
     if not parts:
         raise Refusal(Code.INVALID_ARGUMENT)

@@ -60,13 +60,13 @@ Layout = tuple[GpuInstance, ...]
 
 
 class LayoutError(ValueError):
-    """Raised if the requested instances do not fit on a GPU together, or the product has no such MIG profile."""
+    """Raised if instances do not fit on a GPU together, have too many compute slices, or an unknown MIG profile."""
 
 
 def place(board: Board, layout: Sequence[RequestedInstance]) -> Layout:
-    """Return the GPU instances that the driver creates if the instances in `layout` are requested in this order.
+    """Return, sorted by id, the GPU instances that the driver creates if those in `layout` are requested in this order.
 
-    Raise LayoutError if they do not fit on the GPU, or the product has no such MIG profile.
+    Raise LayoutError if they do not fit on the GPU, have too many compute slices, or have an unknown MIG profile.
     """
     free = set(range(_SLICES))
     return tuple(sorted((_place(board, requested, free) for requested in layout), key=lambda instance: instance.number))

@@ -1,4 +1,4 @@
-"""Simulates NVML functions that other clients call and gpumon does not. Most return a constant or NOT_SUPPORTED."""
+"""Simulates NVML functions that gpumon uses little or not at all. Most return a constant or NOT_SUPPORTED."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def virtualization_mode(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetGridLicensableFeatures_v4", POINTER)
 def licensable_features(device: SimGpu, out: int | None) -> None:
-    """Write nvmlGridLicensableFeatures_t: none, or the vGPU license if the scenario says whether it is in use."""
+    """Write nvmlGridLicensableFeatures_t: the vGPU feature if the scenario sets `vgpu_licensed`, otherwise none."""
     licensed = device.state.vgpu_licensed
     needed = licensed is not None
     put(out, _LICENSES, needed, needed, _VGPU, int(licensed or 0), b"", b"", needed)

@@ -71,7 +71,7 @@ def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, 
 
 
 def _switch(gpu: int) -> str:
-    """Return the sysfs path of the PCIe switch above a GPU: root complex, root port and upstream port."""
+    """Return the path, below sys/devices, of the PCIe switch above a GPU: root complex, root port and upstream port."""
     return f"pci{gpu:04x}:e0/{gpu:04x}:e0:01.0/{gpu:04x}:e1:00.0"
 
 

@@ -20,7 +20,7 @@ _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
 
 
 def _link(device: SimGpu, number: int) -> Link:
-    """Return an NVLink by number. Raise Refusal (NOT_SUPPORTED) if the GPU has no link with this number.
+    """Return a GPU's NVLink by number. Raise Refusal (NOT_SUPPORTED) if the GPU has no link with this number.
 
     Real drivers were observed to return NOT_SUPPORTED, although NVML's header documents another code.
     """
@@ -51,7 +51,7 @@ def error_counter(device: SimGpu, number: int, counter: int) -> float | None:
 
 
 def _peer(device: SimGpu, number: int) -> tuple[int, str]:
-    """Return NVML's device type and the PCI address of a link's other end. Raise Refusal if the link is down."""
+    """Return NVML's device type and the PCI address of a link's other end. Raise Refusal for a down or missing link."""
     if _link(device, number).state == LINK_DOWN:
         raise Refusal(Code.NOT_SUPPORTED)
     return device.profile.peer(device.identity.number, number)
@@ -71,7 +71,10 @@ def peer_address(device: SimGpu, number: int, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
 def c2c_mode(device: SimGpu, out: int | None) -> None:
-    """Write 1 if the product has chip-to-chip links, otherwise 0: the only member of nvmlC2cModeInfo_v1_t."""
+    """Write nvmlC2cModeInfo_v1_t, whose only member is 1 if the GPU has chip-to-chip links, otherwise 0.
+
+    Raise Refusal (NOT_SUPPORTED) on products before Hopper.
+    """
     if not device.board.gpm:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _C2C_MODE, bool(device.state.c2c_links))

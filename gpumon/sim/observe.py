@@ -44,7 +44,7 @@ FIRST_PID, PIDS = 2_000_000, 2_000_000
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
-    """Return a healthy GPU's state `time` seconds after the simulation began.
+    """Return a healthy GPU's state `time` seconds after the simulation began. `layout`: its MIG instances, if any.
 
     The state lacks the derived quantities, which `add_derived` adds.
     """
@@ -116,7 +116,7 @@ def add_derived(profile: Profile, state: State) -> State:
 
 
 def _with_mig(profile: Profile, state: State) -> State:
-    """Return the state as it is with MIG enabled: no utilization, no volatile ECC counters, all NVLinks down.
+    """Return the state as it is with MIG enabled: no utilization, no volatile ECC counters, NVLinks down, BAR1 used.
 
     If the GPU has GPU instances, row remapping is not supported either.
     """

@@ -130,7 +130,7 @@ class Course:
         self._later = self._cycle(self._rewound(self._first[-1]))
 
     def at(self, time: float) -> Moment:
-        """Return the GPU's state `time` seconds after the simulation began."""
+        """Return the GPU's power, energy, temperature and phase `time` seconds after the simulation began."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
             return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)

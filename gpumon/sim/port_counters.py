@@ -105,7 +105,7 @@ def narrow(name: str, value: int) -> int:
 
 
 def check(ports: Mapping[str, Any], nics: Iterable[str], profile: Profile) -> None:
-    """Raise ShapeError if `ports`, a key of the scenario, has a device that neither `profile` nor `nics` provides."""
+    """Raise ShapeError if the scenario's `ports` name a device that is neither in `profile` nor added by its `nics`."""
     names = [*devices(profile), *(NIC_KINDS[kind].device for kind in nics)]
     for name in ports:
         if name not in {"*", *names}:

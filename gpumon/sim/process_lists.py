@@ -75,7 +75,7 @@ def process_details(device: SimGpu, out: int | None) -> None:
 def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
     """Write a utilization sample for each process, with the current time.
 
-    Raise Refusal (NOT_FOUND) if there is no process, or `since` (µs) is not in the past.
+    Raise Refusal (NOT_FOUND) if there is no process, or `since` (wall time in µs) is not in the past.
     """
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)

@@ -15,7 +15,7 @@ def _addresses(*places: str) -> tuple[str, ...]:
 
 
 def _switches(*links: int) -> dict[str, int]:
-    """Map the PCI address of each NVSwitch to the number of NVLinks from each GPU to it, which `links` contains."""
+    """Return the number of NVLinks from each GPU to each NVSwitch (`links`), by PCI address of the switch."""
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 

@@ -33,8 +33,8 @@ calls on that GPU return the code, until the recording has another code for any 
 class ReplayEventSet:
     """An event set of a replayed library.
 
-    `registered` has the event type bits and the time of registration, by name of the device's handle. `delivered` has
-    the positions of the delivered events in the recorded timeline of EVENT.
+    `registered` has the event type bits and the time of registration (seconds since the replay began), by name of the
+    device's handle. `delivered` has the positions of the delivered events in the recorded timeline of EVENT.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class ReplayGpmSample(NamedTuple):
 class Replay:
     """A replayed NVML library: its handles, event sets and GPM samples, and the lookup of recorded answers.
 
-    `epoch` is the start of the replay. Every process with the same epoch gets the same answers at the same time.
+    `epoch` is the start of the replay on `clock`. Processes with the same epoch get the same answers at the same time.
     """
 
     def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
@@ -190,8 +190,8 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
 def _device(question: CapturedQuery, answer: Answer) -> str:
     """Return the name of the handle of the GPU that a recorded answer concerns; "" if the answer concerns no GPU.
 
-    For a lookup, this is the handle in the answer ("" if the lookup failed). For any other query it is the first input;
-    "" for an EVENT, which has no inputs.
+    For a lookup, this is the handle in the answer ("" if the lookup failed). For any other query it is the first input,
+    or "" if that is no text.
     """
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""

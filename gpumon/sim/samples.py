@@ -34,10 +34,10 @@ _READS: dict[int, Read] = {
 
 @function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
 def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
-    """Write the samples newer than `since` (µs). `kind` is NVML's sample type.
+    """Write the samples newer than `since` (wall time in µs), the newest if not all fit. `kind` is NVML's sample type.
 
     `pointers` point to the value type, the number of samples and the array. If the array is NULL, write only the
-    type and the maximum number of samples.
+    type and the maximum number of samples. Raise Refusal (NOT_FOUND) if no sample is newer.
     """
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
@@ -66,6 +66,6 @@ def _times(node: SimNode) -> list[tuple[int, float]]:
 
 @getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
 def pcie_throughput(device: SimGpu, _way: int) -> float:
-    """Return PCIe traffic in KB/s. The call takes 20 ms, the time for which a real driver measures the traffic."""
+    """Return PCIe traffic in KB/s, equal in both ways. Takes 20 ms, for which a real driver measures the traffic."""
     time.sleep(_THROUGHPUT_SECONDS)
     return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000

@@ -54,7 +54,7 @@ class Scenario:
     """Kind of system that the agent's child processes detect: one of PLACES (host, guest, container, sandbox)."""
 
     def rows(self, gpu: int | None) -> Rows:
-        """Return the faults that can affect a call on a GPU or, if `gpu` is None, a call that concerns no GPU."""
+        """Return the faults, with values, that can affect a call on a GPU or, if `gpu` is None, a call on no GPU."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
     def xids(self, gpu: int) -> tuple[ScenarioXid, ...]:
@@ -62,7 +62,10 @@ class Scenario:
 
 
 def parse(text: str, profile: Profile) -> Scenario:
-    """Parse and validate the text of a scenario file. Raise YAMLError if it is not YAML, ShapeError if invalid."""
+    """Parse and validate the text of a scenario file. Raise YAMLError if it is not YAML, ShapeError if invalid.
+
+    PyYAML may raise ValueError, OverflowError or RecursionError for some texts that are not valid YAML.
+    """
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -159,7 +162,10 @@ def _accept(value: Any, _path: shapes.Path) -> Any:
 
 
 class ScenarioFile:
-    """A scenario file that may change. `current` is the last valid scenario; without a file, a healthy node."""
+    """A scenario file that may change. `current` is the last valid scenario; without a file, a healthy node.
+
+    The constructor raises SimulationError if the file cannot be used.
+    """
 
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path

@@ -48,7 +48,7 @@ class SimFault:
     twice has the same effect as applying it once.
     """
     plan: Callable[[Any, int, int], Workload | None] | None = None
-    """Function that returns a GPU's workload, from the value, the seed and the GPU; None for the default workload."""
+    """Function that returns a GPU's workload, from the value, the seed and the GPU; None if the fault sets none."""
 
 
 def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]) -> SimFault:

@@ -25,7 +25,8 @@ _HANDLES = 0x7E5A_0000_0000
 class SimNode:
     """The simulated driver of a node in one process, with that process's handles, event sets and GPM samples.
 
-    Every process with the same inputs gets the same answers at the same time.
+    Processes with the same inputs get the same answers at the same time. Exceptions: a process delivers Xids
+    without a time and MIG changes only if they are added while it runs, and counts thermal slowdown since its start.
     """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
@@ -178,7 +179,10 @@ class SimNode:
         return _HANDLES | self._generation << 16 | gpu << 8 | (0 if part is None else part + 1)
 
     def _identity_of(self, handle: int | None) -> tuple[Identity, int]:
-        """Return the identity of a handle's GPU, and 0 for the whole GPU or the index of the MIG device plus one."""
+        """Return the identity of a handle's GPU, and 0 for the whole GPU or the index of the MIG device plus one.
+
+        Raise Refusal if the handle is invalid, as are those from before the last initialisation.
+        """
         rest, place = divmod((handle or 0) ^ _HANDLES, 1 << 8)
         generation, gpu = divmod(rest, 1 << 8)
         if generation != self._generation or gpu >= len(self.profile.bus_ids):

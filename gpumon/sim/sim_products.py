@@ -14,7 +14,10 @@ from gpumon.sim.board import MIB, Board, MigProfile
 
 
 def _mig(names: str, multiprocessors: tuple[int, ...], memory: tuple[int, ...], jpeg: int) -> tuple[MigProfile, ...]:
-    """Return the six MIG profiles of a product. `names` are separated by spaces, `memory` is in MiB."""
+    """Return the six MIG profiles of a product, smallest first. `names` are separated by spaces, `memory` is in MiB.
+
+    `jpeg` is the number of JPEG engines for each compute slice.
+    """
     shapes = (
         (1, 1, (0, 1, 2, 3, 4, 5, 6)),
         (1, 2, (0, 2, 4, 6)),

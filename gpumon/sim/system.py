@@ -71,7 +71,7 @@ def cuda_version_v2(node: SimNode, out: int | None) -> None:
 
 @function("nvmlSystemGetProcessName", UINT, POINTER, UINT)
 def process_name(node: SimNode, pid: int, buffer: int | None, length: int) -> None:
-    """Write the name of a process that runs on a simulated GPU, truncated to fit into `length` bytes."""
+    """Write `python3`, truncated to `length` bytes. Raise Refusal (NOT_FOUND) if no such process is on a GPU."""
     node.enter("nvmlSystemGetProcessName")
     running = {process.pid for gpu in node.gpus.counted() for process in node.gpus.state(gpu).processes}
     if pid not in running:

@@ -14,8 +14,8 @@ from pathlib import Path
 class Trace:
     """Counts calls, by function and in total, and adds up their duration.
 
-    Writes the counts to `<path>-<pid>.json` at most once per second, and at exit; to no file if `path` is None. In the
-    file, `seconds` is the wall time of all returned calls, `cpu_seconds` the CPU time of the calling threads.
+    Writes the counts to `<path>-<pid>.json` after a call, at most once per second, and at exit; no file if `path` is
+    None. In it, `seconds` is the wall time of all returned calls, `cpu_seconds` the CPU time of the calling threads.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -16,7 +16,10 @@ FREE_AT_FIRST = 40.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioJob:
-    """An entry of a scenario's `jobs`: a job on some GPUs. `start` and `end` are seconds since the simulation began."""
+    """An entry of a scenario's `jobs`: a job on some GPUs. `start` and `end` are seconds since the simulation began.
+
+    `load` is from 0 to 1, `memory` the share of the GPU's memory.
+    """
 
     start: float = 0.0
     end: float = float("inf")
@@ -48,7 +51,10 @@ def busy(seed: int) -> Workload:
 
 
 def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[LoadPhase]:
-    """Return the phases of a training job: loading the model, then steps under load with checkpoints in between."""
+    """Return the phases of a training job: loading the model, then steps under load with checkpoints in between.
+
+    The job has this number, takes at least `seconds`, and has about `level` (0 to 1) as its load.
+    """
     full = (Job(number, 0.86 * min(1.0, 0.3 + 0.7 * level)),)
     phases = [LoadPhase(6.0, 0.04, (Job(number, 0.2),))]
     while sum(phase.seconds for phase in phases) < seconds:

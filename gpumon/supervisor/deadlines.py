@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines and intervals, in seconds, of sampler, trials and links child. `kill` applies to all other children too."""
+    """Deadlines and intervals, in seconds, of sampler, trials and links child. `kill` applies to other children too."""
 
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""

@@ -114,7 +114,7 @@ class FramedChild:
         return self._child.abandoned
 
     def is_late(self) -> bool:
-        """Inspect the child. Return True if it has been waiting in its current call for at least the call's deadline."""
+        """Inspect the child. Return True if it has been waiting in its call for at least the call's deadline."""
         return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:

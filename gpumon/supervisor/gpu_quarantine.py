@@ -90,9 +90,10 @@ class GpuQuarantine:
             self._entries[bus_id] = replace(entry, trial_at=boot_clock() + pause)
 
     def retry_now(self, bus_id: str) -> None:
-        """Make the trial of a GPU due now, or all trials if `bus_id` is NODE, as if the quarantine had begun now.
+        """Make the trial of a quarantined GPU due now, or all trials if `bus_id` is NODE.
 
-        Called after a release, because the GPU may have been repaired in the meantime. Do nothing if it is not quarantined.
+        Called after a release, because the GPU may have been repaired in the meantime. The interval between its trials
+        is again that of a new quarantine.
         """
         now = boot_clock()
         for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):

@@ -61,7 +61,7 @@ class Loop:
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call `callback` whenever the descriptor is readable or its other end closed, until `unwatch` or until it raises."""
+        """Call `callback` while the descriptor is readable or its other end is closed, until `unwatch` or it raises."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:

@@ -40,8 +40,8 @@ UNKNOWN = "handle of a call that was not recorded"
 class CallLog:
     """The log of NVML calls: JSON lines on a file descriptor.
 
-    A call has the lines `["in", serial, function, inputs]` and `["out", serial, time, seconds, code, outputs]`. Other
-    lines begin with another word, such as "handle" or "finding".
+    A call has the lines `["in", serial, function, inputs]` and `["out", serial, time, seconds, code, outputs]`: `time`
+    is the end of the call on the boot clock. Other lines begin with another word, such as "handle" or "finding".
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -65,7 +65,10 @@ class CallLog:
 
 
 class CallRecorder:
-    """A replacement for `pynvml.nvmlLib` that forwards calls to the real library and records them in the call log."""
+    """A replacement for `pynvml.nvmlLib` that forwards calls to the real library and records them in the call log.
+
+    Calls of functions that have no signature or are in WITHOUT are forwarded, but not recorded.
+    """
 
     def __init__(self, library: Any, notes: CallLog, clock: Callable[[], float] = boot_clock) -> None:
         self._library = library
@@ -156,9 +159,10 @@ class CallRecorder:
         return self._handles.get(handle or 0, UNKNOWN)
 
     def _new_name(self, function: str, inputs: tuple[Any, ...], handle: int | None) -> str:
-        """Return the name of a handle that a lookup returned. The name consists of the lookup and its inputs.
+        """Return the name of a handle that a lookup returned: the first lookup that returned it, with its inputs.
 
-        Unlike the handle, the name is the same in every process and after the driver is reloaded.
+        Unlike the handle, the name is the same in every process and after the driver is reloaded. For lookups in
+        NEW_HANDLE_EACH_CALL, the latest lookup gives the name.
         """
         earlier = self._handles.get(handle or 0)
         if earlier is not None and function not in NEW_HANDLE_EACH_CALL:

@@ -1,8 +1,8 @@
 """Masks the identifying data of a recording: uuids, serial numbers, GUIDs, board ids and process ids.
 
-Equal values have equal masks of the same form, so that a replayed library can still look up a GPU by uuid. TABLE: the
-functions that return identifying data. Bus ids, models and versions are not masked, because a recording is useless
-without them.
+Equal values have equal masks of the same form, so that a replayed library can still look up a GPU by uuid. TEXTS,
+NUMBERS, BYTES and PROCESSES list the functions that return identifying data. Bus ids, models and versions are not
+masked, because a recording is useless without them.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _successful_calls(capture: Capture, function: str) -> Iterator[tuple[tuple[o
 
 
 def _gpus(capture: Capture) -> list[str]:
-    """Return the name of the handle of each GPU that was looked up by bus id while the recording was made."""
+    """Return the name of the handle of each GPU whose first lookup by bus id in the recording succeeded."""
     return [timeline.answers[0][1] for _, timeline in _successful_calls(capture, LOOKUP)]
 
 

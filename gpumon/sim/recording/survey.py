@@ -36,7 +36,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Values:
-    """Return one input, the first bytes of a versioned struct: its size and version, then the numbers in `rest`."""
+    """Return a tuple of one input, the first bytes of a versioned struct: `size` and version, then `rest`."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
@@ -79,7 +79,7 @@ ALL_LINKS = 0xFFFFFFFF
 def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Sequence[str]) -> None:
     """Make the additional calls for the node, each GPU and each pair of GPUs. Failing calls are recorded too.
 
-    The parent process kills this process if a call hangs.
+    `driver` is the driver version. The parent process kills this process if a call hangs.
     """
     for function in NODE:
         ask(library, function, ())
@@ -138,7 +138,7 @@ def _questions() -> Iterator[tuple[str, Values]]:
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
     """Call the functions in OF_LINKS and read all NVLink fields, for each link and for the number after the last link.
 
-    The link with the latter number does not exist; drivers differ in their answer for such a link.
+    No link has the latter number; drivers differ in their answer. Also read the fields with the scope ALL_LINKS.
     """
     of_links = [number for name, number in numbers.items() if name.startswith("NVLINK_") and name != LINK_COUNT]
     [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
@@ -174,7 +174,10 @@ def _migs(library: Library, handle: int, bus_id: str) -> None:
 def fields(
     library: Library, handle: int, requests: Sequence[tuple[int, int]], bus_id: str
 ) -> list[tuple[int, int]] | None:
-    """Read a batch of fields, given as (id, scope). Return (code, value) for each field; None if the call fails."""
+    """Read a batch of fields, given as (id, scope). Return (code, value) for each field; None if the call fails.
+
+    The value is the integer in its 8 bytes, whatever its type.
+    """
     packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in requests)
     batch = ctypes.create_string_buffer(packed, len(packed))
     if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(requests), batch, bus_id=bus_id):
@@ -184,7 +187,10 @@ def fields(
 
 
 def ask(library: Library, function: str, values: Values, bus_id: str = "") -> tuple[Any, ...]:
-    """Call an NVML function with the inputs `values`. Return the output values; an empty tuple if the call fails."""
+    """Call an NVML function with the inputs `values`. Return the values of its buffers, in the order of the arguments.
+
+    Return an empty tuple if the call fails or the function has no signature.
+    """
     described = signature(function)
     if described is None:
         return ()
