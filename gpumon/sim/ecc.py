@@ -91,8 +91,8 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
     """Write the number of retired pages and, if `addresses` is not NULL, invented addresses of these pages.
 
-    `cause` is 0 for corrected errors and 1 for uncorrected errors. `size` points to the size of the array, then to the
-    number. Raise Refusal (INSUFFICIENT_SIZE) if the array is too small.
+    `cause` is 0 for corrected errors and 1 for uncorrected errors. `size` points to the size of the array; the
+    number is written there. Raise Refusal (INSUFFICIENT_SIZE) if the array is too small.
     """
     state = device.state
     if cause > 1:

@@ -43,7 +43,7 @@ _PACKET = 256
 
 
 class FieldValueRow(NamedTuple):
-    """A field of the table: its id `number`, NVML's value type `kind`, and the function that reads its value.
+    """A field of the table: its id `number`, its name, NVML's value type `kind`, and the function that reads it.
 
     Driver versions from `since` on, but before `until`, have the field.
     """

@@ -28,7 +28,8 @@ _THERMAL = {"sw_thermal_seconds": EVENT_SW_THERMAL, "hw_thermal_seconds": EVENT_
 class GpuStates:
     """The states of a simulated node's GPUs.
 
-    A state is computed when it is read, and cached until the driver's next sample or a change of the scenario.
+    A state is computed when it is read, and cached until the driver's next sample or a change of the scenario. `epoch`
+    is the start of the simulation on the boot clock, and `time` returns the seconds since then.
     """
 
     def __init__(

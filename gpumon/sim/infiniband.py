@@ -56,7 +56,7 @@ Text = Callable[[], str]
 class SimulatedTree:
     """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
 
-    Every process with the same inputs reads the same content at the same time.
+    Processes with the same inputs read the same content at the same time. `epoch`: start of the simulation on `clock`.
     """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:

@@ -30,7 +30,7 @@ class ComputeInstance(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """Return the profile's name: `3g.40gb`, or `1c.3g.40gb` if the instance has one of the three compute slices."""
+        """Return the profile's name: `3g.40gb`, or `1c.3g.40gb` for a compute instance with one of the three slices."""
         whole = self.slices == self.instance.profile.compute
         return self.instance.profile.name if whole else f"{self.slices}c.{self.instance.profile.name}"
 

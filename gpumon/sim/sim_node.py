@@ -27,6 +27,7 @@ class SimNode:
 
     Processes with the same inputs get the same answers at the same time. Exceptions: a process delivers Xids
     without a time and MIG changes only if they are added while it runs, and counts thermal slowdown since its start.
+    `epoch` is the start of the simulation on `clock`.
     """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:

@@ -22,7 +22,8 @@ NOT_RUN = 127
 def main(agent: int, descriptor: int, command: list[str]) -> int:
     """Execute `command` (program, arguments) in this process, which the kernel kills when process `agent` ends.
 
-    Return NOT_RUN if the agent has ended, or if it cannot execute the program. Then write the reason to `descriptor`.
+    Return NOT_RUN if the agent has ended. If the program cannot be executed, write the reason to `descriptor`, and
+    return NOT_RUN too.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the program inherits this setting
     if os.getppid() != agent:  # the agent ended before PDEATHSIG was set

@@ -21,7 +21,7 @@ MAX_STEP_SECONDS = 1.0
 
 
 class HangDetector:
-    """Measures how long a child has been waiting in its current call (`seconds`) and idle since its last frame."""
+    """Measures how long a child waits in its current call (`seconds`) and how long it is idle (`idle_seconds`)."""
 
     def __init__(self, deadline: Callable[[CallInProgress], float]) -> None:
         """Create the detector. `deadline` returns the seconds after which a call is late."""
@@ -39,7 +39,7 @@ class HangDetector:
         """Process one inspection of the child. Return True if it has been waiting in `call` for at least the deadline.
 
         `call` is the current or last call, `state` the process state in /proc/<pid>/stat, `now` the time on the boot
-        clock. The time since the previous inspection counts as spent in `state`.
+        clock. The time since the previous inspection, at most MAX_STEP_SECONDS, counts as spent in `state`.
         """
         elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
         self._inspected_at = now

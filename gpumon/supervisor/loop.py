@@ -61,7 +61,7 @@ class Loop:
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call `callback` while the descriptor is readable or its other end is closed, until `unwatch` or it raises."""
+        """Call `callback` whenever reading from the descriptor would not block, until it raises or `unwatch` is called."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:

@@ -107,7 +107,7 @@ def _end_descendants(woken: int) -> None:
 
 
 def _end_as(code: int) -> int:
-    """Return `code`. If it is negative (minus the signal that ended the command), end by that signal without a core."""
+    """Return `code`, the exit status; if it is minus the number of a signal, end by that signal without a core dump."""
     if code >= 0:
         return code
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -36,7 +36,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Values:
-    """Return a tuple of one input, the first bytes of a versioned struct: `size` and version, then `rest`."""
+    """Return a tuple of one input, the first bytes of a versioned struct: `size`, version `number`, then `rest`."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
