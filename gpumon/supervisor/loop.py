@@ -61,7 +61,7 @@ class Loop:
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call `callback` whenever reading from the descriptor would not block, until it raises or `unwatch` is called."""
+        """Call `callback` whenever a read of the descriptor would not block, until `unwatch` is called or it raises."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
