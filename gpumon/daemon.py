@@ -206,7 +206,7 @@ def _create_state_directory(store: Path) -> None:
 def _clean_up_after_previous_agent() -> None:
     """Kill the processes that probe runs of an earlier, killed agent left behind.
 
-    Delete their shared memory too, unless this process runs as root (see `shared_memory.sweep`).
+    Unless this process runs as root, delete NCCL's shared memory files that belong to its user and are not open.
     """
     end_orphans()
     end_remains()

@@ -34,7 +34,7 @@ class ConfigurationSources:
         self._put(section, key, value, "default")
 
     def add_file(self, path: Path) -> None:
-        """Add the values of a YAML file. If it cannot be parsed, add a problem."""
+        """Add the values of a YAML file. Add a problem for each mistake in it, or if it cannot be read or parsed."""
         parsed, problems = yaml_file.read(path, CONFIG_FILE.name)
         self.problems += problems
         self._add_parsed(parsed, path)
@@ -44,6 +44,7 @@ class ConfigurationSources:
 
         Other variables that begin with GPUMON_ are ignored, because Kubernetes sets GPUMON_PORT for a service named
         gpumon. If such a variable is named like a setting, but with one underscore instead of two, add a problem.
+        Variables with an empty value are ignored too.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):

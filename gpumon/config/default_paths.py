@@ -17,7 +17,11 @@ HEALTH_FILE_VERSION = 1
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Return the state directory: $STATE_DIRECTORY, /var/lib/gpumon for root, or `gpumon` below $XDG_STATE_HOME."""
+    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon, else `gpumon` in the user's state directory.
+
+    `root`: whether the agent runs as root, which uses /var/lib/gpumon. The user's state directory is $XDG_STATE_HOME or
+    ~/.local/state.
+    """
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given
@@ -28,7 +32,7 @@ def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
 
 
 def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
-    """Return the runtime directory of the systemd unit; None for an agent that systemd did not start."""
+    """Return $RUNTIME_DIRECTORY, which systemd sets for a unit; None for an agent that systemd did not start."""
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return given or None
 

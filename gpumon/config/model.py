@@ -1,4 +1,4 @@
-"""TABLE: the settings of the agent. To add a setting, add an attribute to a section.
+"""The settings of the agent, as pydantic models. To add a setting, add an attribute to a section.
 
 The name of a setting consists of its section and its attribute: `web.listen_address` in the documentation, two levels
 in the file, GPUMON_WEB__LISTEN_ADDRESS in the environment.

@@ -1,4 +1,4 @@
-"""TABLE: the settings of the probe."""
+"""The section `probe` of the configuration: the settings of the all-reduce probe."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Frozen dataclasses that all other packages share: readings (also the metric tables), messages and records."""
+"""Types that all packages share, mostly frozen dataclasses: readings (also the metric tables), messages, records."""

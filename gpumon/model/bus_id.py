@@ -1,4 +1,4 @@
-"""PCI addresses of GPUs as NVML writes them: "00000000:1B:00.0"."""
+"""PCI addresses in the form in which NVML writes them: "00000000:1B:00.0"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parse_bus_id(text: str) -> str | None:
 
 
 def nvml_bus_id(name: str) -> str:
-    """Convert a PCI address in the kernel's form (`0000:1b:00.0`) to NVML's form. Raise ValueError for other text."""
+    """Convert a PCI address of any usual form to NVML's form, as `parse_bus_id`; raise ValueError for other text."""
     bus_id = parse_bus_id(name)
     if bus_id is None:
         raise ValueError(f"{name!r} is no PCI address")

@@ -26,7 +26,8 @@ limit of an ordinary call, not the longer one of a call that opens a GPU.
 class CallInProgress:
     """The driver call or file access that a child has in progress; if it has none, its last one.
 
-    `calls` is the number of calls that the child has begun, and `since` the boot clock at which this call began.
+    `calls` is the number of calls that the child has begun, `since` the boot clock at which this call began, and `call`
+    its name. `sequence` increases by 1 when a call begins and when it returns, so that it is odd during a call.
     """
 
     sequence: int
@@ -89,8 +90,8 @@ class Reader:
     def read(self) -> CallInProgress:
         """Return the call that the child began last. If the call has returned, its `running` is False.
 
-        The data is inconsistent if the child writes at the same moment. That does no harm, because only calls that last
-        for seconds matter.
+        Before the first call, `calls` is 0. The data may be inconsistent if the child writes at the same moment. That
+        does no harm, because only calls that last for seconds matter.
         """
         if self._last is not None:
             return self._last

@@ -21,7 +21,10 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Convert a Unix time, RFC 3339 timestamp or duration before `now` to Unix time; return None for other text."""
+    """Convert a Unix time, or an RFC 3339 time (UTC if it has no offset), to Unix time; return None for other text.
+
+    For a duration such as 1h, return the time that lies so long before `now` (Unix time).
+    """
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before
@@ -38,7 +41,10 @@ def utc(wall: float) -> datetime:
 
 
 def from_rfc3339(text: str) -> datetime:
-    """Parse an RFC 3339 time. Raise ValueError for other text. Before Python 3.11 `fromisoformat` rejects a final Z."""
+    """Parse an RFC 3339 time, or another form that `datetime.fromisoformat` accepts; raise ValueError for other text.
+
+    The result is naive if the text has no offset. Before Python 3.11 `fromisoformat` itself rejects a final Z.
+    """
     return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
 
 

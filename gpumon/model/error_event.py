@@ -34,7 +34,7 @@ CANCELLED_BY = {163: 162}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorObservation:
-    """An error of one device that one source (NVML or the kernel log) reported `times` times."""
+    """An error that one source (NVML or the kernel log) reported `times` times for one device, or without a device."""
 
     kind: str
     code: int
@@ -73,7 +73,7 @@ class ErrorEvent:
     """A burst of one error of one device. The burst ends when the error has not recurred for three minutes.
 
     NVML and the kernel log report the same errors. Therefore the agent counts the reports of each source separately,
-    and `count` is the higher number.
+    and `count` is the higher number, at least 1.
     """
 
     id: str
@@ -114,9 +114,9 @@ class ErrorEvent:
 
     @property
     def device(self) -> str:
-        """Return the `device` label of the error's counter.
+        """Return the value of `ErrorCounter.device` under which the error is counted.
 
-        The label is the uuid of the GPU (or the substitute for the uuid) for an Xid, else the PCI address.
+        It is the uuid of the GPU (or the substitute for the uuid) for an Xid, else the PCI address.
         """
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 
@@ -127,9 +127,10 @@ class ErrorEvent:
 
 
 def common(instances: Iterable[int | None]) -> int | None:
-    """Return the MIG instance id that all errors of a GPU have, apart from errors without an id.
+    """Return the MIG instance id that several errors of one GPU have in common.
 
-    Return None if no error has an id, or if the ids differ: the errors then concern the whole GPU.
+    `instances`: id of each error, None for an error without an id, which is ignored. Return None if no error has an id,
+    or if the ids differ: the errors then concern the whole GPU.
     """
     named = set(instances) - {None}
     return named.pop() if len(named) == 1 else None

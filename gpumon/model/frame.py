@@ -2,7 +2,7 @@
 
 The key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot also omits those parts
 of a GPU's reading that have not changed since the child's previous reading of this GPU; the daemon takes them from
-there. In "gpu", null stands for a metric that has become None.
+that reading. In "gpu", null stands for a metric that has become None.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Encoder:
     def encode(self, message: ChildMessage) -> bytes:
         """Return the message as one line with its newline.
 
-        For a GPU in a Snapshot, the line has only the readings that differ from the previous readings of this GPU.
+        For a GPU in a Snapshot, the line omits the sections, and the metrics in "gpu", that have not changed since the
+        previous Snapshot with this GPU.
         """
         values = {"frame": type(message).__name__} | _attributes(message)
         if isinstance(message, snapshot.Snapshot):
@@ -71,7 +72,7 @@ class Encoder:
     def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
         """Return a GPU's reading as a JSON object, without the sections that equal those of its previous reading.
 
-        "gpu" has only changed attributes. "same" lists the names of the omitted sections.
+        "gpu" has only changed attributes. "same" lists the omitted sections. The first reading of a GPU is complete.
         """
         values, before = _attributes(reading), self._sent.get(reading.bus_id)
         self._sent[reading.bus_id] = reading

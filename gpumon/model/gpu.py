@@ -1,4 +1,4 @@
-"""Metric table of a GPU: each attribute of `Gpu` is a metric."""
+"""Metric table of a GPU: attributes of `Gpu` are metrics or, if declared by `identity`, labels of gpumon_gpu_info."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ MEMORY_V2 = 0x02000028
 MIB = 1 << 20
 
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
-"""Reasons why a GPU is not `up`. The agent itself detects stuck and missing; NVML reports the others."""
+"""Reasons why a GPU is not `up`. The agent itself detects stuck and missing, NVML reports the others; `unknown` may
+be from either.
+"""
 
 CLOCK_EVENTS: Mapping[str, int] = {
     "idle": 0x001,
@@ -144,7 +146,7 @@ def _ecc(counter: str) -> Each:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Readings of one GPU at one time; None if the GPU or its driver does not provide a value."""
+    """Readings of one GPU at one time; None if a value is unavailable. The daemon fills rows declared by `agent`."""
 
     PREFIX: ClassVar[str] = "gpumon_gpu_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")

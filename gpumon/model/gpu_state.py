@@ -18,8 +18,9 @@ from gpumon.model.stored_gpu import StoredGpu
 class GpuState:
     """One GPU of the inventory, as outputs and checks read it.
 
-    For a GPU that does not answer, these keep their last value: identity, verdict level, Xid counters, `peers`,
-    `peer_access`, `platform` and `stored`; `fault` has the reason. All other readings are None or empty.
+    For a GPU that does not answer (`fault` has the reason) or is released, only these remain: identity, verdict level,
+    observed seconds, Xid counters, `reset_at`, `port_above`, `peers`, `peer_access`, `platform` and `stored`. All other
+    readings are None or empty.
     """
 
     bus_id: str
@@ -59,11 +60,11 @@ class GpuState:
     traffic: float | None = None
     """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since which only the probe, if any process, uses the GPU; None if another does. Read before probe
-    runs.
+    """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it or
+    if the GPU does not answer. A probe run may wait for a minimum idle time.
     """
     pids: tuple[int, ...] | None = None
-    """Ids of processes that use the GPU, from NVML; None if unknown. Read before a probe run; not exported."""
+    """Ids of processes that use the GPU, from NVML; None if unknown. For probe runs only; not exported."""
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)

@@ -50,7 +50,7 @@ SWITCH, NUMA, APART = ("switch", "numa", "apart")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a network adapter is on the PCIe bus, relative to the GPUs."""
+    """PCIe position of a network adapter relative to the GPUs, and signs that it does not belong to the fabric."""
 
     position: str = ""
     """SWITCH, NUMA or APART; "" if it is not reported, as in many virtual machines."""

@@ -13,8 +13,8 @@ MAX_BYTES = 256 * 1024
 def read_text(path: Path) -> str:
     """Return the content of a UTF-8 file.
 
-    Raise UnicodeDecodeError for other encodings. Raise OSError if the file cannot be read, is not a regular file or is
-    too large.
+    Raise UnicodeDecodeError for other encodings. Raise OSError if the file cannot be read, is not a regular file or has
+    more than MAX_BYTES.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -20,7 +20,7 @@ INDEX_PREFIX = "index "
 
 
 def is_recording(profile: str) -> bool:
-    """Return True if `profile` is the path of a recording, False if it is the name of a profile."""
+    """Return True if `profile` is the path of a recording (with a slash or dot), False if it is a profile's name."""
     return "/" in profile or "." in profile
 
 
@@ -42,7 +42,10 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerOrders:
-    """Orders for a sampler child. If `trial` is set: for a trial child, which reads that GPU once and no other."""
+    """Orders for a sampler child.
+
+    If `trial` (bus id of a quarantined GPU) is set: for a trial child, which reads only this GPU, once.
+    """
 
     page: int
     """File descriptor of the call page (model/call_progress.py)."""
@@ -86,7 +89,7 @@ class SamplerOrders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksOrders:
-    """Orders for a links child, which reads ports, services and processes."""
+    """Orders for a links child, which reads ports, services, processes and schedulers. `page`, `parent`: see above."""
 
     page: int
     parent: int

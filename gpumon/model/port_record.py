@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """A port that was present at some time. The agent reports it as down or missing if it should be up."""
+    """A port that was present at some time. If it is `expected`, the agent reports it while it is down or missing."""
 
     identity: str
-    """Port number with the GUID of the port's card; without a GUID, with its PCI address; else with the device name."""
+    """CARD/PORT. PORT is the port number. CARD is the GUID of the card, with @ and the PCI address if several ports
+    have the same GUID and number; without a GUID the PCI address, or else the device name.
+    """
     device: str
     """Name of the RDMA device, such as mlx5_0, at the last reading of the port."""
     port: str

@@ -50,8 +50,9 @@ ALL_LINKS = 0xFFFFFFFF
 class Call:
     """Source: one getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all metrics that use it.
 
-    `attribute` selects a member of the returned struct or list. `unknown` is the value that the driver returns if it
-    has no reading. Getters in collectors/nvml/calls replace wrappers of pynvml that cannot be used.
+    `arguments` follow the device handle. `attribute` selects a member of the returned struct or list. `scale` converts
+    it to the unit of the metric. `unknown` is the value that the driver returns if it has no reading. Getters in
+    collectors/nvml/calls replace wrappers of pynvml that cannot be used.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Gpm:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Source: GPU memory of each of the largest processes, by "pid,name". Read only if enabled."""
+    """Source: GPU memory of each of the largest processes in `lists`, by "pid,name". Read only if enabled."""
 
     lists: tuple[Call, ...]
 
@@ -157,7 +158,7 @@ class Bits:
 
 
 class RowCheck(NamedTuple):
-    """Position and healthy value of one check in a mask that has several bits per check. 0 means "not supported"."""
+    """Position and healthy value of one check in a mask with several bits per check. Value 0 means "not supported"."""
 
     shift: int
     width: int
@@ -168,7 +169,7 @@ class RowCheck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Source of a labelled reading: 1 for each unhealthy check of a mask, 0 for each healthy one."""
+    """Source of a labelled reading: 1 for each unhealthy check of a mask, 0 for healthy ones, none if unsupported."""
 
     mask: Call
     checks: Mapping[str, RowCheck]
@@ -233,7 +234,10 @@ AGENT = Agent()
 
 
 def primary_sources(source: Source) -> Iterator[Source]:
-    """Yield the calls, fields and files of which a source consists, the preferred first."""
+    """Yield the sources that `source` combines, the preferred first.
+
+    A Difference, an Integral, and a source that combines no others, are yielded themselves.
+    """
     match source:
         case Distinct(lists=parts) | ProcessMemory(lists=parts):
             yield from parts
@@ -257,7 +261,10 @@ STOPS_BITS = 8
 
 
 def counter_range(source: Source, label: str = "") -> float:
-    """Return the value, in the metric's unit, at which the counter for `label` wraps to 0; infinity if it does not."""
+    """Return the value, in the metric's unit, at which a counter wraps to 0; infinity if it does not.
+
+    `label`: label value of the counter; "" if the metric has no label. For an Either, `first` decides.
+    """
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
             return 2.0**bits * scale if STOPS_BITS < bits < WIDEST else math.inf
@@ -297,7 +304,10 @@ class Row:
         return self.detail is True or (self.detail is not False and key in self.detail)
 
     def omits(self, key: str, value: float, *, detailed: bool) -> bool:
-        """Return True if the series with the label values `key` and this value is not exported."""
+        """Return True if the series with the label values `key` and this value is not exported.
+
+        `detailed`: whether detailed metrics are exported.
+        """
         return not (detailed or self.page is LINKS or not self.hidden(key)) or not (self.zeros or value)
 
 
@@ -311,7 +321,10 @@ def reading(
     detail: bool | tuple[str, ...] = False,
     page: Page = METRICS,
 ) -> Any:
-    """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge."""
+    """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge.
+
+    `text` is the help text, `label` the label name, or several. The other parameters are those of Row.
+    """
     labels = (label,) if isinstance(label, str) else label
     row = Row(text, source, every, labels, note=note, detail=detail, page=page)
     return dataclasses.field(default=None, metadata={"row": row})
@@ -392,7 +405,10 @@ def samples(
 
 
 def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
-    """Return the number of Prometheus series that the metric table has on this page, including its `info` series."""
+    """Return the number of Prometheus series that the metric table has on this page, including its `info` series.
+
+    `detailed`: whether detailed metrics are exported.
+    """
     count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)

@@ -1,6 +1,6 @@
 """Messages that child processes send to the daemon.
 
-Times: `*_at` are seconds of CLOCK_BOOTTIME, for deadlines and rates. `wall` is seconds since the epoch, for display.
+Times: `at` and `*_at` are seconds of CLOCK_BOOTTIME, for deadlines and rates; `wall` is Unix time, for display.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class PortReading:
     def used(self) -> bool:
         """Return True if the port is up, or if its counters show that it went down or received data at some time.
 
-        An EFA port counts as used, because its state is not reported.
+        An EFA port always counts as used, because its state is unknown if it has no network interface.
         """
         counted = self.counts.link_downs_total or self.counts.receive_bytes_total
         return bool(self.link.port_up or counted or self.driver == EFA)

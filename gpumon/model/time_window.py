@@ -180,7 +180,10 @@ def released(windows: Iterable[TimeWindow]) -> frozenset[str]:
 
 
 def start(windows: Windows, window: TimeWindow) -> Windows:
-    """Return the windows with `window` added. A window in force with the same slot is ended, with REPLACED."""
+    """Return the windows with `window` added. A window in force with the same slot is ended, with REPLACED.
+
+    Of the ended windows of the same kind, only the newest MAX_ENDED are kept.
+    """
     replaced = tuple(
         _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows
     )
@@ -196,7 +199,10 @@ def end(windows: Windows, message: WindowsEnded) -> Windows:
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
-    """Return the windows after ending those past their deadline, and adjusting others to a reboot or a clock step."""
+    """Return the windows after ending those past their deadline, and releases from an earlier boot.
+
+    The other windows in force are adjusted to a reboot or a step of the wall clock. `boot_id`: the current boot.
+    """
     after = tuple(_advance(window, now, boot_id) for window in windows)
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
@@ -262,7 +268,7 @@ def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
 
 
 def number_problem(windows: Iterable[TimeWindow], window: TimeWindow) -> str:
-    """Return a sentence if `window` cannot start because too many windows are in force; "" if it can.
+    """Return a sentence if `window` cannot start because too many windows of its kind are in force; "" if it can.
 
     A window that replaces another can always start.
     """

@@ -1,4 +1,4 @@
 """State of the agent: messages come in, `reduce` applies them, and one frozen Report goes out.
 
-Pure, except `monitor`.
+Pure, except `monitor` and `event_grouping`.
 """

@@ -39,8 +39,8 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
 def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
     """Return why an acceptance is refused, and the remedy; None if the acceptance is possible.
 
-    An acceptance is refused while the store or the GPUs have not been read, and if a name in `parts` is not that of a
-    missing GPU, a GPU with fewer lanes, or a missing, down or slower port.
+    An acceptance is refused while the store has not been read or the GPUs cannot be counted, and if a name in `parts`
+    is not that of a missing GPU, a GPU with fewer lanes, or a missing, down or slower port.
     """
     if not report.internal.restored:
         return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
@@ -95,7 +95,7 @@ def _dead(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
-    """Yield the identity of each port that is slower than before, its speed in bytes per second, and its names."""
+    """Yield the identity of each port that is up but slower than before, its speed in bytes/s, and its names."""
     records = port_inventory.by_name(report.internal.ports)
     for port in report.ports:
         name, speed = f"{port.device}/{port.port}", port.link.port_speed_bytes_per_second

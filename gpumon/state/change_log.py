@@ -138,7 +138,7 @@ _REMOVED = {
 
 
 def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each GPU that is no longer expected."""
+    """Yield a line for each GPU that has become no longer expected, or for which the reason for that has changed."""
     for uuid, gone in after.internal.inventory.removed.items():
         if before.internal.inventory.removed.get(uuid) != gone:
             yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
@@ -208,7 +208,7 @@ def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _errors(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each new error event, except for errors from before the installation of the agent."""
+    """Yield a line for each new error event, unless it is from before the first start of the agent on this host."""
     previous = {event.id for event in before.events}
     for event in after.events:
         if event.id not in previous and not event.historical:
@@ -269,7 +269,7 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _end(alert: Alert, report: Report) -> str:
-    """Return how an alert ended. While its verdict is open, it may be only inhibited."""
+    """Return how an alert ended, as text: resolved or, if its verdict is still open, by what it is inhibited."""
     verdict = report.health.open.get(alert.key)
     if verdict is not None and verdict.inhibited_by is not None:
         return f"inhibited by {verdict.inhibited_by[0]}"

@@ -79,7 +79,8 @@ def _range(table: type[Table], name: str, label: str) -> float:
 def advance(counts: Counts, raws: Values, gains: Values, uptime: float, table: type[Table] = Gpu) -> Counts:
     """Return the counters of a table after a poll. `uptime` is Now.uptime.
 
-    A counter that began with raw values ignores increments, and one that began with increments ignores raw values.
+    `raws`: raw values of the poll (`raw_values`). `gains`: increments of integrals (`integral_increments`). A counter
+    that began with raw values ignores increments, and one that began with increments ignores raw values.
     """
     after = dict(counts)
     for name, values in raws.items():
@@ -160,14 +161,18 @@ def _restart(count: Count, fallen: float | None, raw: float | None, width: float
 
 
 def was_reset(before: Count, after: Count) -> bool:
-    """Return True if the driver's counter restarted between these states, and `advance` has confirmed it."""
+    """Return True if the raw value fell below RESET_SHARE of its earlier value: the driver's counter has restarted.
+
+    In states from `advance`, the raw value falls only when that is confirmed.
+    """
     return before.raw is not None and after.raw is not None and after.raw < before.raw * RESET_SHARE
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
     """Return the totals to export with this reading, by metric; for a metric with labels, a dict by label value.
 
-    A counter that this poll neither read nor integrated is left out.
+    `table` is the reading, and `gains` are the increments of the same poll. A counter that this poll neither read nor
+    integrated is left out.
     """
     exported: dict[str, Any] = {}
     for name in counter_rows(type(table)):

@@ -88,7 +88,7 @@ def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[
 
 
 def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
-    """Return the reason why no GPU of the node can be read now; None if GPUs can be read.
+    """Return the reason why no GPU of the node can be read now; None if there is none.
 
     `fresh`: whether the last poll is recent.
     """

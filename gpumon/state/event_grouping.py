@@ -38,7 +38,10 @@ class EventGrouper:
                 self._open[_key(event)] = event
 
     def add(self, observation: ErrorObservation) -> ErrorEvent:
-        """Add an observation to its event, or to a new event. Return that event."""
+        """Add an observation to its open event, or begin an event with it. Return that event.
+
+        An observation from more than PAUSE before its open event gets an event of its own, which is not kept open.
+        """
         key = _key(observation)
         event = self._open.get(key)
         if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before `event` began
@@ -52,7 +55,7 @@ class EventGrouper:
         return event
 
     def end(self, now: float) -> frozenset[str]:
-        """End the events whose last occurrence is longer than PAUSE ago. Return the ids of the events still open."""
+        """End events that last occurred more than PAUSE before the boot clock `now`. Return the ids of open events."""
         self._open = {key: event for key, event in self._open.items() if event.last_at + PAUSE >= now}
         return frozenset(event.id for event in self._open.values())
 

@@ -24,7 +24,8 @@ Bus = Mapping[str, str]
 def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
     """Return a new record for a GPU whose uuid has not been read.
 
-    Its index is its position on the PCI bus, or the next free index, because NVML numbers GPUs in bus order.
+    Its index is its position among the GPUs with the driver nvidia on the PCI bus, because NVML numbers GPUs in bus
+    order, or the next free index.
     """
     positions = sorted({address for address, driver in bus.items() if driver == "nvidia"} | {bus_id})
     return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
@@ -33,8 +34,8 @@ def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
     """Return the records of the other GPUs, and the record of the GPU in `reading`.
 
-    To be called when this uuid was read for the first time at this address: the GPU was opened for the first time, was
-    moved to the address, or replaces another GPU. `here`: the previous record at the address.
+    Call it when this uuid was read for the first time at this address by this run of the agent: the GPU was opened for
+    the first time, was moved to the address, or replaces another GPU. `here`: the previous record at the address.
     """
     others = {bus_id: gpu for bus_id, gpu in records.items() if bus_id != reading.bus_id}
     if here.uuid != reading.uuid and not here.uuid.startswith(UNNAMED):
@@ -83,7 +84,7 @@ def _free_index(records: Records, index: int) -> int:
 def identify_from_store(records: Records, stored: Mapping[str, StoredGpu]) -> Records:
     """Return the records after each GPU without a uuid got the uuid that was stored for the GPU at its address.
 
-    `stored`: the stored GPU by bus id.
+    `stored`: the stored GPU by bus id. A uuid that another record already has is not assigned.
     """
     taken = {gpu.uuid for gpu in records.values()}
     identified = {

@@ -33,7 +33,7 @@ def busy_rows() -> tuple[str, ...]:
 
 
 def without_own(reading: GpuReading) -> GpuReading:
-    """Return the reading with the use of the GPU set to 0, for a GPU that the agent's probe uses.
+    """Return the reading with the increments of `busy_rows` set to 0, for a GPU that the agent's probe uses.
 
     The observed seconds (`watched`) are set to 0 too: the time since the last reading does not count as observed.
     """

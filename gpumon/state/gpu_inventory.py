@@ -91,7 +91,8 @@ def poll(
 ) -> GpuInventory:
     """Return the inventory after the readings in a snapshot, which need not contain every GPU.
 
-    `own` has the uuids of the GPUs that the agent's probe uses now.
+    `released`: bus ids of released GPUs, which get a record although they are not read. `boot_id`: the current boot.
+    `own`: uuids of the GPUs that the agent's probe uses now.
     """
     records, bus = inventory.gpus, inventory.drivers
     for reading in snapshot.gpus:
@@ -207,9 +208,9 @@ def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, Remov
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Return the inventory after an acceptance: without the GPUs accepted as gone, and with accepted numbers.
+    """Return the inventory after an acceptance: without the GPUs accepted as gone, and with the accepted numbers.
 
-    These are the number of GPUs, and the number of PCIe lanes of each GPU.
+    These are the number of GPUs (unless `acceptance.count` is None), and the number of PCIe lanes of some GPUs.
     """
     inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
@@ -238,7 +239,7 @@ def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInve
 
 
 def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
-    """Return the expected number of GPUs, and the basis of that number."""
+    """Return the expected number of GPUs, and the basis of that number. `configured`: the configured number, if any."""
     away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
     own = max(0, inventory.learned - away)
     return expectation(
@@ -302,8 +303,9 @@ def _excluded_and_off(inventory: GpuInventory) -> int:
 def _replaced_gpus(records: Records, places: int) -> Collection[GpuRecord]:
     """Return the absent GPUs that were replaced by others.
 
-    These are all absent GPUs if the present ones fill the `places` of the node, else only GPUs whose address another
-    GPU uses. Return none while the uuid of a GPU has not been read.
+    These are all absent GPUs if the present ones fill the `places` of the node. Else they are only GPUs whose address
+    another GPU uses, at most as many as there are records in excess of `places`. Return none while the uuid of a GPU
+    has not been read.
     """
     surplus = len(records) - places
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
@@ -358,7 +360,7 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
 
 
 def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
-    """Return the usual number of GPUs, at least `count`, on hosts with this product; None if products differ."""
+    """Return the usual number of GPUs, at least `count`, on hosts with this product; None for unknown or mixed products."""
     names = {gpu.identity.get("name") for gpu in gpus}
     return board_size(names.pop(), count) if len(names) == 1 else None
 

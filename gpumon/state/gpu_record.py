@@ -194,7 +194,8 @@ def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[s
 def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
     """Return True if the GPU was reset in this boot after it was stored.
 
-    A reset shows in the first energy reading of this run of the agent, which is then lower than the stored one.
+    A reset shows in the first energy reading of this run of the agent, which is then much lower than the stored one.
+    Return False if persistence mode is disabled.
     """
     stored = before.stored
     if before.reading is not None or stored is None or stored.boot_id != boot_id:
@@ -276,6 +277,9 @@ def readings(
     If the GPU is released, does not answer or was never read, only the rows that need no reading have values: identity,
     state, health, observed seconds and Xids. If a labelled row that this function computes equals that of `before`, it
     is the same object. This is not so for labelled rows that are taken from the reading unchanged.
+
+    `xids`: number of errors, and wall time of the last, by Xid. `critical`: the Xids that are critical. `slot_lanes`:
+    number of PCIe lanes that the port above the GPU supports.
     """
     own: dict[str, Any] = {
         **gpu.identity,

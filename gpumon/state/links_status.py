@@ -13,7 +13,7 @@ from gpumon.model.snapshot import LinksSnapshot
 from gpumon.state.messages import LinksStatus
 
 STALE_SECONDS = 3 * SLOW.value
-"""Age in seconds at which the last snapshot of the links child is no longer used."""
+"""Age in seconds above which the last snapshot of the links child is no longer used."""
 INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
 """Names of the collectors of the links child."""
 

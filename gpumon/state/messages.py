@@ -60,7 +60,7 @@ class LinksStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorChanges:
-    """New errors of GPUs and NVSwitches, sent after the attempt to store them."""
+    """New and changed error events of all kinds, sent after the attempt to store them."""
 
     changes: tuple[ErrorChange, ...]
 

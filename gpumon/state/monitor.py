@@ -46,7 +46,10 @@ class Monitor:
             log.log(change.level, change.message, extra=change.fields)
 
     def beat(self) -> None:
-        """Add the time since the last call to the uptime. Called every BEAT_SECONDS."""
+        """Add the time since the last call of `beat` or `take`, at most MAX_BEAT_SECONDS, to the uptime.
+
+        Call it every BEAT_SECONDS.
+        """
         self._now()
 
     def _now(self) -> Now:

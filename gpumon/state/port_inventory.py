@@ -132,14 +132,20 @@ def _exclude(records: Records, patterns: Collection[str]) -> Records:
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Return the inventory with the stored ports. At the next snapshot, those expected but absent become missing."""
+    """Return the inventory with the stored ports added.
+
+    Expected ports that are absent become missing only when `read` next gets a snapshot that lists every port.
+    """
     before = {row.identity: row for row in stored}
     merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
     return replace(inventory, records=_limit({**before, **merged}))
 
 
 def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
-    """Return the inventory after the operator accepted `down` ports as down or gone, and the speeds of `slow` ports."""
+    """Return the inventory after the operator accepted the ports `down` as down or gone, and the speeds `slow`.
+
+    Both are by identity of the port. Speeds are in bytes per second.
+    """
     records = dict(inventory.records)
     for identity in records.keys() & set(down):
         records[identity] = replace(records[identity], expected=False)
@@ -157,7 +163,10 @@ def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
 
 
 def removed(inventory: PortInventory) -> set[str]:
-    """Return the names ("device/port") of ports that were present and are no longer expected."""
+    """Return the names ("device/port" and "bus id/port") of absent ports that are no longer expected.
+
+    A name that a present or missing port has (`by_name`) is left out.
+    """
     here = set(inventory.here.values())
     gone = [record for record in inventory.records.values() if record.expected is False and record.identity not in here]
     names = {f"{name}/{record.port}" for record in gone for name in (record.device, record.bus_id) if name}
@@ -179,7 +188,7 @@ def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
 
 
 def _identities(ports: Sequence[PortReading], records: Records) -> dict[Place, str]:
-    """Return the identity of each port: GUID of its card, else PCI address, else device name, with the port number."""
+    """Return the identity of each port, as described at `PortRecord.identity`, by device name and port number."""
     counted = Counter((port.guid, port.port) for port in ports)
     return {
         (port.device, port.port): _identity(port, records, unique=counted[port.guid, port.port] == 1) for port in ports
@@ -279,7 +288,10 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
 
 
 def _find_missing(inventory: PortInventory, before: Mapping[Place, PortReading], now: Now) -> PortInventory:
-    """Return the inventory with `missing` updated. `before` has the ports of the previous snapshot."""
+    """Return the inventory with `missing` updated, and with replaced ports no longer expected.
+
+    `before` has the ports of the previous snapshot.
+    """
     here = inventory.here.values()
     already_missing = {port.identity: port for port in inventory.missing}
     long_missing = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
@@ -325,8 +337,9 @@ def _replace_missing(records: Records, here: Collection[str], long_missing: Coll
     """Return the records, with missing ports that other ports replace marked as no longer expected.
 
     A port of `long_missing` is replaced if a new port is at the same address, or if at least as many new ports are in
-    use as ports are missing. A port is new if it appeared after the last reading of the missing port. A new port at the
-    same address is expected to be up. `here`: identities of the present ports.
+    use as ports are missing. Only ports of the same link layer count. A port is new if it appeared after the last
+    reading of the missing port. A new port at the same address is expected to be up. `here`: identities of the present
+    ports.
     """
     if not long_missing:
         return records

@@ -21,7 +21,10 @@ Speeds = Mapping[tuple[str, str], float | None]
 
 
 def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> tuple[PortReading, ...]:
-    """Return the ports with their roles set. `fabric` has the configured patterns of the fabric's adapters, if any."""
+    """Return the ports with their roles set. `fabric` has the configured patterns of the fabric's adapters, if any.
+
+    If no port had the role FABRIC and there are no patterns, ports of bonds and DPUs may have it.
+    """
     roles = _roles(ports, speeds, fabric)
     if not fabric and FABRIC not in {role for role, _ in roles}:
         roles = _roles(tuple(map(_without_kind, ports)), speeds, fabric)  # the fabric ports are bonds or DPUs

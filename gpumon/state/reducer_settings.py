@@ -30,5 +30,5 @@ class ReducerSettings:
 
     @property
     def stale_after(self) -> float:
-        """Return the age in seconds at which a reading is no longer used."""
+        """Return the age in seconds above which a reading is no longer used."""
         return max(3 * self.interval, 10.0)

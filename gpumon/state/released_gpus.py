@@ -22,7 +22,7 @@ may take.
 def follow(internal: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
     """Return the state with `resuming` updated after the released scopes changed from `before` to `after`.
 
-    `uptime` is Now.uptime.
+    Scopes are bus ids, and NODE for the whole node. `uptime` is Now.uptime.
     """
     if before == after:
         return internal
@@ -34,7 +34,10 @@ def follow(internal: InternalState, before: frozenset[str], after: frozenset[str
 
 
 def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
-    """Return the state without the GPUs in `resuming` that were read, or could not be read, according to a message."""
+    """Return the state without the GPUs in `resuming` that were read, or could not be read, according to a message.
+
+    After a Snapshot, the others have RESUME_SECONDS from this Snapshot on.
+    """
     if not internal.resuming:
         return internal
     left = {bus_id: until for bus_id, until in internal.resuming.items() if not _reports_on(message, bus_id)}
@@ -46,7 +49,7 @@ def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | Sam
 def unwatched_bus_ids(internal: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
     """Return the bus ids of GPUs that are not read because of a release.
 
-    The result contains NODE if no GPU of the node is read.
+    The result contains NODE if no GPU of the node is read. `released`: scopes of releases. `uptime` is Now.uptime.
     """
     return _covered_bus_ids(released, internal) | {
         bus_id for bus_id, until in internal.resuming.items() if until > uptime

@@ -196,7 +196,10 @@ class Report:
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every value of the metric tables, including 0. If `names` is given, yield only these metrics."""
+        """Yield every value of the metric tables, including 0, but detailed metrics only if `detailed` is True.
+
+        If `names` is given, yield only these metrics.
+        """
         for table, labels in self.tables():
             yield from samples(table, labels, detailed=self.detailed, names=names)
 

@@ -1,6 +1,7 @@
 """The store: state that survives a restart, in one SQLite file.
 
-It contains error events, counters, verdicts, the inventory, probe runs, time windows, notified alerts and the audit.
+It contains error events, counters, verdicts, the inventory, probe runs, time windows, agent runs, notified alerts and
+the audit log.
 """
 
 APPLICATION_ID = 0x67706D6E

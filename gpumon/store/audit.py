@@ -1,4 +1,4 @@
-"""Table `audit`: requests that changed the state of the agent, with their clients."""
+"""Table `audit`: authorized requests to change the state of the agent or to start work, with their clients."""
 
 from __future__ import annotations
 

@@ -45,9 +45,10 @@ class OpenFile:
 
 
 def open_file(path: Path) -> OpenFile:
-    """Open or create the database file.
+    """Open or create the database file, and lock it. Rename a damaged file, and create a new one.
 
-    Return a copy in memory if the file cannot be written. Raise StoreError if the file cannot be read.
+    If the file cannot be written, return a copy in memory. Raise StoreError if the file can neither be read nor
+    created, belongs to another program or a newer gpumon, or is locked by another agent.
     """
     with store_errors(path):
         if not path.parent.is_dir():
@@ -77,7 +78,10 @@ def examine(path: Path) -> sqlite3.Connection | None:
 
 
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
-    """Raise StoreError if one of these files was deleted, moved or replaced since it was opened."""
+    """Raise StoreError if one of these files (OpenFile.files) was deleted, moved or replaced since it was opened.
+
+    If this happened to the database `path` itself, first delete the files that remain, such as its WAL.
+    """
     changed = [file for file, identity in files.items() if _identity(file) != identity]
     if not changed:
         return
@@ -106,7 +110,7 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _mistrust(path: Path) -> StoreError | None:
-    """Return an error if writing the store could change a file of another user; None if it cannot.
+    """Return an error if writing the store could change a file of another user, or a device; None if it cannot.
 
     Without this check, a symbolic link beside the store could make an agent that runs as root write to any file.
     """

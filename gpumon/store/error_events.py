@@ -98,7 +98,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
 
 
 def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition]) -> None:
-    """Store the position of the last kernel log record that was processed."""
+    """Store the position of the last kernel log record that was processed: the last of `positions`."""
     for position in positions:
         value = f"{position.boot_id} {position.sequence}"
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))

@@ -63,6 +63,6 @@ def accept_lanes(connection: sqlite3.Connection, lanes: Mapping[str, float]) -> 
 
 
 def accepted_count(connection: sqlite3.Connection) -> int | None:
-    """Return the number of GPUs that the operator accepted; None if the inventory was never accepted."""
+    """Return the number of GPUs that the operator accepted; None if no number was ever accepted."""
     rows = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,))
     return next(readable("meta", rows, lambda row: int(row[0])), None)

@@ -33,7 +33,10 @@ def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> N
 
 
 def _plausible(connection: sqlite3.Connection, now: float) -> float:
-    """Return `now`, but at most MAX_STEP_SECONDS after the last pruning: at boot the clock may be days ahead."""
+    """Return `now`, but at most MAX_STEP_SECONDS after the last pruning: at boot the clock may be days ahead.
+
+    Store the result in table `meta` as the time of this pruning.
+    """
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
     last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
     plausible = min(now, last + MAX_STEP_SECONDS)

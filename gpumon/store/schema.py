@@ -195,8 +195,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply the missing migrations in one transaction. Raise StoreError if a newer gpumon wrote the store.
+    """Apply the missing migrations in one transaction.
 
+    Raise StoreError if a newer gpumon wrote the store, or if the schema is incomplete and its version is damaged.
     If the schema is complete, nothing is applied, even if the stored version is damaged and too low.
     """
     version = _version(connection)

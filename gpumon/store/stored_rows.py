@@ -58,7 +58,7 @@ def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Se
 def checked(kind: type[R], document: object) -> R:
     """Return a value read from the store, such as a dict of columns, as an object of type `kind`.
 
-    Raise ValueError if a field is missing or has another type.
+    Raise ValueError if a field is missing, or has a value that pydantic cannot convert to its type.
     """
     value: R = _adapter(kind).validate_python([document])[0]  # type: ignore[arg-type]
     return value
